@@ -1,0 +1,47 @@
+# Every target sets up what it needs in .venv first, and does nothing when that is up to date.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-slow dev check format lock clean
+ifdef PYTHON
+export PYTHON
+endif
+BIN := .venv/bin
+SOURCES := sluice assets checks pipelines requirements tests
+SCRIPTS := .ci/run requirements/setup.sh
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## only the set-up: Python packages into .venv
+	@requirements/setup.sh
+
+run: setup ## run the default pipeline end to end
+	@$(BIN)/sluice run $(ARGS)
+
+test: setup ## all tests (ARGS='-k gate' picks some)
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-slow: setup ## only the tests that need more than a second
+	@$(BIN)/python -m pytest -m slow $(ARGS)
+
+dev: setup ## Dagster's web page on this machine only
+	@$(BIN)/sluice dev $(ARGS)
+
+check: setup ## format, lint, types, shell scripts, pipeline files
+	@$(BIN)/ruff format --check --quiet $(SOURCES)
+	@$(BIN)/ruff check --quiet $(SOURCES)
+	@$(BIN)/mypy
+	@$(BIN)/shellcheck $(SCRIPTS)
+	@$(BIN)/dg check yaml
+
+format: setup ## rewrite the code as `make check` wants it
+	@$(BIN)/ruff format --quiet $(SOURCES)
+	@$(BIN)/ruff check --fix --quiet $(SOURCES)
+
+lock: ## write requirements/*.txt from pyproject.toml (ARGS=--upgrade for newer versions)
+	@requirements/setup.sh --locked-only
+	@$(BIN)/python requirements/lock.py $(ARGS)
+
+clean: ## remove .venv and caches; runs and models in SLUICE_HOME stay
+	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache htmlcov .coverage .coverage.*
+	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,117 @@
+"""The candidate as an immutable version in the registry, promoted or not."""
+
+import inspect
+from pathlib import Path
+
+import dagster as dg
+
+from assets.evaluation import Evaluation
+from assets.metadata import table
+from assets.poc_report import poc_subject
+from assets.promotion_verdict import Decision
+from assets.resources import State, utc_now
+from assets.tracking import mirror_version
+from assets.features import FeatureSet
+from sluice.digests import short
+from sluice.pipeline import PipelineSettings
+from sluice.receipts import require
+from sluice.registry.environment import read_environment, read_git
+from sluice.registry.lineage import Lineage
+from sluice.registry.records import Registration
+from sluice.training.members import TrainedModels
+
+VERDICT = "verdict"
+REASON = "why"
+CANDIDATE = "candidate"
+VERSION = "version"
+NEW = "new"
+"""Metadata keys that the promotion sensor and the command line read."""
+
+
+def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
+    """Build the asset for one pipeline."""
+
+    @dg.asset(
+        key=[pipeline.name, "candidate"],
+        ins={
+            name: dg.AssetIn(key=[pipeline.name, name])
+            for name in ("features", "trained_models", "evaluation", "promotion_verdict")
+        },
+        group_name="promotion",
+        kinds={"sqlalchemy"},
+        owners=list(pipeline.owners),
+        description="An immutable version with its full lineage: data, config, code, git, seeds, "
+        "weights, environment, metrics and both receipts. The same candidate is the same version.",
+    )
+    def candidate(
+        context: dg.AssetExecutionContext,
+        state: State,
+        features: FeatureSet,
+        trained_models: TrainedModels,
+        evaluation: Evaluation,
+        promotion_verdict: Decision,
+    ) -> dg.Output[Registration]:
+        workload = pipeline.loaded_workload
+        subject = poc_subject(pipeline, features)
+        receipt = promotion_verdict.receipt
+        with state.ledger() as ledger:
+            poc = require(ledger.find_receipt("poc", subject), gate="poc", subject=subject)
+            registration = ledger.register(
+                pipeline.name,
+                Lineage(
+                    model=pipeline.name,
+                    candidate=trained_models.candidate,
+                    data=trained_models.data,
+                    config=trained_models.config,
+                    resolved_config=pipeline.config,
+                    code=trained_models.code,
+                    git=read_git(Path(inspect.getfile(type(workload))).parent, store=state.store),
+                    seeds=trained_models.seeds,
+                    members=trained_models.members,
+                    metrics=evaluation.metrics,
+                    reference=evaluation.reference,
+                    training_seconds=sum(m.seconds for m in trained_models.members),
+                    environment=read_environment(),
+                    artifacts={
+                        "event log": trained_models.event_log,
+                        "losses": evaluation.losses,
+                        "reference losses": evaluation.reference_losses,
+                    },
+                    created_at=utc_now(),
+                ),
+                [poc, receipt],
+            )
+        version = registration.version
+        new = "new" if registration.created else "known: the same data, config, code and weights"
+        context.log.info(f"version {version.number} ({new}), {receipt.outcome}: {receipt.reason}")
+        mirrored = mirror_version(pipeline, state, version, trained_models, context.run_id)
+        return dg.Output(
+            registration,
+            data_version=dg.DataVersion(version.candidate),
+            metadata={
+                VERDICT: receipt.outcome,
+                REASON: receipt.reason,
+                CANDIDATE: version.candidate,
+                VERSION: version.number,
+                NEW: registration.created,
+                "compared with": evaluation.reference_name,
+                "lineage": table(
+                    [
+                        {"what": "data", "value": short(version.lineage.data)},
+                        {"what": "config", "value": short(version.lineage.config)},
+                        {"what": "code", "value": short(version.lineage.code)},
+                        {"what": "git", "value": version.lineage.git.commit[:12]},
+                        {"what": "seeds", "value": ", ".join(map(str, version.lineage.seeds))},
+                        {"what": "members", "value": len(version.lineage.members)},
+                        {"what": "training", "value": f"{version.lineage.training_seconds:.0f} s"},
+                    ]
+                ),
+                "metrics": table([dict(evaluation.metrics)]),
+                "show": dg.MetadataValue.md(
+                    f"`sluice registry show {pipeline.name} {version.number}`"
+                ),
+                "tracking": mirrored,
+            },
+        )
+
+    return candidate

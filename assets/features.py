@@ -1,0 +1,84 @@
+"""The feature frame and the walk-forward folds over it."""
+
+import dagster as dg
+from pydantic import Field
+
+from assets.metadata import column_schema, preview, table
+from assets.resources import State
+from sluice.data.folds import Fold
+from sluice.data.table import TableRecord, load_table, save_table
+from sluice.data.validation import validate_schema
+from sluice.pipeline import PipelineSettings
+from sluice.receipts import require
+from sluice.settings import Record
+
+
+class FeatureSet(Record):
+    """Features, target and auxiliary columns, and how the rows are split."""
+
+    table: TableRecord
+    raw: str = Field(description="Digest of the raw rows they were computed from.")
+    folds: tuple[Fold, ...]
+
+
+def features_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
+    """Build the asset for one pipeline."""
+
+    @dg.asset(
+        key=[pipeline.name, "features"],
+        ins={"raw_data": dg.AssetIn(key=[pipeline.name, "raw_data"])},
+        group_name="features",
+        kinds={"pandas", "parquet"},
+        owners=list(pipeline.owners),
+        description="One row per example: features that look back, a target that looks ahead, "
+        "and the folds. Refuses raw rows that did not pass their checks.",
+    )
+    def features(
+        context: dg.AssetExecutionContext, state: State, raw_data: TableRecord
+    ) -> dg.Output[FeatureSet]:
+        workload = pipeline.loaded_workload
+        with state.ledger() as ledger:
+            require(
+                ledger.find_receipt("raw_data", {"data": raw_data.digest}),
+                gate="raw_data",
+                subject={"data": raw_data.digest},
+            )
+        frame = workload.compute_features(load_table(raw_data, state.store))
+        validate_schema(frame, workload.feature_schema, stage="features")
+        folds = workload.plan_folds(frame)
+        record = FeatureSet(
+            table=save_table(frame, state.store), raw=raw_data.digest, folds=folds
+        )
+        context.log.info(f"{len(frame)} rows, {len(workload.feature_columns)} features")
+        return dg.Output(
+            record,
+            data_version=dg.DataVersion(record.table.digest),
+            metadata={
+                "dagster/row_count": record.table.num_rows,
+                "dagster/column_schema": column_schema(workload.feature_schema),
+                "digest": record.table.digest,
+                "target": workload.target_column,
+                "folds": table(
+                    [
+                        {
+                            "fold": fold.fold_id,
+                            **{
+                                name: f"{frame.index[rows.start]:%Y-%m-%d} to "
+                                f"{frame.index[rows.stop - 1]:%Y-%m-%d} ({len(rows)})"
+                                if hasattr(frame.index, "strftime")
+                                else f"{rows.start} to {rows.stop - 1} ({len(rows)})"
+                                for name, rows in (
+                                    ("train", fold.train),
+                                    ("validation", fold.val),
+                                    ("test", fold.test),
+                                )
+                            },
+                        }
+                        for fold in folds
+                    ]
+                ),
+                "rows": preview(frame),
+            },
+        )
+
+    return features

@@ -1,0 +1,64 @@
+"""Typed metadata that more than one asset shows: pictures, tables, column schemas."""
+
+import base64
+from collections.abc import Mapping, Sequence
+
+import dagster as dg
+import pandas as pd
+
+from sluice.data.schema import Schema
+
+
+def picture(png: bytes, alt: str) -> dg.MarkdownMetadataValue:
+    """Return a small PNG as Markdown; Dagster has no image value and its event log is a database."""
+    return dg.MetadataValue.md(f"![{alt}](data:image/png;base64,{base64.b64encode(png).decode()})")
+
+
+def table(rows: Sequence[Mapping[str, object]]) -> dg.MarkdownMetadataValue:
+    """Return rows of one shape as a Markdown table; numbers with four significant digits."""
+    if not rows:
+        return dg.MetadataValue.md("(no rows)")
+    names = list(rows[0])
+    lines = [
+        "| " + " | ".join(names) + " |",
+        "|" + "|".join("---" for _ in names) + "|",
+        *("| " + " | ".join(_cell(row[name]) for name in names) + " |" for row in rows),
+    ]
+    return dg.MetadataValue.md("\n".join(lines))
+
+
+def column_schema(schema: Schema) -> dg.TableSchema:
+    """Return the declared columns with unit and description."""
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(
+                name=column.name,
+                type=column.kind,
+                description=" ".join(
+                    part
+                    for part in (column.description, f"[{column.unit}]" if column.unit else "")
+                    if part
+                )
+                or None,
+                constraints=dg.TableColumnConstraints(nullable=column.nullable),
+            )
+            for column in schema.columns
+        ]
+    )
+
+
+def preview(frame: pd.DataFrame, rows: int = 3) -> dg.MarkdownMetadataValue:
+    """Return the first and last rows."""
+    ends = frame if len(frame) <= 2 * rows else pd.concat([frame.head(rows), frame.tail(rows)])
+    name = str(frame.index.name or "row")
+    return table(
+        [{name: label, **row} for label, row in zip(ends.index, ends.to_dict("records"), strict=True)]
+    )
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, pd.Timestamp):
+        return str(value.date()) if value == value.normalize() else str(value)
+    return str(value).replace("|", "\\|")

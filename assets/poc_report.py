@@ -1,0 +1,94 @@
+"""The proof-of-concept gate: minutes of checks before hours of training."""
+
+import tempfile
+from pathlib import Path
+
+import dagster as dg
+
+from assets.features import FeatureSet
+from assets.metadata import table
+from assets.resources import Progress, State, utc_now
+from sluice.data.table import load_table
+from sluice.failfast.gate import run_gate
+from sluice.failfast.result import CheckResult, GateReport
+from sluice.pipeline import PipelineSettings
+from sluice.receipts import require
+from sluice.training.code import code_digest
+
+
+def poc_subject(pipeline: PipelineSettings, features: FeatureSet) -> dict[str, str]:
+    """Digest by role of what the gate's receipt is about."""
+    return {
+        "data": features.table.digest,
+        "config": pipeline.config_digest,
+        "code": code_digest(pipeline.loaded_workload),
+    }
+
+
+def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
+    """Build the asset for one pipeline."""
+
+    @dg.asset(
+        key=[pipeline.name, "poc_report"],
+        ins={"features": dg.AssetIn(key=[pipeline.name, "features"])},
+        group_name="poc_gate",
+        kinds={"pytorch"},
+        owners=list(pipeline.owners),
+        description="What a few seconds on real data say about a training of hours. Writes the "
+        "receipt that training asks for (POC-1..5). Refuses features that did not pass their "
+        "checks.",
+    )
+    def poc_report(
+        context: dg.AssetExecutionContext,
+        state: State,
+        progress: dg.ResourceParam[Progress],
+        features: FeatureSet,
+    ) -> dg.Output[GateReport]:
+        subject = poc_subject(pipeline, features)
+        finished: list[CheckResult] = []
+
+        def heard(result: CheckResult) -> None:
+            finished.append(result)
+            context.log.info(f"{result.requirement} {result.name}: {result.outcome}")
+            progress(f"{result.name}: {result.outcome}", done=len(finished), total=5)
+
+        with state.ledger() as ledger, tempfile.TemporaryDirectory() as folder:
+            require(
+                ledger.find_receipt("features", {"data": subject["data"]}),
+                gate="features",
+                subject={"data": subject["data"]},
+            )
+            report = run_gate(
+                pipeline.loaded_workload,
+                load_table(features.table, state.store),
+                features.folds,
+                pipeline.model,
+                pipeline.training,
+                pipeline.poc,
+                level="minimum",
+                seed=pipeline.seeds[0],
+                folder=Path(folder),
+                clock=utc_now,
+                on_result=heard,
+            )
+            ledger.record_receipt(report.receipt(subject, utc_now()))
+        return dg.Output(
+            report,
+            metadata={
+                "passed": report.passed,
+                "seconds": report.seconds,
+                "checks": table(
+                    [
+                        {
+                            "check": f"{r.requirement} {r.name}",
+                            "outcome": r.outcome,
+                            "seen": r.summary,
+                            "seconds": r.seconds,
+                        }
+                        for r in report.results
+                    ]
+                ),
+            },
+        )
+
+    return poc_report

@@ -1,0 +1,57 @@
+"""What is in production: a pointer in the registry, moved on the evidence recorded there."""
+
+import dagster as dg
+from pydantic import Field
+
+from assets.resources import State
+from sluice.pipeline import PipelineSettings
+from sluice.registry.records import Promotion
+
+
+class PromotionConfig(dg.Config):
+    """Which version the job is asked to promote."""
+
+    version: int = Field(ge=1, description="Version number in the registry.")
+
+
+def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
+    """Build the asset for one pipeline."""
+
+    @dg.asset(
+        key=[pipeline.name, "production_model"],
+        deps=[dg.AssetKey([pipeline.name, "candidate"])],
+        group_name="production",
+        kinds={"python"},
+        owners=list(pipeline.owners),
+        description="The version in production. Reads the receipts of the version it is asked to "
+        "promote and refuses without them; two promotions at once cannot both win.",
+    )
+    def production_model(
+        context: dg.AssetExecutionContext, state: State, config: PromotionConfig
+    ) -> dg.Output[Promotion]:
+        with state.ledger() as ledger:
+            promotion = ledger.promote(
+                pipeline.name,
+                config.version,
+                expected=ledger.production_number(pipeline.name),
+                actor="promotion_job",
+                reason=f"the gate said PROMOTE (run {context.run_id[:8]})",
+                store=state.store,
+            )
+            version = ledger.version(pipeline.name, config.version)
+        context.log.info(promotion.summary)
+        return dg.Output(
+            promotion,
+            data_version=dg.DataVersion(version.candidate),
+            metadata={
+                "version": promotion.version,
+                "before": promotion.previous or "none",
+                "candidate": version.candidate,
+                "summary": promotion.summary,
+                "roll back": dg.MetadataValue.md(
+                    f"`sluice registry rollback {pipeline.name} --reason '...'`"
+                ),
+            },
+        )
+
+    return production_model

@@ -1,0 +1,40 @@
+"""The rows as the source holds them, under their content digest."""
+
+import dagster as dg
+
+from assets.metadata import column_schema, preview
+from assets.resources import State
+from sluice.data.table import TableRecord, save_table
+from sluice.pipeline import PipelineSettings
+
+
+def raw_data_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
+    """Build the asset for one pipeline."""
+
+    @dg.asset(
+        key=[pipeline.name, "raw_data"],
+        group_name="ingestion",
+        kinds={"pandas", "parquet"},
+        owners=list(pipeline.owners),
+        description="Rows as the source holds them. The data version is the digest of their "
+        "content: the same rows are the same version, whatever file they came in.",
+    )
+    def raw_data(context: dg.AssetExecutionContext, state: State) -> dg.Output[TableRecord]:
+        workload = pipeline.loaded_workload
+        frame = workload.load_rows()
+        record = save_table(frame, state.store)
+        context.log.info(f"{record.num_rows} rows, {record.first_label} to {record.last_label}")
+        return dg.Output(
+            record,
+            data_version=dg.DataVersion(record.digest),
+            metadata={
+                "dagster/row_count": record.num_rows,
+                "dagster/column_schema": column_schema(workload.raw_schema),
+                "from": str(record.first_label),
+                "to": str(record.last_label),
+                "digest": record.digest,
+                "rows": preview(frame),
+            },
+        )
+
+    return raw_data

@@ -1,0 +1,46 @@
+"""How values pass from asset to asset: one JSON file each, written whole or not at all.
+
+Nothing is pickled. Large content lies in the artifact store; a record names it by digest.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from sluice.errors import ContractError
+from sluice.files import write_atomic
+from sluice.settings import Record
+
+
+class RecordIOManager(dg.ConfigurableIOManager):
+    """Stores the latest value of every asset under one folder."""
+
+    root: str
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        """Write the record."""
+        if obj is None:
+            return
+        if not isinstance(obj, Record):
+            raise ContractError(
+                f"Asset {context.asset_key.to_user_string()} must return a Record, "
+                f"got {type(obj).__name__}.",
+                fix="Return a frozen Record and put large content in the artifact store.",
+            )
+        write_atomic(self._path(context.asset_key), obj.model_dump_json(indent=1).encode())
+
+    def load_input(self, context: dg.InputContext) -> Any:
+        """Read the record that the upstream asset wrote last."""
+        path = self._path(context.asset_key)
+        kind = context.dagster_type.typing_type
+        try:
+            return kind.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            raise ContractError(
+                f"Asset {context.asset_key.to_user_string()} has no value yet ({path}).",
+                fix="Materialize it first.",
+            ) from None
+
+    def _path(self, key: dg.AssetKey) -> Path:
+        return Path(self.root).joinpath(*key.path).with_suffix(".json")

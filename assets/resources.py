@@ -1,0 +1,55 @@
+"""What every asset is handed: where state lies, the ledger, and somewhere to report progress."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import dagster as dg
+
+from sluice.artifacts import ArtifactStore
+from sluice.home import Home
+from sluice.registry.ledger import Ledger
+
+
+class Progress(Protocol):
+    """Hears of finished pieces of long work."""
+
+    def __call__(self, text: str, *, done: int, total: int) -> None:
+        """Take note that ``done`` of ``total`` pieces are finished; ``text`` says which."""
+
+
+def silent(text: str, *, done: int, total: int) -> None:
+    """Hear nothing; the assets write to Dagster's own log as well."""
+    del text, done, total
+
+
+def utc_now() -> datetime:
+    """Return the time; the one clock of the assets."""
+    return datetime.now(UTC)
+
+
+class State(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """The state folder and the ledger's address."""
+
+    root: str
+    registry_url: str
+
+    @classmethod
+    def at(cls, home: Home) -> "State":
+        """Return the resource for one home."""
+        return cls(root=str(home.root), registry_url=home.registry_url)
+
+    @property
+    def home(self) -> Home:
+        """Layout of the state folder."""
+        return Home(root=Path(self.root), registry_url=self.registry_url)
+
+    @property
+    def store(self) -> ArtifactStore:
+        """Content-addressed files."""
+        return ArtifactStore(self.home.artifacts)
+
+    def ledger(self, clock: Callable[[], datetime] = utc_now) -> Ledger:
+        """Open the registry; the caller closes it."""
+        return Ledger.open(self.registry_url, clock=clock)

@@ -1,0 +1,156 @@
+"""Checks of the two tables, and the receipt that the next stage asks for."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+
+from assets.features import FeatureSet
+from assets.metadata import table
+from assets.resources import State, utc_now
+from checks.expectations import SuiteReport, describe, evaluate
+from checks.outcomes import blocking, result
+from sluice.data.expectations import Expectation
+from sluice.data.schema import Schema
+from sluice.data.table import TableRecord, load_table
+from sluice.data.validation import validate_schema
+from sluice.errors import SchemaError
+from sluice.failfast.look_ahead import LookAheadSettings, find_look_ahead
+from sluice.pipeline import PipelineSettings
+from sluice.receipts import Receipt
+
+SCHEMA = "schema_holds"
+EXPECTATIONS = "expectations_hold"
+LOOK_AHEAD = "features_do_not_look_ahead"
+
+
+def raw_data_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
+    """Build the checks of the raw rows (POC-7, DATA-1)."""
+    asset = [pipeline.name, "raw_data"]
+
+    @dg.multi_asset_check(
+        name=f"{pipeline.name}__raw_data_checks",
+        specs=[
+            blocking(SCHEMA, asset, "The raw rows have the declared columns, index and dtypes."),
+            blocking(EXPECTATIONS, asset, "The raw values are what good data can be."),
+        ],
+        ins={"raw_data": dg.AssetIn(key=asset)},
+    )
+    def raw_data_checks(state: State, raw_data: TableRecord) -> Iterator[dg.AssetCheckResult]:
+        workload = pipeline.loaded_workload
+        frame = load_table(raw_data, state.store)
+        results = [
+            _schema(frame, workload.raw_schema, asset),
+            _expectations(frame, workload.raw_expectations, asset),
+        ]
+        _keep_receipt(state, "raw_data", raw_data.digest, results)
+        yield from results
+
+    return raw_data_checks
+
+
+def features_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
+    """Build the checks of the feature frame (POC-8, DATA-1)."""
+    asset = [pipeline.name, "features"]
+
+    @dg.multi_asset_check(
+        name=f"{pipeline.name}__features_checks",
+        specs=[
+            blocking(SCHEMA, asset, "The feature frame has the declared columns and dtypes."),
+            blocking(EXPECTATIONS, asset, "The feature values are what good features can be."),
+            blocking(LOOK_AHEAD, asset, "No feature changes when later rows change."),
+        ],
+        ins={
+            "raw_data": dg.AssetIn(key=[pipeline.name, "raw_data"]),
+            "features": dg.AssetIn(key=asset),
+        },
+    )
+    def features_checks(
+        state: State, raw_data: TableRecord, features: FeatureSet
+    ) -> Iterator[dg.AssetCheckResult]:
+        workload = pipeline.loaded_workload
+        frame = load_table(features.table, state.store)
+        found = find_look_ahead(
+            workload.compute_features,
+            load_table(raw_data, state.store),
+            workload.feature_columns,
+            settings=LookAheadSettings(),
+            seed=pipeline.seeds[0],
+        )
+        results = [
+            _schema(frame, workload.feature_schema, asset),
+            _expectations(frame, workload.feature_expectations, asset),
+            result(
+                LOOK_AHEAD,
+                asset,
+                passed=not found,
+                seen=f"None of {len(workload.feature_columns)} features moved when later rows did."
+                if not found
+                else f"'{found[0].column}' at {found[0].row} changed by {found[0].change:.3g} "
+                "standard deviations when only later rows changed. It uses rows that are not "
+                "known yet: use shift, rolling and expanding windows that end at the row itself.",
+                metadata={"found": table([f.model_dump() for f in found])},
+            ),
+        ]
+        _keep_receipt(state, "features", features.table.digest, results)
+        yield from results
+
+    return features_checks
+
+
+def _schema(frame: pd.DataFrame, schema: Schema, asset: list[str]) -> dg.AssetCheckResult:
+    try:
+        validate_schema(frame, schema, stage=asset[-1])
+    except SchemaError as error:
+        return result(SCHEMA, asset, passed=False, seen=str(error))
+    return result(
+        SCHEMA,
+        asset,
+        passed=True,
+        seen=f"All {len(schema.columns)} declared columns are there; the frame is "
+        f"{frame.shape[0]} rows x {frame.shape[1]} columns.",
+    )
+
+
+def _expectations(
+    frame: pd.DataFrame, expectations: tuple[Expectation, ...], asset: list[str]
+) -> dg.AssetCheckResult:
+    report = evaluate(frame, expectations, suite="_".join(asset))
+    return result(
+        EXPECTATIONS,
+        asset,
+        passed=report.passed,
+        seen=report.summary,
+        metadata={
+            "measured_and_bad": sum(r.outcome == "fail" for r in report.results),
+            "could_not_measure": sum(r.outcome == "unmeasurable" for r in report.results),
+            "expectations": table(_rows(report)),
+        },
+    )
+
+
+def _rows(report: SuiteReport) -> list[dict[str, Any]]:
+    return [
+        {"expectation": describe(r.expectation), "outcome": r.outcome, "seen": r.seen}
+        for r in report.results
+    ]
+
+
+def _keep_receipt(
+    state: State, gate: str, digest: str, results: list[dg.AssetCheckResult]
+) -> None:
+    passed = all(r.passed for r in results)
+    failed = [r for r in results if not r.passed]
+    with state.ledger() as ledger:
+        ledger.record_receipt(
+            Receipt(
+                gate=gate,
+                outcome="pass" if passed else "fail",
+                passed=passed,
+                subject={"data": digest},
+                evidence={str(r.check_name): bool(r.passed) for r in results},
+                reason=str(failed[0].description) if failed else "Every check held.",
+                decided_at=utc_now(),
+            )
+        )

@@ -1,0 +1,57 @@
+"""From one pipeline's settings to everything Dagster needs to run it."""
+
+import dagster as dg
+
+from assets.candidate import candidate_asset
+from assets.evaluation import evaluation_asset
+from assets.features import features_asset
+from assets.poc_report import poc_report_asset
+from assets.production_model import production_model_asset
+from assets.promotion_verdict import promotion_verdict_asset
+from assets.raw_data import raw_data_asset
+from assets.trained_models import trained_models_asset
+from checks.candidate import candidate_checks
+from checks.data import features_checks, raw_data_checks
+from checks.evaluation import evaluation_checks
+from checks.poc_report import poc_checks
+from checks.promotion_verdict import verdict_check
+from checks.trained_models import trained_models_checks
+from pipelines.jobs import promotion_job, training_job
+from pipelines.schedules import retrain_schedule
+from pipelines.sensors import promotion_sensor
+from sluice.pipeline import PipelineSettings
+
+
+def build_definitions(pipeline: PipelineSettings) -> dg.Definitions:
+    """Return assets, checks, jobs, schedule and sensor of one pipeline; resources come from outside.
+
+    Raises:
+        SettingsError: The workload does not import or its settings are wrong.
+    """
+    _ = pipeline.loaded_workload  # a mistake in the workload shows when the UI loads, not at night
+    training = training_job(pipeline)
+    promotion = promotion_job(pipeline)
+    return dg.Definitions(
+        assets=[
+            raw_data_asset(pipeline),
+            features_asset(pipeline),
+            poc_report_asset(pipeline),
+            trained_models_asset(pipeline),
+            evaluation_asset(pipeline),
+            promotion_verdict_asset(pipeline),
+            candidate_asset(pipeline),
+            production_model_asset(pipeline),
+        ],
+        asset_checks=[
+            raw_data_checks(pipeline),
+            features_checks(pipeline),
+            poc_checks(pipeline),
+            trained_models_checks(pipeline),
+            evaluation_checks(pipeline),
+            verdict_check(pipeline),
+            candidate_checks(pipeline),
+        ],
+        jobs=[training, promotion],
+        schedules=[retrain_schedule(pipeline, training)],
+        sensors=[promotion_sensor(pipeline, promotion)],
+    )

@@ -1,0 +1,73 @@
+"""Live progress of a run on stderr: a line per stage, a bar for the long one."""
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import dagster as dg
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+
+class RunConsole:
+    """Listens to one run's events and to the stages' own progress.
+
+    On a terminal it draws; in a file or a pipe it prints one line per stage and per tenth of a
+    long one.
+    """
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._console = console
+        self._clock = clock
+        self._started: dict[str, float] = {}
+        self._tenth = -1
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[text]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("starting", total=None, text="")
+        self.seconds: dict[str, float] = {}
+        """Seconds of own work by stage."""
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, text: str, *, done: int, total: int) -> None:
+        """Hear of a finished piece of the running stage."""
+        self._bar.update(self._task, completed=done, total=total, text=f"{done}/{total}  {text}")
+        tenth = 10 * done // max(total, 1)
+        if not self._console.is_terminal and total > 20 and tenth != self._tenth:
+            self._tenth = tenth
+            self._console.print(f"      {done}/{total}  {text}", highlight=False)
+
+    def hear(self, event: dg.EventLogEntry) -> None:
+        """Take one event of the run's log."""
+        happened = event.dagster_event
+        if happened is None or happened.step_key is None:
+            return
+        stage = happened.step_key.split("__", 1)[-1].replace("_", " ")
+        if happened.is_step_start:
+            self._started[stage] = self._clock()
+            self._tenth = -1
+            self._bar.reset(self._task, description=stage, total=None, text="")
+        elif happened.is_step_success or happened.is_step_failure:
+            seconds = self._clock() - self._started.pop(stage, self._clock())
+            self.seconds[stage] = seconds
+            mark = "[green]ok[/green]" if happened.is_step_success else "[red]no[/red]"
+            self._console.print(f"  {mark}  {stage:<24} {seconds:6.1f} s", highlight=False)

@@ -1,0 +1,61 @@
+"""Dagster's own home, opened so that it sends nothing anywhere and keeps no ghost runs."""
+
+import os
+import socket
+from pathlib import Path
+
+import dagster as dg
+
+from sluice.errors import StorageError
+from sluice.files import storage_error, write_atomic
+from sluice.home import Home
+
+CONFIG = b"""# Written by Sluice when the folder was new; yours to change.
+telemetry:
+  enabled: false
+run_monitoring:
+  enabled: true
+  free_slots_after_run_end_seconds: 60
+"""
+
+PROCESS_TAG = "sluice/process"
+"""Run tag: host and process id of the command that executes the run itself."""
+
+
+def open_instance(home: Home) -> dg.DagsterInstance:
+    """Open the instance under ``home``; the first time, its folder is made.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
+    config = home.dagster / "dagster.yaml"
+    if not config.exists():
+        write_atomic(config, CONFIG)
+    if not os.access(home.dagster, os.W_OK):
+        raise StorageError(
+            f"Cannot write {home.dagster} (Permission denied).",
+            fix="Make the folder writable, or point SLUICE_HOME at one that is.",
+        )
+    os.environ["DAGSTER_HOME"] = str(home.dagster)
+    try:
+        return dg.DagsterInstance.get()
+    except OSError as error:
+        raise storage_error(home.dagster, error) from error
+
+
+def this_process() -> str:
+    """Return the value of the process tag for this process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def close_ghost_runs(instance: dg.DagsterInstance) -> int:
+    """Mark runs as failed whose executing command was killed; return how many."""
+    ghosts = 0
+    for run in instance.get_runs(
+        dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING])
+    ):
+        host, _, pid = run.tags.get(PROCESS_TAG, "").rpartition(":")
+        if host == socket.gethostname() and not Path(f"/proc/{pid}").exists():
+            instance.report_run_failed(run, "The process that executed this run was killed.")
+            ghosts += 1
+    return ghosts

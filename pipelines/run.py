@@ -1,0 +1,172 @@
+"""Run a whole pipeline in this process: train, decide, promote; all recorded for the UI."""
+
+import time
+import uuid
+from collections.abc import Mapping
+
+import dagster as dg
+from dagster._core.errors import DagsterAssetCheckFailedError, DagsterExecutionInterruptedError
+
+from assets.candidate import REASON, VERDICT, VERSION
+from assets.resources import State
+from pipelines.build import build_definitions
+from pipelines.console import RunConsole
+from pipelines.instance import PROCESS_TAG, close_ghost_runs, open_instance, this_process
+from pipelines.resources import resources
+from pipelines.sensors import request_promotion
+from sluice.errors import GateBlocked, Interrupted, SluiceError
+from sluice.home import Home
+from sluice.pipeline import PipelineSettings
+from sluice.settings import Record
+
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+
+class RunReport(Record):
+    """What a run came to."""
+
+    pipeline: str
+    run_id: str
+    verdict: str
+    reason: str
+    version: int
+    created: bool
+    production: int | None
+    promoted: bool
+    stage_seconds: dict[str, float]
+    wall_seconds: float
+
+    @property
+    def overhead_seconds(self) -> float:
+        """Wall time outside the stages' own work [s]."""
+        return self.wall_seconds - sum(self.stage_seconds.values())
+
+    @property
+    def in_production(self) -> bool:
+        """Whether the candidate of this run is what production points at."""
+        return self.production == self.version
+
+
+def run_pipeline(
+    pipeline: PipelineSettings, home: Home, console: RunConsole, *, started: float
+) -> RunReport:
+    """Take the pipeline from raw rows to a verdict, and promote when the verdict says so.
+
+    Args:
+        pipeline: Its settings.
+        home: State folder.
+        console: Hears of stages and of progress inside them.
+        started: ``time.perf_counter()`` when the command began [s].
+
+    Raises:
+        SluiceError: The cause, when a stage fails; GateBlocked when a check does.
+    """
+    definitions = dg.Definitions.merge(
+        build_definitions(pipeline), dg.Definitions(resources=resources(home, console))
+    )
+    with open_instance(home) as instance:
+        close_ghost_runs(instance)
+        run_id = _execute(definitions, f"{pipeline.name}_training", instance, console)
+        event = _candidate_event(instance, pipeline, run_id)
+        request = request_promotion(pipeline.name, event)
+        with State.at(home).ledger() as ledger:
+            before = ledger.production_number(pipeline.name)
+        metadata = _metadata(event)
+        version = int(metadata[VERSION].value)  # type: ignore[arg-type]
+        if isinstance(request, dg.RunRequest) and before != version:
+            _execute(
+                definitions,
+                f"{pipeline.name}_promotion",
+                instance,
+                console,
+                config=request.run_config,
+                tags=request.tags,
+            )
+        with State.at(home).ledger() as ledger:
+            after = ledger.production_number(pipeline.name)
+    return RunReport(
+        pipeline=pipeline.name,
+        run_id=run_id,
+        verdict=str(metadata[VERDICT].value),
+        reason=str(metadata[REASON].value),
+        version=version,
+        created=bool(metadata["new"].value),
+        production=after,
+        promoted=before != after,
+        stage_seconds=console.seconds,
+        wall_seconds=time.perf_counter() - started,
+    )
+
+
+def _execute(
+    definitions: dg.Definitions,
+    job: str,
+    instance: dg.DagsterInstance,
+    console: RunConsole,
+    *,
+    config: Mapping[str, object] | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> str:
+    run_id = str(uuid.uuid4())
+    instance.add_event_listener(run_id, console.hear)
+    try:
+        definitions.resolve_job_def(job).execute_in_process(
+            run_config=QUIET | dict(config or {}),
+            instance=instance,
+            run_id=run_id,
+            tags={PROCESS_TAG: this_process(), **(tags or {})},
+        )
+    except DagsterAssetCheckFailedError:
+        raise _blocked(instance, run_id) from None
+    except (KeyboardInterrupt, DagsterExecutionInterruptedError):
+        raise Interrupted(
+            "Interrupted.", fix="Start again: what was finished is kept and training resumes."
+        ) from None
+    except Exception as error:
+        ours = _find_ours(error)
+        if ours is None:
+            raise
+        raise ours from None
+    return run_id
+
+
+def _blocked(instance: dg.DagsterInstance, run_id: str) -> GateBlocked:
+    """Say which checks failed, in their own words."""
+    failed = [
+        record.event_log_entry.dagster_event.asset_check_evaluation_data
+        for record in instance.get_records_for_run(
+            run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION
+        ).records
+        if record.event_log_entry.dagster_event is not None
+        and not record.event_log_entry.dagster_event.asset_check_evaluation_data.passed
+        and record.event_log_entry.dagster_event.asset_check_evaluation_data.blocking
+    ]
+    seen = [f"{e.asset_key.path[-1]} / {e.check_name}: {e.description}" for e in failed]
+    return GateBlocked(
+        "A gate stopped the run before anything expensive. " + " | ".join(seen),
+        fix="Fix what the check names and run again; the page of the check in the UI "
+        "('sluice dev') shows its numbers.",
+    )
+
+
+def _find_ours(error: BaseException) -> SluiceError | None:
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, SluiceError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+def _candidate_event(
+    instance: dg.DagsterInstance, pipeline: PipelineSettings, run_id: str
+) -> dg.EventLogEntry:
+    key = dg.AssetKey([pipeline.name, "candidate"])
+    event = instance.get_latest_materialization_event(key)
+    assert event is not None and event.run_id == run_id, "the training job ends with a candidate"
+    return event
+
+
+def _metadata(event: dg.EventLogEntry) -> Mapping[str, dg.MetadataValue]:  # type: ignore[type-arg]
+    assert event.asset_materialization is not None
+    return event.asset_materialization.metadata

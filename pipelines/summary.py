@@ -1,0 +1,61 @@
+"""What a person reads at the end of a run: the verdict and why, the time, what to open next."""
+
+from rich.console import Console
+from rich.table import Table
+
+from assets.resources import State
+from pipelines.run import RunReport
+from sluice.digests import short
+from sluice.home import Home
+from sluice.pipeline import PipelineSettings
+
+
+def summary(report: RunReport, pipeline: PipelineSettings, home: Home, console: Console) -> None:
+    """Print the end of a run on ``console``."""
+    console.print()
+    console.print(_headline(report), highlight=False)
+    console.print(f"  why      {report.reason}", highlight=False)
+    if not report.created:
+        console.print(
+            "  same     Nothing changed since that version was made: same data, config, code and "
+            "weights; no new version was written.",
+            highlight=False,
+        )
+    with State.at(home).ledger() as ledger:
+        version = ledger.version(report.pipeline, report.version)
+    console.print(f"  digest   {short(version.candidate)}", highlight=False)
+    console.print(f"  metrics  {_metrics(version.lineage.metrics)}", highlight=False)
+    console.print()
+    console.print(_times(report))
+    console.print()
+    console.print("next", style="bold")
+    console.print(f"  sluice registry show {report.pipeline}", highlight=False)
+    console.print("  sluice dev     every decision as a page in the Dagster UI", highlight=False)
+
+
+def _headline(report: RunReport) -> str:
+    name = f"[bold]{report.pipeline}[/bold]"
+    number = report.version
+    if report.promoted:
+        return f"{name}: [green]PROMOTED[/green]. Version {number} is in production."
+    if report.in_production:
+        return f"{name}: version {number} is in production already; nothing to decide."
+    serving = f"version {report.production}" if report.production else "no version"
+    return (
+        f"{name}: [red]not promoted[/red] ({report.verdict}). Version {number} is registered; "
+        f"{serving} stays in production."
+    )
+
+
+def _metrics(metrics: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+
+
+def _times(report: RunReport) -> Table:
+    table = Table("where the time went", "s", box=None, pad_edge=False)
+    table.columns[1].justify = "right"
+    for stage, seconds in report.stage_seconds.items():
+        table.add_row(f"  {stage}", f"{seconds:.1f}")
+    table.add_row("  everything around the stages", f"{report.overhead_seconds:.1f}")
+    table.add_row("[bold]  wall time[/bold]", f"[bold]{report.wall_seconds:.1f}[/bold]")
+    return table

@@ -1,0 +1,244 @@
+"""Make ``.venv`` exactly as the lock files say, or do nothing when it already is (REPRO-5).
+
+Run by every make target through setup.sh; needs only the standard library of Python 3.11.
+What was built is written to ``.venv/sluice-setup.json`` last, so a set-up that was interrupted is
+known and made anew by the next. Two set-ups at once wait for each other.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+USER_MISTAKE = 2
+BROKEN = 3
+LOG_LINES_SHOWN = 30
+CHECK_MACHINE = "Is the network up and the disk not full? Run the same command again."
+
+
+class SetupFailed(Exception):
+    """Set-up cannot go on; the message says what to do."""
+
+    def __init__(self, message: str, *, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def environment_key(root: Path) -> str:
+    """Return what the installed packages depend on, as one digest.
+
+    The place counts too: an environment cannot be moved.
+    """
+    sha = hashlib.sha256(f"{root}\n{sys.version}\n{sys.base_prefix}\n".encode())
+    for name in ("lock.txt", "torch.txt", "torch-cpu.txt", "bootstrap.py"):
+        sha.update((root / "requirements" / name).read_bytes())
+    return sha.hexdigest()
+
+
+def project_key(root: Path) -> str:
+    """Return what the installed project itself depends on, as one digest."""
+    return hashlib.sha256((root / "pyproject.toml").read_bytes()).hexdigest()
+
+
+def torch_file(report: dict[str, Any], cpu_lock: str) -> str:
+    """Return which lock file holds the build of torch that pip would pick on this machine.
+
+    The CPU build is chosen only when its bytes are known; any other build is left aside, and the
+    ordinary one is installed.
+
+    Args:
+        report: What ``pip install --dry-run --report`` says about torch.
+        cpu_lock: Text of torch-cpu.txt.
+    """
+    picked = report["install"][0]
+    archive = picked["download_info"].get("archive_info", {})
+    sha = archive.get("hashes", {}).get("sha256", "")
+    is_cpu = str(picked["metadata"]["version"]).endswith("+cpu")
+    return "torch-cpu.txt" if is_cpu and sha and f"sha256:{sha}" in cpu_lock else "torch.txt"
+
+
+class Environment:
+    """The virtual environment of one checkout."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folder = root / ".venv"
+        self.python = self.folder / "bin" / "python"
+        self._key = environment_key(root)
+        self._state = self.folder / "sluice-setup.json"
+        self._log = self.folder / "setup.log"
+
+    def make_ready(self, *, with_project: bool) -> None:
+        """Bring the environment up to date with the lock files and pyproject.toml.
+
+        Args:
+            with_project: False stops after the locked packages, which is all `make lock` needs
+                and all it can have while pyproject.toml is ahead of the lock files.
+
+        Raises:
+            SetupFailed: Something is missing on this machine, or an installer failed.
+        """
+        if not self._steps(with_project=with_project):
+            return
+        with self._locked():
+            steps = self._steps(with_project=with_project)  # another may have done them meanwhile
+            for number, (title, step) in enumerate(steps, start=1):
+                with _progress(f"[{number}/{len(steps)}] {title}"):
+                    step()
+
+    def _steps(self, *, with_project: bool) -> list[tuple[str, Callable[[], None]]]:
+        state = self._read_state()
+        steps: list[tuple[str, Callable[[], None]]] = []
+        if state.get("environment") != self._key or not self.python.exists():
+            steps += [
+                ("creating .venv", self._create),
+                ("installing the locked packages (minutes)", self._install_locked),
+            ]
+        if with_project and (steps or state.get("project") != project_key(self.root)):
+            steps.append(("installing sluice itself", self._install_project))
+        return steps
+
+    def _read_state(self) -> dict[str, str]:
+        try:
+            state = json.loads(self._state.read_text())
+        except (OSError, ValueError):
+            return {}
+        return state if isinstance(state, dict) else {}
+
+    def _write_state(self, **state: str) -> None:
+        temporary = self._state.with_suffix(".tmp")
+        temporary.write_text(json.dumps(state))
+        os.replace(temporary, self._state)
+
+    def _clear(self) -> None:
+        """Remove an outdated or half-made environment, but never one that we did not make."""
+        if self.folder.is_dir() and any(self.folder.iterdir()) and not self._state.exists():
+            raise SetupFailed(
+                f"{self.folder} exists and was not made by this Makefile. "
+                "Move it away or remove it, then run again.",
+                exit_code=USER_MISTAKE,
+            )
+        self.folder.mkdir(exist_ok=True)
+        self._write_state(environment="unfinished")  # removing may be interrupted too
+        for path in self.folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path != self._state:
+                path.unlink()
+
+    def _create(self) -> None:
+        if (
+            importlib.util.find_spec("venv") is None
+            or importlib.util.find_spec("ensurepip") is None
+        ):
+            raise SetupFailed(
+                f"{sys.executable} has no venv module with pip. Install it (on Debian: "
+                "apt-get install python3-venv), or name another Python: make PYTHON=...",
+                exit_code=USER_MISTAKE,
+            )
+        self._clear()
+        # Started from inside an environment, its base interpreter is the one that stays.
+        python = getattr(sys, "_base_executable", None) or sys.executable
+        self._call([python, "-m", "venv", str(self.folder)])
+
+    def _install_locked(self) -> None:
+        requirements = self.root / "requirements"
+        torch = torch_file(self._torch_report(), (requirements / "torch-cpu.txt").read_text())
+        # --no-deps: the locks are complete, and `pip check` afterwards says so.
+        # Only wheels: a source package would fetch build tools that no hash covers.
+        self._pip(
+            *("install", "--require-hashes", "--no-deps", "--only-binary=:all:"),
+            *("-r", str(requirements / "lock.txt"), "-r", str(requirements / torch)),
+        )
+        self._write_state(environment=self._key)
+
+    def _torch_report(self) -> dict[str, Any]:
+        text = (self.root / "requirements" / "torch.txt").read_text()
+        pin = re.search(r"^torch==[^ ;\\]+", text, flags=re.MULTILINE)
+        assert pin is not None
+        path = self.folder / "torch-report.json"
+        # Without hashes here, or pip would prefer the link that carries one.
+        self._pip("install", "--dry-run", "--no-deps", "--report", str(path), pin[0])
+        report: dict[str, Any] = json.loads(path.read_text())
+        return report
+
+    def _install_project(self) -> None:
+        editable = ("--no-build-isolation", "--no-index", "-e", str(self.root))
+        self._pip("install", "--no-deps", *editable)
+        self._pip("check", fix="If pyproject.toml changed, run `make lock`, then this again.")
+        self._write_state(environment=self._key, project=project_key(self.root))
+
+    def _pip(self, *arguments: str, fix: str = CHECK_MACHINE) -> None:
+        pip = (str(self.python), "-m", "pip", "--disable-pip-version-check", "--no-input")
+        self._call([*pip, *arguments], fix=fix)
+
+    def _call(self, command: Sequence[str], *, fix: str = CHECK_MACHINE) -> None:
+        with self._log.open("ab") as log:
+            log.write(f"$ {' '.join(command)}\n".encode())
+            log.flush()
+            start = log.tell()
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.root
+            )
+        if done.returncode:
+            lines = self._log.read_bytes()[start:].decode(errors="replace").splitlines()
+            raise SetupFailed(
+                "\n".join(lines[-LOG_LINES_SHOWN:])
+                + f"\nThis failed: {' '.join(command)}\nAll output is in {self._log}. {fix}",
+                exit_code=BROKEN,
+            )
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self.root / "requirements" / "bootstrap.py").open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print("another set-up is running; waiting for it", file=sys.stderr)
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make the environment ready; return the exit code."""
+    environment = Environment(ROOT)
+    try:
+        environment.make_ready(with_project="--locked-only" not in arguments)
+    except SetupFailed as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"Cannot set up {environment.folder}: {error}.", file=sys.stderr)
+        print("Free the disk or make the folder writable, then run again.", file=sys.stderr)
+        return USER_MISTAKE
+    except KeyboardInterrupt:
+        print("\ninterrupted; the next run repairs the set-up", file=sys.stderr)
+        return 130
+    return 0
+
+
+@contextlib.contextmanager
+def _progress(title: str) -> Iterator[None]:
+    start = time.monotonic()
+    print(f"{title} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    except BaseException:
+        print(" failed", file=sys.stderr)
+        raise
+    print(f" {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

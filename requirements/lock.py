@@ -1,0 +1,147 @@
+"""Write the lock files: every package of every extra, pinned with its hashes (REPRO-5).
+
+``lock.txt`` holds everything but torch. torch comes from one of two files, which bootstrap.py
+chooses: ``torch-cpu.txt`` pins the CPU build, ``torch.txt`` the ordinary one and the CUDA packages
+that only it needs. They cannot be one pin with both hashes: pip then prefers the file whose link
+carries its hash, which a wheel in a folder does not. The resolver sees the ordinary build only, so
+the hash of the CPU build is kept here.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+CONSTRAINTS = "requirements/constraints.txt"
+OLDEST_PYTHON = "3.11"
+TORCH_VERSION = "2.13.0"
+CPU_TORCH_HASHES = ("6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b",)
+"""SHA-256 of the +cpu wheels we know: CPython 3.11, Linux on x86_64."""
+
+_CUDA_NAME = re.compile(r"(nvidia-.+|cuda-.+|triton)$")
+_PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([^ ;\\]+)")
+
+HEADER = """\
+# Made by `make lock` from pyproject.toml. Change that file, not this one.
+# {about}
+# Complete, torch aside: install with pip install --require-hashes --no-deps -r <file>.
+"""
+ABOUT = {
+    "lock.txt": "Everything but torch, for every machine.",
+    "torch.txt": "The ordinary build of torch and the CUDA packages it needs on Linux.",
+    "torch-cpu.txt": "The CPU build of torch, where pip is offered it.",
+}
+
+
+class Pin(NamedTuple):
+    """One locked package: its name, version, the packages that need it, and its lines."""
+
+    name: str
+    version: str
+    parents: frozenset[str]
+    text: str
+
+
+def read_pins(text: str) -> tuple[Pin, ...]:
+    """Return the pins of a compiled requirements file, in its order.
+
+    Raises:
+        ValueError: A line before the first pin is neither a comment nor blank.
+    """
+    blocks: list[list[str]] = []
+    for line in text.splitlines():
+        if _PIN.match(line):
+            blocks.append([line])
+        elif blocks:
+            blocks[-1].append(line)
+        elif line.strip() and not line.startswith("#"):
+            raise ValueError(f"A lock file must hold only 'name==version' pins, got {line!r}.")
+    return tuple(_pin(block) for block in blocks)
+
+
+def split_torch(pins: Sequence[Pin]) -> tuple[tuple[Pin, ...], tuple[Pin, ...]]:
+    """Return everything but torch, and the ordinary torch with what only it needs on Linux.
+
+    A package is CUDA-only when its name says so, or when nothing but CUDA-only packages need it.
+
+    Raises:
+        ValueError: torch is missing, or pinned to a version whose CPU build is not known.
+    """
+    versions = [pin.version for pin in pins if pin.name == "torch"]
+    if versions != [TORCH_VERSION]:
+        raise ValueError(
+            f"torch must be locked once, as {TORCH_VERSION}, got {versions or 'no torch'}. "
+            f"Change {CONSTRAINTS}, TORCH_VERSION and CPU_TORCH_HASHES together."
+        )
+    cuda = {pin.name for pin in pins if _CUDA_NAME.match(pin.name)}
+    while found := {p.name for p in pins if p.parents and p.parents <= cuda} - cuda:
+        cuda |= found
+    with_torch = cuda | {"torch"}
+    return (
+        tuple(pin for pin in pins if pin.name not in with_torch),
+        tuple(pin for pin in pins if pin.name in with_torch),
+    )
+
+
+def cpu_pin(hashes: Sequence[str]) -> str:
+    """Return the pin of the CPU build of torch."""
+    lines = [f"torch=={TORCH_VERSION}+cpu", *(f"    --hash=sha256:{h}" for h in hashes)]
+    return " \\\n".join(lines) + "\n"
+
+
+def write_locks(folder: Path, pins: Sequence[Pin]) -> None:
+    """Write the three lock files."""
+    others, torch = split_torch(pins)
+    texts = {
+        "lock.txt": "".join(pin.text for pin in others),
+        "torch.txt": "".join(pin.text for pin in torch),
+        "torch-cpu.txt": cpu_pin(CPU_TORCH_HASHES),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(HEADER.format(about=ABOUT[name]) + text)
+
+
+def compile_pins(root: Path, uv: Path, *, upgrade: bool) -> str:
+    """Resolve pyproject.toml for all platforms; keep the present pins unless ``upgrade``."""
+    resolved = root / "requirements" / ".resolved.txt"
+    present = [root / "requirements" / name for name in ("lock.txt", "torch.txt")]
+    resolved.write_text("".join(p.read_text() for p in present if p.exists()))
+    command = [
+        *(str(uv), "pip", "compile", "pyproject.toml", "--all-extras", "--universal"),
+        *("--generate-hashes", "--python-version", OLDEST_PYTHON, "--no-header", "--quiet"),
+        *("--constraint", CONSTRAINTS, "--output-file", "requirements/.resolved.txt"),
+        *(["--upgrade"] if upgrade else []),
+    ]
+    try:
+        subprocess.run(command, cwd=root, check=True)
+        return resolved.read_text()
+    finally:
+        resolved.unlink()
+
+
+def main() -> None:
+    """Write the lock files next to this one."""
+    parser = argparse.ArgumentParser(description="Write the lock files from pyproject.toml.")
+    parser.add_argument("--upgrade", action="store_true", help="take newer versions too")
+    upgrade = parser.parse_args().upgrade
+    pins = read_pins(compile_pins(ROOT, Path(sys.executable).parent / "uv", upgrade=upgrade))
+    write_locks(ROOT / "requirements", pins)
+    print(f"locked {len(pins)} packages")
+
+
+def _pin(block: list[str]) -> Pin:
+    match = _PIN.match(block[0])
+    assert match is not None
+    comments = [line.strip().lstrip("#").strip() for line in block if line.strip().startswith("#")]
+    words = [comment.removeprefix("via").strip() for comment in comments]
+    # "-c constraints.txt" limits a version but needs nothing.
+    parents = frozenset(word for word in words if word and not word.startswith("-c "))
+    return Pin(match[1].lower(), match[2], parents, "\n".join(block) + "\n")
+
+
+if __name__ == "__main__":
+    main()

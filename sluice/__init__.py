@@ -1,0 +1,1 @@
+"""Sluice: a gated line from data to a served PyTorch model."""

@@ -1,0 +1,91 @@
+"""``sluice``: the command line. Exit codes: 0 done, 1 a gate said no, 2 your mistake, 3 broken.
+
+Commands live in ``sluice.commands`` and in whatever registers itself under the entry point group
+``sluice.commands``; that way the library does not import the orchestrator above it.
+"""
+
+import json
+import os
+import sys
+import traceback
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import typer
+
+from sluice.commands import doctor, gate, poc, registry
+from sluice.errors import BROKEN, GATE_SAID_NO, USER_MISTAKE, SluiceError
+
+ENTRY_POINTS = "sluice.commands"
+
+
+def build_app() -> typer.Typer:
+    """Return the application with every command registered."""
+    app = typer.Typer(
+        name="sluice",
+        help="A gated line from data to a served PyTorch model.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda p: p.name, reverse=True):
+        point.load()(app)
+    for module in (poc, gate, registry, doctor):
+        module.register(app)
+    return app
+
+
+def main() -> None:
+    """Run one command and leave with its exit code."""
+    if str(Path.cwd()) not in sys.path:  # a user's workload lies where the user starts
+        sys.path.insert(0, str(Path.cwd()))
+    raise SystemExit(_run(sys.argv[1:]))
+
+
+def _run(arguments: list[str]) -> int:
+    as_json = "--json" in arguments
+    # Typer's own renderer of usage errors ("Did you mean ...") runs inside the standalone mode.
+    try:
+        build_app()(args=arguments, standalone_mode=True)
+    except SystemExit as leave:
+        return leave.code if isinstance(leave.code, int) else USER_MISTAKE
+    except SluiceError as error:
+        _say(error, as_json=as_json)
+        return error.exit_code
+    except BrokenPipeError:  # the reader of our output left, as in `sluice ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("Interrupted. What was finished is kept.", file=sys.stderr)
+        return GATE_SAID_NO
+    except Exception as error:
+        traceback.print_exc()
+        print(
+            f"\nSomething broke in Sluice itself: {type(error).__name__}: {error}\n"
+            "do:  Please report it with the lines above. Nothing half-written is left.",
+            file=sys.stderr,
+        )
+        return BROKEN
+    return 0
+
+
+def _say(error: SluiceError, *, as_json: bool) -> None:
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "error": type(error).__name__,
+                    "what": error.what,
+                    "why": error.cause,
+                    "do": error.fix,
+                    "exit_code": error.exit_code,
+                }
+            )
+        )
+        return
+    print(f"error: {error.what}", file=sys.stderr)
+    if error.cause:
+        print(f"why:   {error.cause}", file=sys.stderr)
+    print(f"do:    {error.fix}", file=sys.stderr)

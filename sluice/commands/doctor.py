@@ -1,0 +1,158 @@
+"""``sluice doctor``: is everything there that a run needs?"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import Field
+from rich.console import Console
+from rich.table import Table
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import GATE_SAID_NO, SluiceError
+from sluice.files import write_atomic
+from sluice.home import Home
+from sluice.pipeline import defs_folder, find_pipeline, known_pipelines
+from sluice.settings import Record, Settings
+
+PACKAGES = (
+    "dagster",
+    "dagster-webserver",
+    "torch",
+    "pandas",
+    "great-expectations",
+    "wandb",
+    "ray",
+    "arch",
+    "sqlalchemy",
+)
+
+
+class DoctorSettings(Settings):
+    """What is too little."""
+
+    min_free_gib: float = Field(1.0, gt=0, description="Free disk a run may need [GiB].")
+
+
+class Examination(Record):
+    """What one look found."""
+
+    name: str
+    healthy: bool
+    seen: str
+    fix: str = ""
+
+
+def examine(home: Home, pipelines: Path, settings: DoctorSettings) -> Iterator[Examination]:
+    """Look at everything a run needs, one thing at a time."""
+    yield Examination(
+        name="python",
+        healthy=sys.version_info >= (3, 11),
+        seen=sys.version.split()[0],
+        fix="Install Python 3.11 or newer and set up again.",
+    )
+    for package in PACKAGES:
+        yield _attempt(f"package {package}", lambda p=package: _installed(p))  # type: ignore[misc]
+    yield _attempt("state folder", lambda: _writable(home))
+    yield _attempt("free disk", lambda: _free(home, settings))
+    yield _attempt("registry", lambda: _registry(home))
+    yield _attempt("devices", _devices)
+    for name in known_pipelines(pipelines):
+        yield _attempt(f"pipeline {name}", lambda n=name: _pipeline(n, pipelines))  # type: ignore[misc]
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``sluice doctor``."""
+
+    @app.command()
+    def doctor(
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Check that everything a run needs is there; each problem comes with its fix.
+
+        Example: sluice doctor
+        """
+        home = Home.from_environment(os.environ, cwd=Path.cwd())
+        found = list(examine(home, defs_folder(), DoctorSettings()))
+        if as_json:
+            print(json.dumps([e.model_dump() for e in found], indent=1))
+        else:
+            Console().print(_table(found))
+        if not all(e.healthy for e in found):
+            raise typer.Exit(GATE_SAID_NO)
+
+
+def _attempt(name: str, look: Callable[[], str]) -> Examination:
+    try:
+        return Examination(name=name, healthy=True, seen=look())
+    except SluiceError as error:
+        return Examination(name=name, healthy=False, seen=error.what, fix=error.fix)
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        raise SluiceError(f"{package} is not installed.", fix="Run 'make run' or 'pip install -e .'.") from None
+
+
+def _writable(home: Home) -> str:
+    probe = home.root / ".doctor"
+    write_atomic(probe, b"")
+    probe.unlink()
+    return str(home.root)
+
+
+def _free(home: Home, settings: DoctorSettings) -> str:
+    free = shutil.disk_usage(home.root).free / 2**30
+    if not free >= settings.min_free_gib:
+        raise SluiceError(
+            f"{free:.1f} GiB free at {home.root}, {settings.min_free_gib} GiB required.",
+            fix="Free disk space or point SLUICE_HOME at a larger disk.",
+        )
+    return f"{free:.0f} GiB"
+
+
+def _registry(home: Home) -> str:
+    from sluice.registry.ledger import Ledger
+
+    with Ledger.open(home.registry_url, clock=lambda: datetime.now(UTC)) as ledger:
+        findings = ledger.verify(None, store=ArtifactStore(home.artifacts))
+        models = ledger.models()
+    if findings:
+        raise SluiceError(
+            f"{len(findings)} findings, the first: {findings[0].what}",
+            fix="Run 'sluice registry verify' for all of them.",
+        )
+    return f"{len(models)} models, every digest holds"
+
+
+def _devices() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        return ", ".join(
+            torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())
+        )
+    return f"CPU only, {os.cpu_count()} cores"
+
+
+def _pipeline(name: str, pipelines: Path) -> str:
+    settings = find_pipeline(name, pipelines)
+    workload = settings.loaded_workload
+    return f"{type(workload).__name__}, {settings.model.architecture}, {len(settings.seeds)} seeds"
+
+
+def _table(found: list[Examination]) -> Table:
+    table = Table("", "what", "seen", "do", box=None, pad_edge=False)
+    for e in found:
+        mark = "[green]ok[/green]" if e.healthy else "[red]no[/red]"
+        table.add_row(mark, e.name, e.seen, "" if e.healthy else e.fix)
+    return table

@@ -1,0 +1,134 @@
+"""Walk-forward folds: always train on the past, test on the future, with a gap between."""
+
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from sluice.errors import ContractError
+from sluice.settings import Record, Settings
+
+
+class FoldSettings(Settings):
+    """How the rows of a time-ordered table are split."""
+
+    num_folds: int = Field(4, ge=1, le=50, description="Test windows, back to back.")
+    first_test_share: float = Field(
+        0.4, gt=0, lt=1, description="Share of rows before the first test window."
+    )
+    val_share: float = Field(
+        0.15, gt=0, lt=0.9, description="Share of the rows before a test window kept to validate."
+    )
+    embargo_rows: int = Field(
+        5, ge=0, le=100_000, description="Rows dropped between train, validation and test [rows]."
+    )
+
+
+class RowRange(Record):
+    """Rows ``start`` (included) to ``stop`` (excluded) of the feature frame, by position."""
+
+    start: int = Field(ge=0)
+    stop: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> "RowRange":
+        if self.stop <= self.start:
+            raise ValueError(
+                f"a row range must hold at least one row, got {self.start}:{self.stop}"
+            )
+        return self
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def positions(self) -> NDArray[np.int64]:
+        """Return the row positions (n,)."""
+        return np.arange(self.start, self.stop)
+
+
+class Fold(Record):
+    """One train, validation and test split."""
+
+    fold_id: int = Field(ge=0)
+    train: RowRange
+    val: RowRange
+    test: RowRange
+
+
+def walk_forward(num_rows: int, settings: FoldSettings, *, horizon_rows: int) -> tuple[Fold, ...]:
+    """Split rows into folds that train on the past and test on the future (DATA-3).
+
+    Each fold reads, in row order: train from row 0, a gap, validation, a gap, test. Train grows
+    from fold to fold; the test windows lie back to back and cover every row from
+    ``first_test_share`` on. They differ in length by at most one row.
+
+    Args:
+        num_rows: Rows of the table, in time order.
+        settings: Shares, count and embargo.
+        horizon_rows: How far ahead a target looks [rows]. The gap is the longer of this and the
+            embargo, so that no target of one part is made of rows of the next.
+
+    Raises:
+        ContractError: There are too few rows for that many folds and gaps; the message says how
+            many are needed.
+    """
+    needed = rows_needed(settings, horizon_rows=horizon_rows, min_train_rows=1)
+    if num_rows < needed:
+        raise ContractError(
+            f"{settings.num_folds} walk-forward folds require at least {needed} rows, got "
+            f"{num_rows} (first_test_share {settings.first_test_share}, val_share "
+            f"{settings.val_share}, gap {_gap(settings, horizon_rows)} rows).",
+            cause="Too little history, or a gap that is long for it.",
+            fix="Give more rows, or lower num_folds or embargo_rows.",
+        )
+    first_test = _first_test(num_rows, settings)
+    test_rows = num_rows - first_test
+    edges = [
+        first_test + test_rows * i // settings.num_folds for i in range(settings.num_folds + 1)
+    ]
+    return tuple(
+        _fold(fold_id, start, stop, settings, horizon_rows)
+        for fold_id, (start, stop) in enumerate(itertools.pairwise(edges))
+    )
+
+
+def rows_needed(settings: FoldSettings, *, horizon_rows: int, min_train_rows: int) -> int:
+    """Return the fewest rows for which the first fold trains on ``min_train_rows`` rows.
+
+    Later folds train on more rows, so the first one decides.
+    """
+    return next(
+        num_rows
+        for num_rows in itertools.count(2)
+        if _train_stop(_first_test(num_rows, settings), settings, horizon_rows) >= min_train_rows
+        and num_rows - _first_test(num_rows, settings) >= settings.num_folds
+    )
+
+
+def _fold(
+    fold_id: int, test_start: int, test_stop: int, settings: FoldSettings, horizon_rows: int
+) -> Fold:
+    val_stop = test_start - _gap(settings, horizon_rows)
+    return Fold(
+        fold_id=fold_id,
+        train=RowRange(start=0, stop=_train_stop(test_start, settings, horizon_rows)),
+        val=RowRange(start=val_stop - _val_rows(test_start, settings), stop=val_stop),
+        test=RowRange(start=test_start, stop=test_stop),
+    )
+
+
+def _first_test(num_rows: int, settings: FoldSettings) -> int:
+    return int(num_rows * settings.first_test_share)
+
+
+def _val_rows(test_start: int, settings: FoldSettings) -> int:
+    return max(1, int(test_start * settings.val_share))
+
+
+def _gap(settings: FoldSettings, horizon_rows: int) -> int:
+    return max(settings.embargo_rows, horizon_rows)
+
+
+def _train_stop(test_start: int, settings: FoldSettings, horizon_rows: int) -> int:
+    return test_start - _val_rows(test_start, settings) - 2 * _gap(settings, horizon_rows)

@@ -1,0 +1,32 @@
+"""Declared shape of a table (SCH-1)."""
+
+from typing import Literal
+
+from sluice.settings import Record
+
+ColumnKind = Literal["float", "int", "bool", "string", "datetime"]
+
+
+class Column(Record):
+    """One required column."""
+
+    name: str
+    kind: ColumnKind = "float"
+    nullable: bool = False
+    description: str = ""
+    unit: str = ""
+
+
+class Schema(Record):
+    """The columns and the index a stage needs. Further columns are allowed."""
+
+    columns: tuple[Column, ...]
+    index_name: str | None = None
+    index_kind: ColumnKind | None = None
+    index_unique: bool = True
+    index_sorted: bool = True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the required columns, in declared order."""
+        return tuple(column.name for column in self.columns)

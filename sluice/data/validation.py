@@ -1,0 +1,148 @@
+"""Does a table have the shape a stage declared? Every problem is said at once (SCH-1)."""
+
+import difflib
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sluice.data.schema import Column, ColumnKind, Schema
+from sluice.errors import SchemaError
+
+# Numpy's kind letter by declared kind. A whole number is a valid float: nothing is lost.
+_DTYPE_KINDS: dict[ColumnKind, str] = {
+    "float": "fiu",
+    "int": "iu",
+    "bool": "b",
+    "datetime": "M",
+    "string": "",
+}
+
+
+def validate_schema(df: pd.DataFrame, required: Schema, stage: str) -> None:
+    """Refuse a table that lacks a column, an index or a dtype that ``required`` declares (SCH-1).
+
+    Columns and the named index count; further columns are allowed.
+
+    Args:
+        df: The table.
+        required: What the stage needs.
+        stage: Where we are ("raw", "features", ...), for the message.
+
+    Raises:
+        SchemaError: Lists every problem: missing columns with the nearest name that exists,
+            dtypes, nulls with the first row, infinite values, an index that is unnamed, unsorted
+            or repeated; then the columns available (sorted) and the table's shape.
+    """
+    problems = [
+        *_column_problems(df, required),
+        *_index_problems(df.index, required),
+    ]
+    if problems:
+        available = ", ".join(sorted(map(str, df.columns))) or "none"
+        raise SchemaError(
+            f"{stage}: the table breaks its schema: {'; '.join(problems)}. "
+            f"Available columns: {available}. Shape: {df.shape[0]} rows, {df.shape[1]} columns.",
+            fix="Rename or repair these columns at the source, or correct the declared schema.",
+        )
+
+
+def nearest_name(name: str, known: list[str]) -> str | None:
+    """Return the known name most like ``name``, upper and lower case counted as equal.
+
+    >>> nearest_name("close", ["Open", "CLOSE", "Volume"])
+    'CLOSE'
+    """
+    by_lower = {other.lower(): other for other in reversed(known)}
+    matches = difflib.get_close_matches(name.lower(), list(by_lower), n=1)
+    return by_lower[matches[0]] if matches else None
+
+
+def _column_problems(df: pd.DataFrame, required: Schema) -> list[str]:
+    problems: list[str] = []
+    names = [str(name) for name in df.columns]
+    for column in required.columns:
+        found = names.count(column.name)
+        if found == 0:
+            near = nearest_name(column.name, names)
+            hint = f" (nearest: '{near}')" if near else ""
+            problems.append(f"column '{column.name}' is missing{hint}")
+        elif found > 1:
+            problems.append(f"column '{column.name}' occurs {found} times")
+        else:
+            problems.extend(_value_problems(df[column.name], column))
+    return problems
+
+
+def _value_problems(series: "pd.Series[Any]", column: Column) -> list[str]:
+    problems: list[str] = []
+    if not _is_kind(series.dtype, column.kind):
+        problems.append(
+            f"column '{column.name}' must be {column.kind}, got {series.dtype}"
+            f"{_first_text(series, column.kind)}"
+        )
+    null = series.isna().to_numpy()
+    if null.any() and not column.nullable:
+        problems.append(
+            f"column '{column.name}' must have no nulls, got {null.sum()} of {len(series)}, "
+            f"{_place(series.index, null)}"
+        )
+    if series.dtype.kind == "f":
+        infinite = np.isinf(series.to_numpy(np.float64, na_value=np.nan))
+        if infinite.any():
+            problems.append(
+                f"column '{column.name}' must be finite, got {infinite.sum()} infinite of "
+                f"{len(series)}, {_place(series.index, infinite)}"
+            )
+    return problems
+
+
+def _index_problems(index: pd.Index, required: Schema) -> list[str]:
+    problems: list[str] = []
+    if required.index_name is not None and index.name != required.index_name:
+        got = f"'{index.name}'" if index.name is not None else "no name"
+        problems.append(f"the index must be named '{required.index_name}', got {got}")
+    if required.index_kind is not None and not _is_kind(index.dtype, required.index_kind):
+        problems.append(f"the index must be {required.index_kind}, got {index.dtype}")
+    if index.hasnans:
+        nulls = np.asarray(index.isna())
+        problems.append(f"the index must have no nulls, {_place(index, nulls)}")
+    elif required.index_sorted and not index.is_monotonic_increasing:
+        problems.append(f"the index must be sorted, {_first_unsorted(index)}")
+    if required.index_unique and not index.is_unique:
+        repeated = np.asarray(index.duplicated())
+        problems.append(
+            f"the index must not repeat, got {repeated.sum()} repeated labels, "
+            f"{_place(index, repeated)}"
+        )
+    return problems
+
+
+def _is_kind(dtype: Any, kind: ColumnKind) -> bool:
+    if kind == "string":
+        return bool(pd.api.types.is_string_dtype(dtype) or dtype.kind == "O")
+    return dtype.kind in _DTYPE_KINDS[kind]
+
+
+def _first_text(series: "pd.Series[Any]", kind: ColumnKind) -> str:
+    """Say which value cannot be a number, when a number was required."""
+    if kind not in ("float", "int"):
+        return ""
+    bad = (pd.to_numeric(series, errors="coerce").isna() & series.notna()).to_numpy()
+    if series.dtype.kind == "M" or not bad.any():
+        return ""
+    return f" with {series[bad].iloc[0]!r} {_place(series.index, bad)}"
+
+
+def _first_unsorted(index: pd.Index) -> str:
+    try:
+        falls = np.asarray(index[1:] < index[:-1])
+    except TypeError:
+        return "its labels cannot be compared with each other"
+    row = int(np.flatnonzero(falls)[0]) + 1
+    return f"first label that falls: {index[row]} at row {row}, after {index[row - 1]}"
+
+
+def _place(index: pd.Index, bad: "np.ndarray[Any, np.dtype[np.bool_]]") -> str:
+    row = int(np.flatnonzero(bad)[0])
+    return f"first at row {row} (label {index[row]})"

@@ -1,0 +1,66 @@
+"""Content digests: the same content has the same name, everywhere and for ever.
+
+Every digest is the SHA-256 of a canonical byte form, in lower-case hexadecimal (64 characters).
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+
+def digest_bytes(content: bytes) -> str:
+    """Return the digest of raw bytes.
+
+    >>> digest_bytes(b"")[:12]
+    'e3b0c44298fc'
+    """
+    return hashlib.sha256(content).hexdigest()
+
+
+def digest_json(value: Any) -> str:
+    """Return the digest of plain JSON data; the order of keys does not matter.
+
+    >>> digest_json({"a": 1, "b": 2}) == digest_json({"b": 2, "a": 1})
+    True
+    """
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return digest_bytes(text.encode())
+
+
+def digest_frame(frame: pd.DataFrame) -> str:
+    """Return the digest of a table: index, column order, dtypes and values.
+
+    The file format does not enter, so a new Parquet writer does not change a data version.
+    """
+    sha = hashlib.sha256()
+    for name, series in [
+        (str(frame.index.name), frame.index.to_series()),
+        *((str(c), frame[c]) for c in frame.columns),
+    ]:
+        sha.update(json.dumps([name, str(series.dtype), len(series)]).encode())
+        sha.update(_column_bytes(series))
+    return sha.hexdigest()
+
+
+def digest_files(paths: Mapping[str, Path]) -> str:
+    """Return the digest of several files, each under the name it is known by."""
+    return digest_json({name: digest_bytes(path.read_bytes()) for name, path in paths.items()})
+
+
+def short(digest: str) -> str:
+    """Return the first 12 characters, for people."""
+    return digest[:12]
+
+
+def _column_bytes(series: "pd.Series[Any]") -> bytes:
+    values = series.to_numpy()
+    if values.dtype.kind in "fiub":
+        return np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<")).tobytes()
+    if values.dtype.kind in "mM":
+        return values.astype("datetime64[ns]" if values.dtype.kind == "M" else "timedelta64[ns]").astype("<i8").tobytes()
+    return json.dumps([None if pd.isna(v) else str(v) for v in values]).encode()

@@ -1,0 +1,109 @@
+"""Every error this library raises on purpose.
+
+SluiceError
+|-- ContractError        data handed over breaks a documented contract
+|   |-- SchemaError      a table lacks columns, an index, a dtype
+|   |-- SourceError      rows cannot be read from where they should be
+|   `-- SettingsError    a setting is unknown, out of range, or does not import
+|-- StorageError         a file or database cannot be written or read
+|   `-- IntegrityError   stored bytes do not match their digest
+|-- GateBlocked          a gate said no, or could not say yes
+|   `-- PromotionConflict  somebody else moved the pointer first
+|-- TrainingFailed       a training unit ended without a usable model
+|-- UnknownVersion       the registry has no such version
+`-- Interrupted          the user stopped the work
+
+A message has up to three parts: what was seen, why it is likely, what to do.
+"""
+
+from typing import Any, ClassVar
+
+GATE_SAID_NO = 1
+USER_MISTAKE = 2
+BROKEN = 3
+
+
+class SluiceError(Exception):
+    """Base of every deliberate error.
+
+    Args:
+        what: What was required and what arrived, with the place (column, row, parameter).
+        fix: What to do next, in one or two sentences.
+        cause: The likely cause, when it is not plain from ``what``.
+    """
+
+    exit_code: ClassVar[int] = BROKEN
+
+    def __init__(self, what: str, *, fix: str, cause: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.fix = fix
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.what, self.cause, self.fix) if part)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Keyword-only arguments do not survive pickling by default, and units of work run in
+        # other processes.
+        return _rebuild, (type(self), self.what, self.fix, self.cause)
+
+
+def _rebuild(kind: type[SluiceError], what: str, fix: str, cause: str) -> SluiceError:
+    return kind(what, fix=fix, cause=cause)
+
+
+class ContractError(SluiceError, ValueError):
+    """Data handed over breaks a documented contract."""
+
+    exit_code = USER_MISTAKE
+
+
+class SchemaError(ContractError):
+    """A table does not have the columns, index or dtypes that a stage declared."""
+
+
+class SourceError(ContractError):
+    """Rows cannot be read from the declared source."""
+
+
+class SettingsError(ContractError):
+    """A setting is unknown, out of range, or names something that does not import."""
+
+
+class StorageError(SluiceError):
+    """A file or database of ours cannot be written or read."""
+
+    exit_code = USER_MISTAKE
+
+
+class IntegrityError(StorageError):
+    """Stored bytes do not match the digest they are filed under."""
+
+
+class GateBlocked(SluiceError):
+    """A gate said no, or had no evidence to say yes."""
+
+    exit_code = GATE_SAID_NO
+
+
+class PromotionConflict(GateBlocked):
+    """Another promotion or rollback moved the pointer first."""
+
+
+class TrainingFailed(SluiceError):
+    """A training unit ended without a usable model."""
+
+    exit_code = GATE_SAID_NO
+
+
+class UnknownVersion(SluiceError):
+    """The registry has no such version."""
+
+    exit_code = USER_MISTAKE
+
+
+class Interrupted(SluiceError):
+    """The user stopped the work; what was finished is kept."""
+
+    exit_code = GATE_SAID_NO

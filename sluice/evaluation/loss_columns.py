@@ -1,0 +1,72 @@
+"""The four columns of a loss table (seed, fold, row, loss): read strictly, refused by line."""
+
+import numpy as np
+import pandas as pd
+
+from sluice.errors import ContractError
+
+COLUMNS = ("seed", "fold", "row", "loss")
+
+
+def require_columns(frame: pd.DataFrame) -> None:
+    """Refuse a table without lines or without one of the four columns."""
+    missing = [name for name in COLUMNS if name not in frame.columns]
+    if missing or frame.empty:
+        raise ContractError(
+            f"A loss table needs the columns {', '.join(COLUMNS)} and at least one line, got "
+            f"{', '.join(map(str, frame.columns)) or 'none'} and {len(frame)} lines.",
+            fix="Add the missing columns; leave 'seed' empty for a rule without seeds.",
+        )
+
+
+def whole_numbers(frame: pd.DataFrame, name: str) -> "pd.Series[int]":
+    """Return a column of whole numbers, or refuse the first value that is none."""
+    values = pd.to_numeric(frame[name], errors="coerce").astype("Float64")
+    bad = (values.isna() | (values % 1 != 0)).fillna(True)
+    if bad.any():
+        at = int(np.flatnonzero(bad.to_numpy(bool))[0])
+        raise ContractError(
+            f"Column '{name}' must hold whole numbers, got {frame[name].iloc[at]!r} in line {at} "
+            f"({int(bad.sum())} lines in all).",
+            fix=f"Fill '{name}' in every line"
+            + (" or, for a rule without seeds, in none." if name == "seed" else "."),
+        )
+    return values.astype("int64")
+
+
+def loss_values(frame: pd.DataFrame) -> "pd.Series[float]":
+    """Return the losses; NaN and infinity pass, because a failure is evidence; text does not."""
+    given = frame["loss"]
+    values = pd.to_numeric(given, errors="coerce").astype("float64")
+    bad = values.isna() & given.notna() & (given.astype("str").str.lower() != "nan")
+    if bad.any():
+        at = int(np.flatnonzero(bad.to_numpy(bool))[0])
+        raise ContractError(
+            f"Column 'loss' must hold numbers, got {given.iloc[at]!r} in line {at} "
+            f"({int(bad.sum())} lines in all).",
+            fix="Write the loss as a number, or NaN where the model failed.",
+        )
+    return values
+
+
+def row_labels(row: "pd.Series") -> "pd.Series[str]":
+    """Return the labels as text, dates in ISO form, or refuse a row without one."""
+    if row.isna().any():
+        at = int(np.flatnonzero(row.isna().to_numpy(bool))[0])
+        raise ContractError(
+            f"Column 'row' must name every row, got nothing in line {at}.",
+            fix="Write the row's date or number.",
+        )
+    if pd.api.types.is_datetime64_any_dtype(row):
+        return row.map(lambda time: time.isoformat())
+    return row.astype("str")
+
+
+def time_order(label: "pd.Series[str]") -> "pd.Series":
+    """Return what sorts the labels in time: numbers, dates, or the text itself."""
+    if label.str.fullmatch(r"[+-]?\d{1,18}").all():
+        return label.astype("int64")
+    try:
+        return pd.to_datetime(label, format="ISO8601", utc=True)
+    except ValueError:
+        return label

@@ -1,0 +1,255 @@
+"""Losses per seed and row of one model on one test window, and the table they are stored as.
+
+Shape legend: S = seeds, N = test rows.
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from sluice.digests import digest_json
+from sluice.errors import ContractError, SourceError
+from sluice.evaluation.loss_columns import (
+    loss_values,
+    require_columns,
+    row_labels,
+    time_order,
+    whole_numbers,
+)
+from sluice.files import write_atomic
+
+SUFFIXES = (".parquet", ".csv")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LossTable:
+    """Losses of one subject on one window; within a fold the rows are in time order.
+
+    A rule without random seeds has ``seeds == ()`` and one row of losses (S = 1): it is
+    deterministic, which is a statement, unlike one seed of a random recipe.
+
+    Losses may be NaN or infinite: a diverged seed is evidence and stays in the table.
+
+    Raises:
+        ContractError: Shapes disagree, a seed or a (fold, row) occurs twice, or it is empty.
+    """
+
+    subject: str
+    """Digest of the model or rule that made the losses."""
+
+    window: str
+    """Digest of the data and of the rows that were scored."""
+
+    seeds: tuple[int, ...]
+    fold_N: NDArray[np.int64]
+    label_N: NDArray[np.str_]
+    loss_SN: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        want = (max(1, len(self.seeds)), self.label_N.size)
+        if self.loss_SN.shape != want or self.fold_N.shape != want[1:] or want[1] == 0:
+            raise ContractError(
+                f"Losses must be (seeds, rows) = {want} with at least one row, got "
+                f"{self.loss_SN.shape} losses and {self.fold_N.shape} folds.",
+                fix="Score every seed on every row.",
+            )
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ContractError(
+                f"Seeds must differ, got {self.seeds}.", fix="Score each seed once."
+            )
+        keys = pd.MultiIndex.from_arrays([self.fold_N, self.label_N])
+        if not keys.is_unique:
+            fold, label = keys[keys.duplicated()][0]
+            raise ContractError(
+                f"A (fold, row) must occur once per seed, got {keys.duplicated().sum()} repeats, "
+                f"first fold {fold}, row {label}.",
+                fix="Remove the repeats; label the rows uniquely.",
+            )
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the subject has no random seeds at all."""
+        return not self.seeds
+
+    @property
+    def num_rows(self) -> int:
+        """Test rows over all folds, N."""
+        return int(self.label_N.size)
+
+    @property
+    def diverged_seeds(self) -> tuple[int, ...]:
+        """Seeds with at least one loss that is not finite; they are counted, never dropped."""
+        bad_S = np.flatnonzero(~np.isfinite(self.loss_SN).all(axis=1))
+        return tuple(self.seeds[at] for at in bad_S) if self.seeds else ()
+
+    @property
+    def num_distinct_seeds(self) -> int:
+        """Seeds whose losses are not those of another seed to the last bit."""
+        return len({row.tobytes() for row in self.loss_SN}) if self.seeds else 0
+
+    def aligned_to(self, other: "LossTable") -> "LossTable":
+        """Return this table with its rows in the order of ``other``.
+
+        Raises:
+            ContractError: The windows or the rows differ; the message says in what.
+        """
+        if self.window != other.window:
+            raise ContractError(
+                f"Both arms must be scored on one window, got {self.window[:12]} and "
+                f"{other.window[:12]}.",
+                cause="The data or the test rows changed between the two scorings.",
+                fix="Score both models again on the same data and folds.",
+            )
+        if np.array_equal(self.fold_N, other.fold_N) and np.array_equal(
+            self.label_N, other.label_N
+        ):
+            return self
+        mine = pd.MultiIndex.from_arrays([self.fold_N, self.label_N])
+        theirs = pd.MultiIndex.from_arrays([other.fold_N, other.label_N])
+        only_mine, only_theirs = mine.difference(theirs), theirs.difference(mine)
+        if len(only_mine) or len(only_theirs):
+            raise ContractError(
+                f"Both arms must be scored on the same (fold, row) pairs: {len(only_mine)} are "
+                f"only in {self.subject[:12]}{_first(only_mine)}, {len(only_theirs)} only in "
+                f"{other.subject[:12]}{_first(only_theirs)}.",
+                fix="Score both models on the same rows; label the rows the same way.",
+            )
+        order_N = mine.get_indexer(theirs)
+        return LossTable(
+            subject=self.subject,
+            window=self.window,
+            seeds=self.seeds,
+            fold_N=self.fold_N[order_N],
+            label_N=self.label_N[order_N],
+            loss_SN=self.loss_SN[:, order_N],
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the long table (seed, fold, row, loss); ``seed`` is empty without seeds."""
+        seeds: Sequence[int | None] = self.seeds or (None,)
+        return pd.DataFrame(
+            {
+                "seed": pd.array(np.repeat(np.array(seeds, object), self.num_rows), dtype="Int64"),
+                "fold": np.tile(self.fold_N, len(seeds)),
+                "row": np.tile(self.label_N, len(seeds)),
+                "loss": self.loss_SN.reshape(-1),
+            }
+        )
+
+    @classmethod
+    def from_frame(
+        cls, frame: pd.DataFrame, *, subject: str, window: str | None = None
+    ) -> "LossTable":
+        """Build the table from its long form; the order of the lines does not matter.
+
+        Rows are put in time order by their label: as numbers when all labels are whole numbers,
+        as dates when all are ISO dates, else as text.
+
+        Args:
+            frame: Columns seed, fold, row, loss. ``seed`` is empty in every line for a rule
+                without seeds.
+            subject: Digest of what made the losses.
+            window: Digest of what was scored; that of the (fold, row) pairs when None.
+
+        Raises:
+            ContractError: A column is missing or not a number, a line occurs twice, or a seed
+                lacks rows that another has.
+        """
+        require_columns(frame)
+        fold = whole_numbers(frame, "fold")
+        seed = pd.Series(0, index=frame.index, dtype="int64")
+        has_seeds = bool(frame["seed"].notna().any())
+        if has_seeds:
+            seed = whole_numbers(frame, "seed")
+        long = pd.DataFrame(
+            {
+                "seed": seed,
+                "fold": fold,
+                "row": row_labels(frame["row"]),
+                "loss": loss_values(frame),
+            }
+        )
+        repeats = long.duplicated(["seed", "fold", "row"])
+        if repeats.any():
+            first = long[repeats].iloc[0]
+            raise ContractError(
+                f"A (seed, fold, row) must occur once, got {repeats.sum()} repeats, first seed "
+                f"{first['seed']}, fold {first['fold']}, row {first['row']}.",
+                fix="Remove the repeated lines.",
+            )
+        keys = long[["fold", "row"]].drop_duplicates()
+        keys = keys.assign(time=time_order(keys["row"])).sort_values(["fold", "time", "row"])
+        seeds = tuple(int(s) for s in sorted(long["seed"].unique()))
+        lines = pd.MultiIndex.from_frame(long[["seed", "fold", "row"]])
+        fold_N, label_N = keys["fold"].to_numpy(np.int64), keys["row"].to_numpy(np.str_)
+        want = pd.MultiIndex.from_arrays(
+            [np.repeat(seeds, len(keys)), np.tile(fold_N, len(seeds)), np.tile(label_N, len(seeds))]
+        )
+        order = lines.get_indexer(want)
+        if (order < 0).any():
+            one_seed, one_fold, label = want[order < 0][0]
+            raise ContractError(
+                f"Every seed must have every row, got {int((order < 0).sum())} missing, first "
+                f"seed {one_seed}, fold {one_fold}, row {label}.",
+                fix="Score every seed on every row; write NaN where a seed failed.",
+            )
+        loss_SN = long["loss"].to_numpy(np.float64)[order].reshape(len(seeds), len(keys))
+        return cls(
+            subject=subject,
+            window=window if window is not None else _digest_of_rows(fold_N, label_N),
+            seeds=seeds if has_seeds else (),
+            fold_N=fold_N,
+            label_N=label_N,
+            loss_SN=loss_SN,
+        )
+
+
+def write_losses(table: LossTable, path: Path) -> None:
+    """Write the long form to ``path``, Parquet or CSV by its suffix, whole or not at all."""
+    buffer = io.BytesIO()
+    if _suffix(path) == ".csv":
+        table.to_frame().to_csv(buffer, index=False)
+    else:
+        table.to_frame().to_parquet(buffer, index=False)
+    write_atomic(path, buffer.getvalue())
+
+
+def read_losses(path: Path, *, subject: str, window: str | None = None) -> LossTable:
+    """Read what ``write_losses`` wrote, or any table with the same four columns.
+
+    Raises:
+        SourceError: The file is missing, empty, or not what its suffix says.
+        ContractError: Its columns or lines break ``LossTable.from_frame``'s contract.
+    """
+    suffix = _suffix(path)
+    try:
+        frame = pd.read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        # pandas and pyarrow signal an unreadable table with subclasses of these two.
+        raise SourceError(
+            f"Losses must be readable from {path}: {error}",
+            fix="Give a Parquet or CSV file with the columns seed, fold, row, loss.",
+        ) from error
+    return LossTable.from_frame(frame, subject=subject, window=window)
+
+
+def _suffix(path: Path) -> str:
+    if path.suffix not in SUFFIXES:
+        raise SourceError(
+            f"A loss file must end in {' or '.join(SUFFIXES)}, got {path}.",
+            fix="Rename or convert the file.",
+        )
+    return path.suffix
+
+
+def _first(keys: pd.MultiIndex) -> str:
+    return f" (first: fold {keys[0][0]}, row {keys[0][1]})" if len(keys) else ""
+
+
+def _digest_of_rows(fold_N: NDArray[np.int64], label_N: NDArray[np.str_]) -> str:
+    return digest_json([fold_N.tolist(), label_N.tolist()])

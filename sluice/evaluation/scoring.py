@@ -1,0 +1,272 @@
+"""Per-example test losses and metrics of models and rules, on the rows the gate compares.
+
+Shape legend: S = seeds, N = test rows over all folds, B = test examples of one fold.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sluice.data.folds import Fold
+from sluice.digests import digest_frame, digest_json
+from sluice.errors import ContractError
+from sluice.evaluation.losses import LossTable
+from sluice.training.members import Member
+from sluice.workloads.workload import Examples, Workload
+
+BATCH_ROWS = 4096
+"""Examples per forward pass: bounds memory, decides nothing."""
+
+LoadMember = Callable[[Member], nn.Module]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scores:
+    """What one subject reached on the test rows."""
+
+    losses: LossTable
+
+    metrics_by_seed: tuple[Mapping[str, float], ...]
+    """In the order of the seeds; one entry for a rule without seeds.
+
+    Each is the workload's metric per fold, averaged over folds by their number of test rows, so
+    that a metric that is a mean over rows is the mean over all rows.
+    """
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Mean over seeds; NaN as soon as one seed is."""
+        first = self.metrics_by_seed[0]
+        return {name: float(np.mean([m[name] for m in self.metrics_by_seed])) for name in first}
+
+
+def score_members(
+    workload: Workload,
+    frame: pd.DataFrame,
+    folds: Sequence[Fold],
+    members: Sequence[Member],
+    load: LoadMember,
+    *,
+    subject: str,
+) -> Scores:
+    """Score a candidate: each member on the test rows of its own fold.
+
+    Args:
+        workload: Makes examples, losses and metrics.
+        frame: Feature frame.
+        folds: The folds the members were trained on.
+        members: One per seed and fold.
+        load: Returns a member's fitted network.
+        subject: Digest of the candidate.
+
+    Raises:
+        ContractError: A seed lacks a fold, has it twice, or has one that is not planned.
+    """
+    by_place = {(member.seed, member.fold_id): member for member in members}
+    seeds = sorted({member.seed for member in members})
+    wanted = {(seed, fold.fold_id) for seed in seeds for fold in folds}
+    if by_place.keys() != wanted or len(by_place) != len(members):
+        missing, extra = sorted(wanted - by_place.keys()), sorted(by_place.keys() - wanted)
+        raise ContractError(
+            f"Every seed must have one member for each of {len(folds)} folds, got "
+            f"{len(members)} members for {len(seeds)} seeds; missing (seed, fold) {missing}, not "
+            f"planned {extra}, repeated {len(members) - len(by_place)}.",
+            fix="Train the missing members on these folds.",
+        )
+    return _score_seeds(
+        workload, frame, folds, seeds, lambda seed, fold: by_place[seed, fold.fold_id], load, subject
+    )
+
+
+def score_production(
+    workload: Workload,
+    frame: pd.DataFrame,
+    folds: Sequence[Fold],
+    members: Sequence[Member],
+    load: LoadMember,
+    *,
+    subject: str,
+) -> Scores:
+    """Score what is in production on the current folds' test rows.
+
+    Production was trained on its own folds, perhaps of older data. For each seed and current
+    fold the member is taken that had learned the most without having seen the test rows: the one
+    with the latest ``trained_through`` that lies before the first test row by more than the
+    horizon (targets look that far ahead).
+
+    Raises:
+        ContractError: A seed has no such member for a fold, so its rows cannot be compared.
+    """
+    seeds = sorted({member.seed for member in members})
+    positions = {
+        id(member): _position_through(frame.index, member.trained_through) for member in members
+    }
+
+    def pick(seed: int, fold: Fold) -> Member:
+        latest_known = fold.test.start - workload.horizon_rows - 1
+        unseen = [
+            member
+            for member in members
+            if member.seed == seed and positions[id(member)] <= latest_known
+        ]
+        if not unseen:
+            first = min(
+                (m.trained_through for m in members if m.seed == seed),
+                key=lambda label: _position_through(frame.index, label),
+            )
+            raise ContractError(
+                f"Production's seed {seed} must have a member that had not seen the test rows of "
+                f"fold {fold.fold_id}, which begin at {_labels(frame)[fold.test.start]}; its "
+                f"earliest member was trained through {first}.",
+                cause="The folds now begin earlier than when production was trained.",
+                fix="Start the first test window later, or train production's settings again on "
+                "these folds.",
+            )
+        return max(unseen, key=lambda member: positions[id(member)])
+
+    return _score_seeds(workload, frame, folds, seeds, pick, load, subject)
+
+
+def score_baseline(
+    workload: Workload, frame: pd.DataFrame, folds: Sequence[Fold], *, subject: str
+) -> Scores:
+    """Score the workload's own simple rule; it has no seeds."""
+    parts = []
+    for fold, examples in _test_examples(workload, frame, folds):
+        output = workload.baseline(frame, fold)
+        _require_shape(workload, output, examples, f"baseline of fold {fold.fold_id}")
+        parts.append((fold, examples, output))
+    return _collect(workload, frame, folds, (), [parts], subject)
+
+
+def predict(model: nn.Module, x: Tensor) -> Tensor:
+    """Return the model's outputs (B, ...) in evaluation mode, without gradients, on the CPU."""
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode():
+        output = torch.cat([model(part.to(device)).cpu() for part in x.split(BATCH_ROWS)])
+    model.train(was_training)
+    return output
+
+
+def window_digest(frame: pd.DataFrame, folds: Sequence[Fold]) -> str:
+    """Return the digest of the data and of the test rows: what both arms must share."""
+    tests = [[fold.fold_id, fold.test.start, fold.test.stop] for fold in folds]
+    return digest_json({"data": digest_frame(frame), "test": tests})
+
+
+_Part = tuple[Fold, Examples, Tensor]
+
+
+def _score_seeds(
+    workload: Workload,
+    frame: pd.DataFrame,
+    folds: Sequence[Fold],
+    seeds: Sequence[int],
+    pick: Callable[[int, Fold], Member],
+    load: LoadMember,
+    subject: str,
+) -> Scores:
+    if not seeds:
+        raise ContractError("At least one member is required, got none.", fix="Train first.")
+    chosen = {(seed, fold.fold_id): pick(seed, fold) for seed in seeds for fold in folds}
+    parts_S: list[list[_Part]] = [[] for _ in seeds]
+    for fold, examples in _test_examples(workload, frame, folds):
+        for seed, parts in zip(seeds, parts_S, strict=True):
+            output = predict(load(chosen[seed, fold.fold_id]), examples.x)
+            _require_shape(workload, output, examples, f"seed {seed}, fold {fold.fold_id}")
+            parts.append((fold, examples, output))
+    return _collect(workload, frame, folds, tuple(seeds), parts_S, subject)
+
+
+def _test_examples(
+    workload: Workload, frame: pd.DataFrame, folds: Sequence[Fold]
+) -> Iterator[tuple[Fold, Examples]]:
+    for fold in folds:
+        yield fold, workload.examples(frame, fold.test)
+
+
+def _collect(
+    workload: Workload,
+    frame: pd.DataFrame,
+    folds: Sequence[Fold],
+    seeds: tuple[int, ...],
+    parts_S: Sequence[Sequence[_Part]],
+    subject: str,
+) -> Scores:
+    labels = _labels(frame)
+    first = parts_S[0]
+    losses = LossTable(
+        subject=subject,
+        window=window_digest(frame, folds),
+        seeds=seeds,
+        fold_N=np.concatenate([np.full(len(e), fold.fold_id, np.int64) for fold, e, _ in first]),
+        label_N=np.concatenate([labels[examples.rows] for _, examples, _ in first]),
+        loss_SN=np.stack(
+            [
+                np.concatenate([_losses(workload, output, e) for _, e, output in parts])
+                for parts in parts_S
+            ]
+        ),
+    )
+    return Scores(
+        losses=losses,
+        metrics_by_seed=tuple(_mean_metrics(workload, frame, parts) for parts in parts_S),
+    )
+
+
+def _losses(workload: Workload, output: Tensor, examples: Examples) -> NDArray[np.float64]:
+    loss = workload.losses(output, examples.y)
+    if loss.shape != (len(examples),):
+        raise ContractError(
+            f"The workload's losses must be one per example, ({len(examples)},), got "
+            f"{tuple(loss.shape)}.",
+            fix="Return a loss per example from 'losses'; average in 'loss'.",
+        )
+    values: NDArray[np.float64] = loss.detach().numpy().astype(np.float64)
+    return values
+
+
+def _mean_metrics(
+    workload: Workload, frame: pd.DataFrame, parts: Sequence[_Part]
+) -> dict[str, float]:
+    per_fold = [workload.metrics(output, examples, frame) for _, examples, output in parts]
+    share = [len(examples) for _, examples, _ in parts]
+    return {
+        name: float(np.average([metrics[name] for metrics in per_fold], weights=share))
+        for name in per_fold[0]
+    }
+
+
+def _require_shape(workload: Workload, output: Tensor, examples: Examples, who: str) -> None:
+    want = workload.output_shape(examples.y)
+    if tuple(output.shape) != want:
+        raise ContractError(
+            f"Predictions for {len(examples)} test rows must be {want}, got "
+            f"{tuple(output.shape)} from {who}.",
+            fix="Return one prediction per test example, in row order.",
+        )
+
+
+def _labels(frame: pd.DataFrame) -> NDArray[np.str_]:
+    if isinstance(frame.index, pd.DatetimeIndex):
+        return np.array([time.isoformat() for time in frame.index], np.str_)
+    return np.array(frame.index.astype("str"), np.str_)
+
+
+def _position_through(index: pd.Index, label: str) -> int:
+    """Position of the last row at or before ``label``; -1 when all rows are later.
+
+    Production's frame may have held other rows than this one, so the label need not occur.
+    """
+    try:
+        value = index.to_series().iloc[:0].index.union(pd.Index([label]))  # placeholder
+    except ValueError:
+        raise
+    return int(index.searchsorted(value, side="right")) - 1

@@ -1,0 +1,43 @@
+"""What may vary about the promotion gate."""
+
+from pydantic import Field
+
+from sluice.settings import Settings
+
+
+class GateSettings(Settings):
+    """When a candidate is proven better than what it would replace (STAT-1, STAT-3).
+
+    There is no seed and no number of resamples: the block bootstrap's variance is computed in
+    closed form, so the gate itself draws nothing.
+    """
+
+    alpha: float = Field(
+        0.05, gt=0, lt=0.5, description="One-sided rate of false promotions [rate]."
+    )
+    min_gain: float = Field(
+        0.0, ge=0, description="Smallest mean gain worth a promotion [loss units]."
+    )
+    equivalence_margin_share: float = Field(
+        0.01,
+        ge=0,
+        lt=1,
+        description="Gains smaller than this share of the reference's mean loss do not matter; "
+        "0 never calls two models equivalent.",
+    )
+    min_seeds: int = Field(
+        5, ge=2, le=1000, description="Fewer seeds in an arm that has seeds decide nothing."
+    )
+    min_rows: int = Field(250, ge=30, description="Fewer test rows decide nothing [rows].")
+    block_length: int | None = Field(
+        None,
+        ge=1,
+        description="Rows of a bootstrap block, at least the horizon; null estimates it [rows].",
+    )
+    advised_power: float = Field(
+        0.8,
+        ge=0.5,
+        lt=1,
+        description="Chance to detect the gain seen that the advice on more seeds or rows aims "
+        "for [rate].",
+    )

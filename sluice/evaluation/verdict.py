@@ -1,0 +1,110 @@
+"""What the promotion gate decided, with the numbers to argue with it."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field
+
+from sluice.digests import short
+from sluice.errors import ContractError
+from sluice.receipts import Receipt
+from sluice.settings import Record
+
+Outcome = Literal["PROMOTE", "REJECT", "EQUIVALENT", "INCONCLUSIVE"]
+
+
+class FoldGain(Record):
+    """Mean gain on one fold's test rows."""
+
+    fold_id: int
+    gain: float = Field(description="Reference's loss less candidate's [loss units].")
+    low: float = Field(description="One-sided lower bound at the gate's alpha [loss units].")
+    high: float = Field(description="One-sided upper bound at the gate's alpha [loss units].")
+    num_rows: int
+
+
+class Verdict(Record):
+    """Whether the candidate is proven better than the reference on one window.
+
+    A gain is positive when the candidate's loss is lower. Numbers that could not be computed
+    are NaN, and then the outcome is INCONCLUSIVE.
+    """
+
+    outcome: Outcome
+    candidate: str = Field(description="Digest of the model judged.")
+    reference: str = Field(description="Digest of what it would replace.")
+    window: str = Field(description="Digest of the data and rows both were scored on.")
+    unit: str = Field(description="Unit of losses and gains.")
+    candidate_loss: float = Field(description="Mean over seeds and rows [unit].")
+    reference_loss: float = Field(description="Mean over seeds and rows [unit].")
+    gain: float = Field(description="Reference's mean loss less candidate's [unit].")
+    standard_error: float = Field(description="Of the gain, over seeds and rows [unit].")
+    seed_se: float = Field(description="Its part from the random seeds of both arms [unit].")
+    row_se: float = Field(description="Its part from the dependent test rows [unit].")
+    degrees_of_freedom: float = Field(description="Satterthwaite's, of the standard error.")
+    lower_bound: float = Field(description="One-sided, at alpha [unit].")
+    upper_bound: float = Field(description="One-sided, at alpha [unit].")
+    required: float = Field(description="The lower bound must exceed this [unit].")
+    margin: float = Field(description="Gains within +- this do not matter [unit].")
+    p_value: float = Field(description="One-sided, of a true gain no larger than required.")
+    alpha: float = Field(description="One-sided rate of false promotions.")
+    effect_size: float = Field(
+        description="Cohen's d of paired differences: the gain divided by the standard deviation "
+        "over rows of the seed-averaged gain per row."
+    )
+    num_seeds: int = Field(description="Candidate's seeds.")
+    num_reference_seeds: int = Field(description="0 for a rule without seeds.")
+    diverged_seeds: tuple[int, ...] = Field(
+        description="Candidate's seeds with losses that are not finite."
+    )
+    diverged_reference_seeds: tuple[int, ...] = Field(
+        description="Reference's seeds with losses that are not finite."
+    )
+    num_rows: int = Field(description="Test rows over all folds.")
+    block_length: int = Field(description="Rows of a bootstrap block.")
+    folds: tuple[FoldGain, ...]
+    reason: str = Field(description="One sentence for people.")
+    remedy: str = Field(description="What to do next.")
+
+    @property
+    def passed(self) -> bool:
+        """True only for PROMOTE: too little evidence does not pass."""
+        return self.outcome == "PROMOTE"
+
+    def receipt(self, subject: Mapping[str, str], *, decided_at: datetime) -> Receipt:
+        """Return the decision as a receipt of the gate 'promotion'.
+
+        Args:
+            subject: Digest by further role (data, config, code). The roles candidate, reference
+                and window are the verdict's own.
+            decided_at: Now, UTC.
+
+        Raises:
+            ContractError: ``subject`` names one of the verdict's own roles differently.
+        """
+        own = {"candidate": self.candidate, "reference": self.reference, "window": self.window}
+        for role, digest in own.items():
+            if subject.get(role, digest) != digest:
+                raise ContractError(
+                    f"The receipt's {role} must be the one judged, {short(digest)}, got "
+                    f"{short(subject[role])}.",
+                    fix="Judge what is to be promoted, then write its receipt.",
+                )
+        return Receipt(
+            gate="promotion",
+            outcome=self.outcome,
+            passed=self.passed,
+            subject={**subject, **own},
+            evidence=self.model_dump(mode="json"),
+            reason=self.reason,
+            decided_at=decided_at,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.outcome}: candidate {short(self.candidate)} against {short(self.reference)}, "
+            f"gain {self.gain:.4g} {self.unit} in [{self.lower_bound:.4g}, "
+            f"{self.upper_bound:.4g}], required > {self.required:.4g}, p {self.p_value:.2g}, "
+            f"{self.num_seeds} seeds, {self.num_rows} rows. {self.reason} {self.remedy}"
+        )

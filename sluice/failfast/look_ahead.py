@@ -1,0 +1,91 @@
+"""No look-ahead: features of a row do not change when later rows do (POC-8)."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+from pydantic import Field
+
+from sluice.settings import Record, Settings
+
+
+class LookAheadSettings(Settings):
+    """How hard the check looks."""
+
+    cut_shares: tuple[float, ...] = Field(
+        (0.5, 0.7, 0.9), strict=False, description="Where the future begins, as shares of the rows."
+    )
+    tolerance: float = Field(
+        1e-9, ge=0, description="Largest change, relative to the column's deviation."
+    )
+
+
+class LookAhead(Record):
+    """What one column saw of the future."""
+
+    column: str
+    row: str = Field(description="Index label of the first row that changed.")
+    change: float = Field(description="Largest change, in the column's standard deviations.")
+
+
+def find_look_ahead(
+    compute: Callable[[pd.DataFrame], pd.DataFrame],
+    raw: pd.DataFrame,
+    columns: tuple[str, ...],
+    *,
+    settings: LookAheadSettings,
+    seed: int,
+) -> tuple[LookAhead, ...]:
+    """Return the columns that see later rows, worst first.
+
+    The rows after a cut are put in another order (each row stays whole, so it stays a valid row),
+    and then cut off. Order catches a shift by one; the cut catches statistics of the whole table,
+    which no order changes.
+
+    Args:
+        compute: From raw rows to the feature frame, same index labels.
+        raw: Raw rows in time order.
+        columns: Feature columns; targets look ahead by design and are not asked.
+        settings: Cuts and tolerance.
+        seed: Of the new order.
+
+    Cost:
+        Two computations of all features per cut.
+    """
+    whole = compute(raw)
+    scale = whole.loc[:, list(columns)].std().replace(0.0, 1.0)
+    worst: dict[str, LookAhead] = {}
+    for share in settings.cut_shares:
+        cut = int(len(raw) * share)
+        order = np.random.default_rng(seed).permutation(np.arange(cut, len(raw)))
+        shuffled = raw.iloc[np.concatenate([np.arange(cut), order])].set_axis(raw.index)
+        for other in (shuffled, raw.iloc[:cut]):
+            known = whole.index[whole.index < raw.index[cut]]
+            _compare(whole, compute(other), known, columns, scale, settings.tolerance, worst)
+    return tuple(sorted(worst.values(), key=lambda found: -found.change))
+
+
+def _compare(
+    whole: pd.DataFrame,
+    other: pd.DataFrame,
+    known: "pd.Index[object]",
+    columns: tuple[str, ...],
+    scale: "pd.Series[float]",
+    tolerance: float,
+    worst: dict[str, LookAhead],
+) -> None:
+    rows = known.intersection(other.index)
+    for column in columns:
+        change = ((whole.loc[rows, column] - other.loc[rows, column]) / scale[column]).abs()
+        # A value that became NaN changed as well.
+        changed = ~(change <= tolerance) & ~(
+            whole.loc[rows, column].isna() & other.loc[rows, column].isna()
+        )
+        if changed.any():
+            found = LookAhead(
+                column=column,
+                row=str(changed.index[changed.to_numpy()][0]),
+                change=float(change[changed].fillna(np.inf).max()),
+            )
+            if column not in worst or found.change > worst[column].change:
+                worst[column] = found

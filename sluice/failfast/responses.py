@@ -1,0 +1,150 @@
+"""What each kind of failure usually means and what to do about it (RESP-1)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+FailureKind = Literal[
+    "code raised",
+    "checkpoint mismatch",
+    "collapse",
+    "epoch selector wrong",
+    "explosion",
+    "gate over time",
+    "gate over typical time",
+    "log validation failed",
+    "log not writable",
+    "loss not a number",
+    "mini training diverged",
+    "mini training without progress",
+    "missing columns",
+    "missing gradients",
+    "NaN gradients",
+    "no gradients",
+    "non-finite loss",
+    "non-finite output",
+    "shape mismatch",
+    "too few rows",
+    "wrong loss shape",
+    "zero gradients",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The likely cause of a failure and the next thing to do."""
+
+    cause: str
+    fix: str
+
+
+_RESPONSES: dict[FailureKind, Response] = {
+    "code raised": Response(
+        "The workload's or the model's own code raised an exception.",
+        "Correct the named line; the batch that was given is described beside it.",
+    ),
+    "checkpoint mismatch": Response(
+        "The model is built differently from the one that was saved: another width, depth or "
+        "feature count, or a state that state_dict does not hold.",
+        "Build the model from the settings saved with the checkpoint, and register every tensor "
+        "that a prediction needs as parameter or buffer.",
+    ),
+    "collapse": Response(
+        "The model predicts almost the same for every input: its features do not reach the "
+        "output, or the rate drove its units into saturation.",
+        "Check the scaling of the features, then lower learning_rate and weight_decay.",
+    ),
+    "epoch selector wrong": Response(
+        "select_epoch does not return the epoch with the lowest finite score: it may maximise, "
+        "look at positions instead of scores, or let NaN win a comparison.",
+        "Return the earliest epoch with the lowest finite score and raise when there is none, "
+        "as sluice.training.selector.best_epoch does.",
+    ),
+    "explosion": Response(
+        "Gradients are large: unscaled features or targets, a high learning rate, or a long "
+        "unnormalised recurrence.",
+        "Standardise features and target, lower learning_rate, or lower clip_norm.",
+    ),
+    "gate over time": Response(
+        "The check took longer than it may: the model or its slice is too large for this machine, "
+        "or the workload's code is slow.",
+        "Use a smaller probe (poc settings), profile the named check, or raise its maximum "
+        "if the time is justified.",
+    ),
+    "gate over typical time": Response(
+        "The check is slower than usual: a busy machine or a large model.",
+        "Nothing must be done; profile the named check if this repeats.",
+    ),
+    "log validation failed": Response(
+        "Code that writes the event log left a field out, or gave it another type.",
+        "Write the named field with every event of that type, then run again.",
+    ),
+    "log not writable": Response(
+        "The folder of the event log is read-only, full, or belongs to someone else.",
+        "Make the folder writable or point SLUICE_HOME at one that is.",
+    ),
+    "loss not a number": Response(
+        "The workload's loss does not return a torch tensor of floating-point type.",
+        "Return a floating-point tensor computed with torch from the model's output.",
+    ),
+    "mini training diverged": Response(
+        "Training made the model worse than predicting a constant: learning_rate is too high, "
+        "or the loss has the wrong sign.",
+        "Lower learning_rate by a factor of 10 until the loss falls; check the loss's sign.",
+    ),
+    "mini training without progress": Response(
+        "The loss does not fall by more than seeds explain: learning_rate is too low or too "
+        "high, parameters are frozen, or the features say nothing about the target.",
+        "Try learning_rate between 1e-4 and 1e-2, check that every layer requires gradients, "
+        "and compare features with targets.",
+    ),
+    "missing columns": Response(
+        "The source changed its columns, or a feature was renamed.",
+        "Rename the columns in the source, or declare what is there in the workload's schema.",
+    ),
+    "missing gradients": Response(
+        "A parameter takes no part in the loss: an unused layer, a detach(), or a no_grad() "
+        "block before it.",
+        "Use the named parameters in forward(), remove the detach, or delete them.",
+    ),
+    "NaN gradients": Response(
+        "A division by 0, log of 0, square root at 0, or NaN in the features or weights.",
+        "Clamp the argument of log, sqrt and division, and check features and initial weights.",
+    ),
+    "no gradients": Response(
+        "Nothing can be learned: every layer is frozen, or the output is cut off from the "
+        "parameters by detach() or no_grad().",
+        "Set requires_grad on the layers to be trained and remove the detach.",
+    ),
+    "non-finite loss": Response(
+        "The loss is NaN or infinite on the first batch: log of 0, division by 0, an overflow, or "
+        "NaN in the targets.",
+        "Clamp the argument of log and division in the loss and check the target column.",
+    ),
+    "non-finite output": Response(
+        "NaN or infinity in the weights, in the features, or an overflow in forward().",
+        "Check the initialisation and the features of the named rows.",
+    ),
+    "shape mismatch": Response(
+        "The model was built for another number of features or outputs than the workload gives.",
+        "Build the model from the given num_features and num_outputs, and return an output of "
+        "the shape that output_shape() declares.",
+    ),
+    "too few rows": Response(
+        "The fold's train rows are fewer than the check needs to say anything.",
+        "Give more rows, shorten seq_len, or lower the check's own need in the poc settings.",
+    ),
+    "wrong loss shape": Response(
+        "The loss returns one value per example instead of one value.",
+        "Return a scalar from loss(), for example losses(...).mean().",
+    ),
+    "zero gradients": Response(
+        "A parameter has no influence on this batch: dead units, saturated gates, or an "
+        "initialisation at exactly 0.",
+        "Check activation and initialisation around the named parameters.",
+    ),
+}
+
+
+def respond(kind: FailureKind) -> Response:
+    """Return the likely cause and the fix of a kind of failure."""
+    return _RESPONSES[kind]

@@ -1,0 +1,116 @@
+"""What a check found, what the gate decided, and the receipt that training asks for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field
+
+from sluice.failfast.responses import FailureKind, respond
+from sluice.receipts import Receipt
+from sluice.settings import Record
+
+Outcome = Literal["pass", "warn", "fail", "insufficient", "skipped"]
+Level = Literal["minimum", "full"]
+Number = float | int | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one check saw, before the gate adds who, when and how long.
+
+    ``cause`` and ``fix`` come from the response of ``kind`` unless given.
+    """
+
+    outcome: Outcome
+    summary: str
+    numbers: Mapping[str, Number] = field(default_factory=dict)
+    kind: FailureKind | None = None
+    cause: str = ""
+    fix: str = ""
+
+    @property
+    def response(self) -> tuple[str, str]:
+        """The likely cause and what to do; both empty when nothing is wrong."""
+        if self.kind is None:
+            return self.cause, self.fix
+        known = respond(self.kind)
+        return self.cause or known.cause, self.fix or known.fix
+
+
+class CheckResult(Record):
+    """One check of the gate: what was seen, why it is likely, what to do."""
+
+    name: str = Field(description="A sentence that is true when the check passes.")
+    requirement: str = Field(description="Such as 'POC-2'.")
+    outcome: Outcome
+    numbers: dict[str, Number]
+    seconds: float = Field(description="Time the check took [s].")
+    typical_s: float = Field(description="Above this it warns [s].")
+    max_s: float = Field(description="Above this it fails [s].")
+    summary: str = Field(description="What was seen, and where.")
+    cause: str = Field("", description="Why it is likely; empty when nothing is wrong.")
+    fix: str = Field("", description="What to do; empty when nothing is wrong.")
+
+    @property
+    def passed(self) -> bool:
+        """True for a pass or a warning; a check that was skipped did not pass."""
+        return self.outcome in ("pass", "warn")
+
+
+class GateReport(Record):
+    """Every check of one run of the gate."""
+
+    level: Level
+    workload: str
+    results: tuple[CheckResult, ...] = Field(min_length=1)
+    seconds: float = Field(description="Wall time of the whole gate [s].")
+
+    @property
+    def passed(self) -> bool:
+        """True when every check passed; warnings pass, skipped checks do not."""
+        return all(result.passed for result in self.results)
+
+    @property
+    def outcome(self) -> Literal["pass", "fail", "insufficient"]:
+        """The gate's verdict: a failure outweighs missing evidence."""
+        if self.passed:
+            return "pass"
+        outcomes = {result.outcome for result in self.results}
+        return "insufficient" if "fail" not in outcomes else "fail"
+
+    @property
+    def blocking_failures(self) -> tuple[CheckResult, ...]:
+        """The checks that failed or could not say, without those skipped because of them."""
+        return tuple(r for r in self.results if r.outcome in ("fail", "insufficient"))
+
+    @property
+    def reason(self) -> str:
+        """One sentence for people: what blocks, or that nothing does."""
+        if self.passed:
+            return f"All {len(self.results)} checks of the {self.level} gate passed."
+        first, *others = self.blocking_failures or self.results
+        more = f" ({len(others)} more)" if others else ""
+        return f"{first.requirement} {first.name}: {first.summary}{more}"
+
+    def receipt(self, subject: dict[str, str], decided_at: datetime) -> Receipt:
+        """Return the decision as data about ``subject`` (digest by role)."""
+        # Times and warnings stay out: they vary with the machine, and the same decision must
+        # have the same digest.
+        checks = {
+            f"{result.requirement} {result.name}": {
+                "outcome": "pass" if result.passed else result.outcome,
+                "numbers": result.numbers,
+            }
+            for result in self.results
+        }
+        return Receipt(
+            gate="poc",
+            outcome=self.outcome,
+            passed=self.passed,
+            subject=subject,
+            evidence={"level": self.level, "workload": self.workload, "checks": checks},
+            reason=self.reason,
+            decided_at=decided_at,
+        )

@@ -1,0 +1,90 @@
+"""Thresholds of the POC gate; every one with its unit and range."""
+
+from pydantic import Field, model_validator
+
+from sluice.settings import Settings
+
+
+class TimeLimit(Settings):
+    """How long a check usually takes and how long it may take (POC-11)."""
+
+    typical_s: float = Field(gt=0, le=86_400, description="Above this the check warns [s].")
+    max_s: float = Field(gt=0, le=86_400, description="Above this the check fails [s].")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "TimeLimit":
+        if self.max_s < self.typical_s:
+            raise ValueError(
+                f"max_s must not be below typical_s, got {self.max_s} and {self.typical_s}"
+            )
+        return self
+
+
+class TimeLimits(Settings):
+    """The time of every check and of the whole gate."""
+
+    instantiation: TimeLimit = TimeLimit(typical_s=1.0, max_s=5.0)
+    gradient_flow: TimeLimit = TimeLimit(typical_s=2.0, max_s=10.0)
+    event_log: TimeLimit = TimeLimit(typical_s=1.0, max_s=10.0)
+    selector: TimeLimit = TimeLimit(typical_s=1.0, max_s=10.0)
+    mini_training: TimeLimit = TimeLimit(typical_s=30.0, max_s=120.0)
+    whole_gate: TimeLimit = TimeLimit(typical_s=120.0, max_s=300.0)
+
+
+class PocSettings(Settings):
+    """What the POC gate asks for."""
+
+    probe_batch_rows: int = Field(
+        32, ge=2, le=65_536, description="Examples of the one real batch of POC-1 and POC-2."
+    )
+    warn_gradient_norm: float = Field(
+        100.0, gt=0, description="A parameter's gradient norm above this warns (GRAD-1)."
+    )
+    selector_first_epoch: int = Field(10, ge=1, description="First candidate of POC-4.")
+    selector_last_epoch: int = Field(200, ge=2, description="Last candidate of POC-4.")
+    selector_step_epochs: int = Field(10, ge=1, description="Epochs between candidates of POC-4.")
+    selector_shuffles: int = Field(
+        50, ge=1, le=10_000, description="Random orders of the scores that POC-4 asks about."
+    )
+    mini_rows: int = Field(
+        512, ge=32, le=1_000_000, description="Examples of the mini training of POC-5."
+    )
+    mini_min_rows: int = Field(
+        64, ge=16, description="With fewer examples POC-5 is 'insufficient', not a guess."
+    )
+    mini_epochs: int = Field(10, ge=1, le=1000, description="Epochs of the mini training.")
+    mini_seeds: int = Field(
+        3, ge=2, le=100, description="Mini trainings, each from its own initial weights."
+    )
+    min_relative_fall: float = Field(
+        0.01,
+        gt=0,
+        lt=1,
+        description="The loss must fall by more than this share of its first value.",
+    )
+    fall_confidence: float = Field(
+        0.95, gt=0.5, lt=1, description="One-sided confidence of that statement over seeds."
+    )
+    times: TimeLimits = TimeLimits()
+
+    @model_validator(mode="after")
+    def _two_candidates(self) -> "PocSettings":
+        if len(self.selector_epochs) < 2:
+            raise ValueError(
+                "the epoch selector needs at least two candidates, got "
+                f"{self.selector_first_epoch} to {self.selector_last_epoch} "
+                f"by {self.selector_step_epochs}"
+            )
+        if self.mini_min_rows > self.mini_rows:
+            raise ValueError(
+                f"mini_min_rows must not be above mini_rows, got {self.mini_min_rows} "
+                f"and {self.mini_rows}"
+            )
+        return self
+
+    @property
+    def selector_epochs(self) -> range:
+        """The candidate epochs of POC-4, in order."""
+        return range(
+            self.selector_first_epoch, self.selector_last_epoch + 1, self.selector_step_epochs
+        )

@@ -1,0 +1,52 @@
+"""Where Sluice keeps its state: one folder, laid out here and nowhere else."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_HOME = ".sluice"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The layout of ``SLUICE_HOME``."""
+
+    root: Path
+    registry_url: str
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], *, cwd: Path) -> "Home":
+        """Read ``SLUICE_HOME`` (default ``.sluice``) and ``SLUICE_REGISTRY_URL``."""
+        root = (cwd / Path(environ.get("SLUICE_HOME") or DEFAULT_HOME).expanduser()).resolve()
+        url = environ.get("SLUICE_REGISTRY_URL") or f"sqlite:///{root / 'registry.db'}"
+        return cls(root=root, registry_url=url)
+
+    @property
+    def dagster(self) -> Path:
+        """Dagster's own home: run history, event log, schedules."""
+        return self.root / "dagster"
+
+    @property
+    def artifacts(self) -> Path:
+        """Content-addressed files, named by SHA-256."""
+        return self.root / "artifacts"
+
+    @property
+    def records(self) -> Path:
+        """The latest value of every asset, as JSON."""
+        return self.root / "records"
+
+    @property
+    def runs(self) -> Path:
+        """Training units: checkpoints and event logs."""
+        return self.root / "runs"
+
+    @property
+    def reports(self) -> Path:
+        """Pages for people."""
+        return self.root / "reports"
+
+    @property
+    def wandb(self) -> Path:
+        """Offline Weights & Biases runs."""
+        return self.root / "wandb"

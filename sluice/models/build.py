@@ -1,0 +1,67 @@
+"""From settings to a network: the built-in architectures, or a class of the user's own."""
+
+from collections.abc import Callable, Mapping
+
+from torch import nn
+
+from sluice.errors import SettingsError
+from sluice.imports import import_named
+from sluice.models.linear import LastRowLinear
+from sluice.models.recurrent import Recurrent
+from sluice.models.settings import ModelSettings
+from sluice.settings import nearest
+
+Builder = Callable[[int, int, ModelSettings], nn.Module]
+
+ARCHITECTURES: Mapping[str, Builder] = {
+    "linear": lambda num_features, num_outputs, _: LastRowLinear(num_features, num_outputs),
+    "gru": lambda num_features, num_outputs, settings: Recurrent(
+        num_features, num_outputs, settings, cell="gru"
+    ),
+    "lstm": lambda num_features, num_outputs, settings: Recurrent(
+        num_features, num_outputs, settings, cell="lstm"
+    ),
+}
+"""Networks that come with Sluice, by the name used in settings."""
+
+
+def build_network(num_features: int, num_outputs: int, settings: ModelSettings) -> nn.Module:
+    """Return a freshly initialised network from (B, L, D) to (B, O).
+
+    The initial weights come from torch's global generator: seed it before.
+
+    Args:
+        num_features: D, columns of the input.
+        num_outputs: O, columns of the prediction.
+        settings: ``architecture`` is a built-in name or ``module:Class``; a class is called with
+            (num_features, num_outputs, settings).
+
+    Raises:
+        SettingsError: The architecture is unknown, does not import, cannot be built, or is not an ``nn.Module``.
+    """
+    name = settings.architecture
+    builder = ARCHITECTURES.get(name)
+    if builder is not None:
+        return builder(num_features, num_outputs, settings)
+    if ":" not in name:
+        raise SettingsError(
+            f"The architecture '{name}' is not known.{nearest(name, list(ARCHITECTURES))} "
+            f"Known: {', '.join(sorted(ARCHITECTURES))}.",
+            fix="Name one of these, or your own class as 'module:Class'.",
+        )
+    make = import_named(name, what="architecture")
+    try:
+        network = make(num_features, num_outputs, settings)
+    except TypeError as error:
+        raise SettingsError(
+            f"The architecture '{name}' cannot be built: {error}.",
+            cause="It is called with (num_features, num_outputs, settings).",
+            fix="Let the class take these three arguments.",
+        ) from error
+    if not isinstance(network, nn.Module):
+        raise SettingsError(
+            f"The architecture '{name}' must make a torch.nn.Module, it made a "
+            f"{type(network).__name__}.",
+            fix="Let the class inherit from torch.nn.Module.",
+        )
+    return network

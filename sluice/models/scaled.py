@@ -1,0 +1,138 @@
+"""The normaliser as a part of the model: fitted on train rows, stored with the weights (DATA-3)."""
+
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from sluice.models.settings import ModelSettings
+from sluice.training.seeds import derive_seed
+from sluice.workloads.workload import Examples, Workload
+
+
+class Scaled(nn.Module):
+    """A network between two fixed scalings: raw inputs go in, raw predictions come out.
+
+    Shape legend: N = examples, B = batch, ... = any further axes, D = features, O = outputs.
+
+    Mean and deviation are buffers, so they are saved and loaded with the weights, and whoever has
+    the model needs no other file to predict.
+
+    Args:
+        network: From standardised inputs (B, ..., D) to standardised outputs (B, O).
+        num_features: D.
+        num_outputs: O.
+        scale_inputs: Standardise the inputs; otherwise they pass untouched, whatever their dtype.
+        scale_target: Undo the standardisation of the target on the way out.
+    """
+
+    x_mean: Tensor
+    x_std: Tensor
+    y_mean: Tensor
+    y_std: Tensor
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        num_features: int,
+        num_outputs: int,
+        scale_inputs: bool,
+        scale_target: bool,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.num_features = num_features
+        self.num_outputs = num_outputs
+        self.scale_inputs = scale_inputs
+        self.scale_target = scale_target
+        self.register_buffer("x_mean", torch.zeros(num_features))
+        self.register_buffer("x_std", torch.ones(num_features))
+        self.register_buffer("y_mean", torch.zeros(num_outputs))
+        self.register_buffer("y_std", torch.ones(num_outputs))
+
+    @classmethod
+    def fit(
+        cls,
+        network: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        *,
+        num_outputs: int,
+        scale_inputs: bool,
+        scale_target: bool,
+    ) -> Self:
+        """Wrap ``network`` with the statistics of the train rows, and of nothing else.
+
+        A column that is constant in the train rows gets deviation 1: it becomes zero and cannot
+        blow up a later row. That it is constant is for the data checks to say.
+
+        Args:
+            network: What to wrap.
+            x: Inputs of the train rows (N, ..., D).
+            y: Targets of the train rows (N, O), or of any shape when they are not scaled.
+            num_outputs: O.
+            scale_inputs: Standardise the inputs.
+            scale_target: Standardise the target.
+        """
+        scaled = cls(
+            network,
+            num_features=x.shape[-1],
+            num_outputs=num_outputs,
+            scale_inputs=scale_inputs,
+            scale_target=scale_target,
+        )
+        if scale_inputs:
+            scaled.x_mean, scaled.x_std = _moments(x)
+        if scale_target:
+            scaled.y_mean, scaled.y_std = _moments(y)
+        return scaled
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return predictions (B, O) in target units for raw inputs (B, ..., D)."""
+        if self.scale_inputs:
+            x = (x - self.x_mean) / self.x_std
+        output: Tensor = self.network(x)
+        if self.scale_target:
+            output = output * self.y_std + self.y_mean
+        return output
+
+
+def prepare_model(
+    workload: Workload, settings: ModelSettings, train: Examples, *, seed: int
+) -> Scaled:
+    """Return a freshly initialised model, scaled by the train rows.
+
+    The initial weights follow from ``seed`` alone: the caller's generators are neither read nor
+    moved.
+
+    Args:
+        workload: Builds the network and says what is scaled.
+        settings: Architecture and size.
+        train: The train rows, and only these.
+        seed: Base seed; the initialisation has its own, derived from it (TRACE-6).
+
+    Raises:
+        SettingsError: The architecture is unknown, or does not import.
+    """
+    num_outputs = workload.output_shape(train.y)[-1]
+    with torch.random.fork_rng():
+        torch.manual_seed(derive_seed(seed, "init"))
+        network = workload.build_model(train.x.shape[-1], num_outputs, settings)
+    return Scaled.fit(
+        network,
+        train.x,
+        train.y,
+        num_outputs=num_outputs,
+        scale_inputs=workload.scale_inputs,
+        scale_target=workload.scale_target,
+    )
+
+
+def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
+    # In double precision: a price level of 1e4 with a deviation of 1 must keep its digits.
+    rows = values.reshape(-1, values.shape[-1]).double()
+    mean, std = rows.mean(dim=0), rows.std(dim=0, correction=0)
+    # Rounding leaves a constant column a deviation of about 1e-16 of its level, not zero.
+    std = torch.where(std > 1e-12 * mean.abs(), std, torch.ones_like(std))
+    return mean.float(), std.float()

@@ -1,0 +1,189 @@
+"""One pipeline as its YAML says: which workload, and every setting of the line it walks."""
+
+import importlib.util
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, field_validator
+
+from sluice.digests import digest_json
+from sluice.errors import SettingsError
+from sluice.evaluation.settings import GateSettings
+from sluice.failfast.settings import PocSettings
+from sluice.imports import import_named
+from sluice.models.settings import ModelSettings
+from sluice.settings import Settings, nearest
+from sluice.tracking.wandb_mirror import TrackingSettings
+from sluice.training.settings import TrainSettings
+from sluice.workloads.workload import Workload
+
+COMPONENT = "pipelines.component.ModelPipeline"
+"""The ``type`` that every pipeline's YAML names."""
+
+
+class ScheduleSettings(Settings):
+    """When the pipeline retrains by itself."""
+
+    cron: str = Field("0 6 * * 1", description="Five cron fields; Monday 06:00 by default.")
+    timezone: str = Field("UTC", description="IANA name of the zone the cron is read in.")
+
+
+class PipelineSettings(Settings):
+    """Everything under ``attributes`` of a ``defs.yaml``."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="Prefix of every asset and job.")
+    description: str = Field("", description="What the model is for, shown in the UI.")
+    owners: tuple[str, ...] = Field(
+        ("team:ml",), strict=False, description="E-mail addresses or 'team:NAME'."
+    )
+    workload: str = Field(description="Import path of the workload class, 'module:Class'.")
+    workload_settings: dict[str, Any] = Field(
+        default_factory=dict, description="Settings of that workload class."
+    )
+    model: ModelSettings = ModelSettings()
+    training: TrainSettings = TrainSettings()
+    seeds: tuple[int, ...] = Field(
+        (0, 1, 2, 3, 4, 5, 6, 7),
+        min_length=1,
+        strict=False,
+        description="One network per seed and fold; the gate needs at least gate.min_seeds.",
+    )
+    workers: int | None = Field(
+        None, ge=1, le=1024, description="Training processes; all cores when not set."
+    )
+    poc: PocSettings = PocSettings()
+    gate: GateSettings = GateSettings()
+    tracking: TrackingSettings = TrackingSettings()
+    schedule: ScheduleSettings = ScheduleSettings()
+
+    @field_validator("seeds")
+    @classmethod
+    def _distinct(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) != len(seeds) or min(seeds) < 0:
+            raise ValueError("seeds must be distinct and not negative")
+        return tuple(sorted(seeds))
+
+    @cached_property
+    def loaded_workload(self) -> Workload:
+        """The workload, built from its settings.
+
+        Raises:
+            SettingsError: It does not import, is no workload, or a setting of it is wrong.
+        """
+        return load_workload(
+            self.workload, self.workload_settings, where=f"{self.name}: workload_settings"
+        )
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Every setting that determines the bits of a member, resolved, as plain JSON."""
+        return {
+            "workload": self.workload,
+            "workload_settings": self.loaded_workload.settings.model_dump(mode="json"),
+            "model": self.model.model_dump(mode="json"),
+            "training": self.training.model_dump(mode="json"),
+        }
+
+    @property
+    def config_digest(self) -> str:
+        """Digest of ``config``."""
+        return digest_json(self.config)
+
+
+def load_workload(path: str, settings: dict[str, Any], *, where: str) -> Workload:
+    """Build the workload that ``module:Class`` names.
+
+    Raises:
+        SettingsError: It does not import, is no workload, or a setting of it is wrong.
+    """
+    cls = import_named(path, what="workload")
+    if not (isinstance(cls, type) and issubclass(cls, Workload)):
+        raise SettingsError(
+            f"The workload '{path}' must be a class that inherits from "
+            f"sluice.workloads.workload:Workload, got {cls!r}.",
+            fix="Name the class itself and let it inherit from Workload.",
+        )
+    parsed = cls.settings_type.parse(settings, where=where)
+    try:
+        return cls(parsed)
+    except TypeError as error:
+        raise SettingsError(
+            f"The workload '{path}' cannot be built: {error}.",
+            fix="Write every abstract method the message names; __init__ takes the settings only.",
+        ) from error
+
+
+def read_pipeline(path: Path) -> PipelineSettings:
+    """Read a ``defs.yaml``.
+
+    Raises:
+        SettingsError: The file is missing, is no YAML, or a key or value in it is wrong.
+    """
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(
+            f"A pipeline file is required at {path}, and there is none.",
+            fix="Give the path of a defs.yaml, or the name of a folder in pipelines/defs.",
+        ) from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(
+            f"{path} cannot be read as YAML: {error}.", fix="Correct the file and start again."
+        ) from None
+    if not isinstance(document, dict) or not isinstance(document.get("attributes"), dict):
+        raise SettingsError(
+            f"{path} must hold 'type: {COMPONENT}' and a mapping 'attributes'.",
+            fix="Start from pipelines/defs/sp500_volatility/defs.yaml.",
+        )
+    if document.get("type") != COMPONENT:
+        raise SettingsError(
+            f"{path}: 'type' must be {COMPONENT}, got {document.get('type')!r}.",
+            fix="Correct the type.",
+        )
+    unknown = sorted(set(document) - {"type", "attributes"})
+    if unknown:
+        hint = nearest(unknown[0], ["type", "attributes"])
+        raise SettingsError(
+            f"{path}: '{unknown[0]}' is not a key of a pipeline file.{hint}",
+            fix="Settings of the pipeline stand under 'attributes'.",
+        )
+    return PipelineSettings.parse(document["attributes"], where=str(path))
+
+
+def find_pipeline(name: str, folder: Path) -> PipelineSettings:
+    """Read the pipeline that ``name`` means: a path to a YAML, or a folder's name in ``folder``.
+
+    Raises:
+        SettingsError: There is no such pipeline (the known ones are listed), or it is wrong.
+    """
+    given = Path(name)
+    if given.suffix in (".yaml", ".yml"):
+        return read_pipeline(given)
+    if (given / "defs.yaml").is_file():
+        return read_pipeline(given / "defs.yaml")
+    known = known_pipelines(folder)
+    if name not in known:
+        raise SettingsError(
+            f"There is no pipeline '{name}'.{nearest(name, known)} Known: {', '.join(known)}.",
+            fix="Name a known pipeline or give the path of its defs.yaml.",
+        )
+    return read_pipeline(folder / name / "defs.yaml")
+
+
+def known_pipelines(folder: Path) -> list[str]:
+    """Return the names of the pipelines in ``folder``, sorted."""
+    return sorted(path.parent.name for path in folder.glob("*/defs.yaml"))
+
+
+
+def defs_folder() -> Path:
+    """Return the folder of the shipped pipelines, one sub-folder each."""
+    spec = importlib.util.find_spec("pipelines")
+    if spec is None or not spec.submodule_search_locations:
+        raise SettingsError(
+            "The package 'pipelines' is required and does not import.",
+            fix="Start in the project's folder, or install it with 'pip install -e .'.",
+        )
+    return Path(next(iter(spec.submodule_search_locations))) / "defs"

@@ -1,0 +1,254 @@
+"""Registry values as tables for people. Text goes through Text: a reason may hold brackets."""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from sluice.digests import short
+from sluice.receipts import Receipt
+from sluice.registry.lineage import BASELINE, Lineage
+from sluice.registry.records import Finding, HistoryEntry, State, Version
+
+STYLES: Mapping[str, str] = {
+    "production": "bold green",
+    "staging": "yellow",
+    "archived": "dim",
+    "pass": "green",
+    "PROMOTE": "green",
+    "fail": "red",
+    "REJECT": "red",
+    "insufficient": "yellow",
+    "INCONCLUSIVE": "yellow",
+    "EQUIVALENT": "yellow",
+    "promote": "green",
+    "rollback": "yellow",
+}
+
+
+def version_list(versions: Sequence[Version]) -> Table:
+    """One line per version."""
+    table = _table("Model", "Version", "State", "Candidate", "Registered [UTC]", "Metrics")
+    for version in versions:
+        table.add_row(
+            Text(version.model),
+            Text(str(version.number)),
+            word(version.state),
+            Text(short(version.candidate), no_wrap=True),
+            Text(moment(version.registered_at), no_wrap=True),
+            Text(_metrics_line(version.lineage.metrics)),
+        )
+    return table
+
+
+def version_page(version: Version, receipts: Sequence[Receipt]) -> Group:
+    """Everything about one version: state, the gate's numbers, lineage, metrics, receipts."""
+    title = Text.assemble(
+        (version.model, "bold"), f"  version {version.number}  ", word(version.state)
+    )
+    parts: list[RenderableType] = [title]
+    judged = [r for r in receipts if r.gate == "promotion"]
+    if judged:
+        parts += _section("Gate", _gate(judged[-1]))
+    parts += _section("Metrics on the test rows", _pairs(version.lineage.metrics))
+    parts += _section("Lineage", _lineage(version.lineage, version.registered_at))
+    parts += _section("Weights", _members(version.lineage))
+    parts += _section("Receipts", _receipts(receipts))
+    return Group(*parts)
+
+
+def history_table(entries: Sequence[HistoryEntry]) -> Table:
+    """The audit, newest last."""
+    table = _table("When [UTC]", "Action", "Version", "Who", "Why", "Receipt")
+    for entry in entries:
+        before = "" if entry.action == "register" else f"{entry.from_version or 'none'} -> "
+        table.add_row(
+            Text(moment(entry.at), no_wrap=True),
+            word(entry.action),
+            Text(f"{before}{entry.to_version}", no_wrap=True),
+            Text(entry.actor),
+            Text(entry.reason),
+            Text(short(entry.receipt) if entry.receipt else ""),
+        )
+    return table
+
+
+def findings_table(findings: Sequence[Finding]) -> Table:
+    """What does not hold, and what to do."""
+    table = _table("Model", "Version", "Problem", "What was found", "What to do")
+    for found in findings:
+        version = "" if found.version is None else str(found.version)
+        cells = (found.model, version, found.problem, found.what, found.fix)
+        table.add_row(*(Text(cell, overflow="fold") for cell in cells))
+    return table
+
+
+def word(name: State | str) -> Text:
+    """A state, outcome or action in its colour; the word alone says it all."""
+    return Text(name, style=STYLES.get(name, ""), no_wrap=True)
+
+
+def moment(at: datetime) -> str:
+    """A time to the second."""
+    return f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def number(value: Any) -> str:
+    """A value as people read it: four significant digits for fractions, whole numbers whole."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        is_whole = math.isfinite(value) and value == int(value) and abs(value) < 1e15
+        return f"{value:.0f}" if is_whole else f"{value:.4g}"
+    return "-" if value is None else str(value)
+
+
+def _section(name: str, body: RenderableType) -> list[RenderableType]:
+    return [Text(""), Text(name, style="bold"), Padding(body, (0, 0, 0, 2))]
+
+
+def _gate(receipt: Receipt) -> Group:
+    """The verdict, every number of the evidence, and a table for each list of rows in it."""
+    reference = receipt.subject.get("reference", "")
+    against = BASELINE if reference == BASELINE else f"candidate {short(reference)}"
+    parts: list[RenderableType] = [
+        Text.assemble(word(receipt.outcome), f" against {against}: {receipt.reason}"),
+        _pairs(_scalars(receipt.evidence)),
+    ]
+    for name, value in receipt.evidence.items():
+        if _is_rows(value):
+            parts += [Text(_plain(name), style="italic"), _rows(value)]
+    return Group(*parts)
+
+
+def _lineage(lineage: Lineage, registered_at: datetime) -> Table:
+    git, environment = lineage.git, lineage.environment
+    state = {True: "with uncommitted changes", False: "clean", None: "not a git checkout"}
+    reference = lineage.reference
+    device = f"{environment.device}, {environment.cpu_count} cores"
+    if environment.device_count:
+        device = f"{environment.device_count} x {device}"
+    libraries = ", ".join(f"{name} {v}" for name, v in environment.libraries.items())
+    grid = _grid()
+    for name, value in (
+        ("candidate", lineage.candidate),
+        ("data", lineage.data),
+        ("config", lineage.config),
+        ("code", lineage.code),
+        ("git", f"{git.commit} ({state[git.dirty]})"),
+        ("compared with", reference),
+        ("seeds", ", ".join(map(str, lineage.seeds))),
+        ("training", f"{lineage.training_seconds:.1f} s for {len(lineage.members)} members"),
+        ("device", device),
+        ("python", f"{environment.python} on {environment.platform}"),
+        ("libraries", libraries),
+        ("created", f"{moment(lineage.created_at)} UTC"),
+        ("registered", f"{moment(registered_at)} UTC"),
+    ):
+        grid.add_row(Text(name, style="dim"), Text(value))
+    return grid
+
+
+def _members(lineage: Lineage) -> Table:
+    table = _table("Seed", "Fold", "Best epoch", "Epochs", "Validation loss", "Seconds", "Digest")
+    for member in lineage.members:
+        table.add_row(
+            *(
+                Text(number(value))
+                for value in (
+                    member.seed,
+                    member.fold_id,
+                    member.best_epoch,
+                    member.epochs_run,
+                    member.val_loss,
+                    round(member.seconds, 1),
+                    short(member.weights),
+                )
+            )
+        )
+    return table
+
+
+def _receipts(receipts: Sequence[Receipt]) -> RenderableType:
+    if not receipts:
+        return Text("none: this version cannot be promoted", style="yellow")
+    table = _table("Gate", "Outcome", "Decided [UTC]", "Digest", "Reason")
+    for receipt in receipts:
+        table.add_row(
+            Text(receipt.gate),
+            word(receipt.outcome),
+            Text(moment(receipt.decided_at), no_wrap=True),
+            Text(short(receipt.digest), no_wrap=True),
+            Text(receipt.reason),
+        )
+    return table
+
+
+def _pairs(values: Mapping[str, Any]) -> Table:
+    """Names and values in two columns of pairs."""
+    grid = Table.grid(padding=(0, 2), pad_edge=False)
+    items = [(Text(_plain(k), style="dim"), Text(number(v))) for k, v in values.items()]
+    half = (len(items) + 1) // 2
+    for i in range(half):
+        right = items[half + i] if half + i < len(items) else (Text(""), Text(""))
+        grid.add_row(*items[i], Text("  "), *right)
+    return grid
+
+
+def _scalars(evidence: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in evidence.items():
+        if isinstance(value, Mapping):
+            flat |= _scalars(value, f"{prefix}{name} ")
+        elif isinstance(value, list | tuple):
+            if not _is_rows(value):
+                flat[prefix + name] = ", ".join(number(v) for v in value) or "none"
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _is_rows(value: Any) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) > 0
+        and all(isinstance(row, Mapping) for row in value)
+    )
+
+
+def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = _table(*(_plain(name) for name in names))
+    for row in rows:
+        table.add_row(*(Text(number(row.get(name))) for name in names))
+    return table
+
+
+def _metrics_line(metrics: Mapping[str, float]) -> str:
+    shown = list(metrics.items())[:3]
+    more = f", {len(metrics) - 3} more" if len(metrics) > 3 else ""
+    return ", ".join(f"{_plain(name)} {number(v)}" for name, v in shown) + more
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(Text(column))
+    return table
+
+
+def _grid() -> Table:
+    grid = Table.grid(padding=(0, 2), pad_edge=False)
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    return grid

@@ -1,0 +1,247 @@
+"""Moving the production pointer: promotion on evidence, rollback along the history (REG-2).
+
+Both check everything first, then change pointer and history in one transaction that a crash
+undoes as a whole. The pointer carries a revision; the move is refused when it is no longer the
+one the checks were made against, so of two racing promoters one is told that it lost.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from sluice import receipts
+from sluice.artifacts import ArtifactStore
+from sluice.errors import (
+    ContractError,
+    GateBlocked,
+    IntegrityError,
+    PromotionConflict,
+    UnknownVersion,
+)
+from sluice.registry import queries
+from sluice.registry.lineage import BASELINE
+from sluice.registry.records import Action, HistoryEntry, LinkedReceipt, Pointer, Promotion, Version
+from sluice.registry.weights import require_intact
+
+
+def production_trail(entries: Sequence[HistoryEntry]) -> tuple[int, ...]:
+    """Return the versions a rollback walks back through; the last one is in production.
+
+    A promotion adds its version, a rollback takes the last one off. So a second rollback goes
+    one further back, and never returns to what was just left.
+    """
+    trail: list[int] = []
+    for entry in entries:
+        if entry.action == "promote":
+            trail.append(entry.to_version)
+        elif entry.action == "rollback" and trail:
+            trail.pop()
+    return tuple(trail)
+
+
+def check_expected(connection: Connection, model: str, expected: int | None) -> Pointer:
+    """Return the pointer when it points where the caller believes it does.
+
+    Raises:
+        PromotionConflict: It points elsewhere; the message says who moved it and when.
+    """
+    pointer = queries.load_pointer(connection, model)
+    if pointer.version != expected:
+        raise conflict(connection, model, expected)
+    return pointer
+
+
+def conflict(connection: Connection, model: str, expected: int | None) -> PromotionConflict:
+    """Say who moved the pointer away from ``expected``."""
+    moves = [e for e in queries.load_history(connection, model) if e.revision is not None]
+    now = queries.load_pointer(connection, model).version
+    cause = ""
+    if moves:
+        last = moves[-1]
+        verb = "promoted" if last.action == "promote" else "rolled back to"
+        cause = (
+            f"{last.actor} {verb} version {last.to_version} at {_when(last.at)} ({last.reason})."
+        )
+    return PromotionConflict(
+        f"{model}: {_name(expected)} was expected in production, and {_name(now)} is.",
+        cause=cause,
+        fix="Evaluate the candidate against what is in production now, then promote again.",
+    )
+
+
+def require_evidence(
+    connection: Connection, version: Version, *, pointer: Pointer, reinstate: bool
+) -> str:
+    """Return the digest of the promotion receipt that allows this version into production.
+
+    Raises:
+        GateBlocked: A receipt is missing, failed, or about something else; the lineage is
+            incomplete; or the version was rolled back after it was approved.
+        IntegrityError: A receipt or the lineage was changed after it was written.
+    """
+    lineage = version.lineage
+    missing = lineage.missing_fields()
+    if missing:
+        raise GateBlocked(
+            f"{_of(version)} lacks in its lineage: {', '.join(missing)}.",
+            fix="Register the candidate again from a pipeline that records them.",
+        )
+    require_own_weights(version)
+    linked = queries.load_linked_receipts(connection, version.model, version.number)
+    subject = {"data": lineage.data, "config": lineage.config, "code": lineage.code}
+    poc = _newest(linked, gate="poc", reference=None)
+    receipts.require(poc.receipt if poc else None, gate="poc", subject=subject)
+    reference = BASELINE
+    if pointer.version is not None:
+        reference = queries.load_version(connection, version.model, pointer.version).candidate
+    promotion = _newest(linked, gate="promotion", reference=reference)
+    receipt = receipts.require(
+        promotion.receipt if promotion else None,
+        gate="promotion",
+        subject=subject | {"candidate": version.candidate, "reference": reference},
+    )
+    if promotion is not None and not reinstate:
+        entries = queries.load_history(connection, version.model)
+        _refuse_rolled_back(version, entries, approved_at=promotion.linked_at)
+    return receipt.digest
+
+
+def require_own_weights(version: Version) -> None:
+    """Refuse a version whose lineage names other inputs or weights than its candidate digest."""
+    found = version.lineage.candidate_of_parts()
+    if not version.candidate == version.lineage.candidate == found:
+        raise IntegrityError(
+            f"{_of(version)} is candidate {version.candidate[:12]}, and its lineage names parts "
+            f"of {found[:12]}.",
+            cause="Data, config, code or weights in the lineage were changed after the gates.",
+            fix="Restore the database from a backup, or run the pipeline again.",
+        )
+
+
+def commit_move(
+    connection: Connection,
+    version: Version,
+    *,
+    action: Action,
+    pointer: Pointer,
+    at: datetime,
+    actor: str,
+    reason: str,
+    receipt: str | None,
+) -> Promotion:
+    """Move the pointer and write the history; the caller's transaction makes it one step.
+
+    Raises:
+        PromotionConflict: The pointer moved since ``pointer`` was read.
+    """
+    queries.lock_model(connection, version.model, at=at)
+    revision = pointer.revision
+    if not queries.move_pointer(connection, version.model, to=version.number, revision=revision):
+        raise conflict(connection, version.model, pointer.version)
+    queries.append_history(
+        connection,
+        at=at,
+        model=version.model,
+        action=action,
+        from_version=pointer.version,
+        to_version=version.number,
+        actor=actor,
+        reason=reason,
+        receipt=receipt,
+        revision=revision + 1,
+    )
+    return Promotion(
+        model=version.model,
+        version=version.number,
+        previous=pointer.version,
+        moved=True,
+        revision=revision + 1,
+        at=at,
+    )
+
+
+def rollback_target(connection: Connection, model: str, pointer: Pointer) -> int:
+    """Return the production version before the present one.
+
+    Raises:
+        UnknownVersion: There is none.
+        IntegrityError: The pointer does not agree with the history.
+    """
+    trail = production_trail(queries.load_history(connection, model))
+    if pointer.version is None or not trail:
+        raise UnknownVersion(
+            f"{model} has nothing in production to roll back.",
+            fix="See what there is: sluice registry list",
+        )
+    if trail[-1] != pointer.version:
+        raise IntegrityError(
+            f"{model}: the pointer says version {pointer.version}, the history {trail[-1]}.",
+            cause="The ledger's database was edited by hand.",
+            fix="Run sluice registry verify, and restore the database from a backup.",
+        )
+    if len(trail) == 1:
+        raise UnknownVersion(
+            f"{model} version {pointer.version} is in production, and no version before it is "
+            "left to roll back to.",
+            cause="Rollbacks walk back along the promotions; this is the first one.",
+            fix=f"See the way here: sluice registry history {model}",
+        )
+    return trail[-2]
+
+
+def verify_artifacts(version: Version, store: ArtifactStore) -> None:
+    """Read every artifact of a version, and the header of every weights file.
+
+    Raises:
+        IntegrityError: One is missing, changed, or no safetensors file.
+    """
+    for role, digest in version.lineage.weights().items():
+        require_intact(store, digest, what=f"{_of(version)}, {role}", is_weights=True)
+    for role, digest in version.lineage.other_artifacts().items():
+        require_intact(store, digest, what=f"{_of(version)}, {role}", is_weights=False)
+
+
+def require_words(**texts: str) -> None:
+    """Refuse an empty actor or reason: the audit must say who and why."""
+    for name, text in texts.items():
+        if not text.strip():
+            raise ContractError(
+                f"A move of the production pointer needs {name}, got an empty text.",
+                fix=f"Say it: --{name} '...'",
+            )
+
+
+def _newest(
+    linked: Sequence[LinkedReceipt], *, gate: str, reference: str | None
+) -> LinkedReceipt | None:
+    """Return the last receipt of a gate, preferably one about ``reference``."""
+    of_gate = [r for r in linked if r.receipt.gate == gate]
+    about = [r for r in of_gate if r.receipt.subject.get("reference") == reference]
+    candidates = about or of_gate
+    return candidates[-1] if candidates else None
+
+
+def _refuse_rolled_back(
+    version: Version, entries: Sequence[HistoryEntry], *, approved_at: datetime
+) -> None:
+    left = [e for e in entries if e.action == "rollback" and e.from_version == version.number]
+    if left and left[-1].at >= approved_at:
+        raise GateBlocked(
+            f"{_of(version)} was rolled back by {left[-1].actor} at {_when(left[-1].at)} "
+            f"({left[-1].reason}), after its promotion receipt was recorded.",
+            fix="Evaluate it on a newer window, or bring it back on purpose: "
+            f"sluice registry promote {version.model} {version.number} --reinstate",
+        )
+
+
+def _of(version: Version) -> str:
+    return f"{version.model} version {version.number}"
+
+
+def _name(number: int | None) -> str:
+    return "no version" if number is None else f"version {number}"
+
+
+def _when(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,312 @@
+"""Reading and appending rows, inside a transaction the caller opened."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+import sqlalchemy as sa
+from pydantic import ValidationError
+from sqlalchemy import Connection
+
+from sluice.errors import IntegrityError
+from sluice.receipts import Receipt
+from sluice.registry.lineage import Lineage
+from sluice.registry.records import (
+    Action,
+    HistoryEntry,
+    LinkedReceipt,
+    Pointer,
+    State,
+    Version,
+)
+from sluice.registry.tables import (
+    PRODUCTION,
+    decisions,
+    history,
+    models,
+    pointers,
+    receipts,
+    version_receipts,
+    versions,
+)
+
+
+def model_names(connection: Connection) -> list[str]:
+    """Return every model's name, sorted."""
+    return list(connection.execute(sa.select(models.c.name).order_by(models.c.name)).scalars())
+
+
+def lock_model(connection: Connection, model: str, *, at: datetime) -> None:
+    """Make writers of one model wait for each other; the model is made when it is new."""
+    row = sa.select(models.c.name).where(models.c.name == model)
+    if connection.execute(row.with_for_update()).first() is not None:
+        return
+    try:
+        with connection.begin_nested():
+            connection.execute(sa.insert(models).values(name=model, created_at=at))
+            connection.execute(
+                sa.insert(pointers).values(model=model, name=PRODUCTION, version=None, revision=0)
+            )
+    except sa.exc.IntegrityError:  # somebody else made it since
+        connection.execute(row.with_for_update()).one()
+
+
+def load_pointer(connection: Connection, model: str) -> Pointer:
+    """Return where production points; a model nobody registered points nowhere."""
+    row = connection.execute(
+        sa.select(pointers.c.version, pointers.c.revision).where(
+            pointers.c.model == model, pointers.c.name == PRODUCTION
+        )
+    ).first()
+    return Pointer(version=None, revision=0) if row is None else Pointer(**row._mapping)
+
+
+def move_pointer(connection: Connection, model: str, *, to: int, revision: int) -> bool:
+    """Point production at ``to`` if its revision is still ``revision``; say whether it was."""
+    moved = connection.execute(
+        sa.update(pointers)
+        .where(
+            pointers.c.model == model,
+            pointers.c.name == PRODUCTION,
+            pointers.c.revision == revision,
+        )
+        .values(version=to, revision=revision + 1)
+    )
+    return moved.rowcount == 1
+
+
+def load_history(connection: Connection, model: str) -> list[HistoryEntry]:
+    """Return the audit of one model, oldest first."""
+    rows = connection.execute(
+        sa.select(history).where(history.c.model == model).order_by(history.c.id)
+    )
+    return [HistoryEntry(**row._mapping) for row in rows]
+
+
+def append_history(
+    connection: Connection,
+    *,
+    at: datetime,
+    model: str,
+    action: Action,
+    from_version: int | None,
+    to_version: int,
+    actor: str,
+    reason: str,
+    receipt: str | None,
+    revision: int | None,
+) -> None:
+    """Write one line of the audit."""
+    connection.execute(
+        sa.insert(history).values(
+            at=at,
+            model=model,
+            action=action,
+            from_version=from_version,
+            to_version=to_version,
+            actor=actor,
+            reason=reason,
+            receipt=receipt,
+            revision=revision,
+        )
+    )
+
+
+def load_versions(connection: Connection, model: str) -> list[Version]:
+    """Return the versions of one model by number, each with its state."""
+    query = sa.select(versions.c.number).where(versions.c.model == model)
+    numbers = connection.execute(query.order_by(versions.c.number)).scalars().all()
+    return [load_version(connection, model, number) for number in numbers]
+
+
+def find_version(
+    connection: Connection, model: str, *, number: int | None = None, candidate: str | None = None
+) -> Version | None:
+    """Return the version with this number, or with this candidate; None when there is none."""
+    is_it = versions.c.candidate == candidate if number is None else versions.c.number == number
+    row = connection.execute(
+        sa.select(versions.c.number).where(versions.c.model == model, is_it)
+    ).first()
+    return None if row is None else load_version(connection, model, row.number)
+
+
+def load_version(connection: Connection, model: str, number: int) -> Version:
+    """Return a version that is known to exist, with its state.
+
+    Raises:
+        IntegrityError: Its lineage cannot be read.
+    """
+    row = connection.execute(
+        sa.select(versions).where(versions.c.model == model, versions.c.number == number)
+    ).one()
+    return Version(
+        model=row.model,
+        number=row.number,
+        candidate=row.candidate,
+        state=_state(connection, row.model, row.number),
+        registered_at=row.registered_at,
+        lineage=_parse_lineage(row.lineage, row.model, row.number),
+    )
+
+
+def insert_version(connection: Connection, lineage: Lineage, *, at: datetime) -> int:
+    """Write a new version and return its number; the caller holds the model's lock."""
+    highest = connection.execute(
+        sa.select(sa.func.max(versions.c.number)).where(versions.c.model == lineage.model)
+    ).scalar()
+    number = 1 if highest is None else int(highest) + 1
+    connection.execute(
+        sa.insert(versions).values(
+            model=lineage.model,
+            number=number,
+            candidate=lineage.candidate,
+            lineage=lineage.model_dump_json(),
+            registered_at=at,
+        )
+    )
+    return number
+
+
+def load_linked_receipts(connection: Connection, model: str, number: int) -> list[LinkedReceipt]:
+    """Return the receipts of one version in the order they were linked.
+
+    Raises:
+        IntegrityError: A receipt's content is not what its digest says.
+    """
+    rows = connection.execute(
+        sa.select(receipts.c.digest, receipts.c.payload, version_receipts.c.linked_at)
+        .join(version_receipts, version_receipts.c.receipt == receipts.c.digest)
+        .where(version_receipts.c.model == model, version_receipts.c.number == number)
+        .order_by(version_receipts.c.id)
+    )
+    return [
+        LinkedReceipt(receipt=parse_receipt(row.digest, row.payload), linked_at=row.linked_at)
+        for row in rows
+    ]
+
+
+def save_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> None:
+    """Store a receipt under its digest; the first one of a digest stays."""
+    known = sa.select(receipts.c.digest).where(receipts.c.digest == receipt.digest)
+    if connection.execute(known).first() is not None:
+        return
+    row = {
+        "digest": receipt.digest,
+        "gate": receipt.gate,
+        "payload": receipt.model_dump_json(),
+        "recorded_at": at,
+    }
+    try:
+        with connection.begin_nested():
+            connection.execute(sa.insert(receipts).values(row))
+    except sa.exc.IntegrityError:  # another model's writer stored the same one since
+        connection.execute(known).one()
+
+
+def link_receipts(
+    connection: Connection, found: Iterable[Receipt], *, model: str, number: int, at: datetime
+) -> None:
+    """Store receipts and tie them to a version, each once."""
+    linked = set(
+        connection.execute(
+            sa.select(version_receipts.c.receipt).where(
+                version_receipts.c.model == model, version_receipts.c.number == number
+            )
+        ).scalars()
+    )
+    for receipt in found:
+        if receipt.digest not in linked:
+            save_receipt(connection, receipt, at=at)
+            connection.execute(
+                sa.insert(version_receipts).values(
+                    model=model, number=number, receipt=receipt.digest, linked_at=at
+                )
+            )
+            linked.add(receipt.digest)
+
+
+def load_decision(connection: Connection, question: Mapping[str, str]) -> Receipt | None:
+    """Return the newest answer to a question; columns left out may have any value."""
+    row = connection.execute(
+        sa.select(receipts.c.digest, receipts.c.payload)
+        .join(decisions, decisions.c.receipt == receipts.c.digest)
+        .where(*(decisions.c[column] == value for column, value in question.items()))
+        .order_by(decisions.c.id.desc())
+    ).first()
+    return None if row is None else parse_receipt(row.digest, row.payload)
+
+
+def decide(connection: Connection, model: str, receipt: Receipt, *, at: datetime) -> Receipt:
+    """File the answer to the question in the receipt's subject, unless there is one; return it.
+
+    The caller holds the model's lock.
+    """
+    question = {
+        "model": model,
+        **{role: receipt.subject[role] for role in ("candidate", "reference", "window")},
+    }
+    standing = load_decision(connection, question)
+    if standing is not None:
+        return standing
+    save_receipt(connection, receipt, at=at)
+    connection.execute(
+        sa.insert(decisions).values(**question, receipt=receipt.digest, recorded_at=at)
+    )
+    return receipt
+
+
+def parse_receipt(digest: str, payload: str) -> Receipt:
+    """Return a stored receipt, checked against its digest."""
+    try:
+        receipt = Receipt.model_validate_json(payload)
+        content = receipt.digest
+    except ValidationError as error:
+        content = f"unreadable, {error.error_count()} fields"
+    if content != digest:
+        raise IntegrityError(
+            f"Receipt {digest[:12]} is filed under another digest than its content has "
+            f"({content[:30]}).",
+            cause="The ledger's database was edited by hand or damaged.",
+            fix="Restore the database from a backup, or run the gate again.",
+        )
+    return receipt
+
+
+def _parse_lineage(text: str, model: str, number: int) -> Lineage:
+    try:
+        return Lineage.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise IntegrityError(
+            f"The lineage of {model} version {number} cannot be read: "
+            f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}.",
+            cause="The ledger's database was edited by hand or damaged.",
+            fix="Restore the database from a backup.",
+        ) from None
+
+
+def _state(connection: Connection, model: str, number: int) -> State:
+    if load_pointer(connection, model).version == number:
+        return "production"
+    was_served = sa.select(history.c.id).where(
+        history.c.model == model, history.c.to_version == number, history.c.revision.is_not(None)
+    )
+    if connection.execute(was_served).first() is not None:
+        return "archived"
+    newest = connection.execute(
+        sa.select(receipts.c.digest, receipts.c.payload)
+        .join(version_receipts, version_receipts.c.receipt == receipts.c.digest)
+        .where(
+            version_receipts.c.model == model,
+            version_receipts.c.number == number,
+            receipts.c.gate == "promotion",
+        )
+        .order_by(version_receipts.c.id.desc())
+    ).first()
+    return "staging" if newest is not None and _is_pass(newest.digest, newest.payload) else "dev"
+
+
+def _is_pass(digest: str, payload: str) -> bool:
+    try:
+        return parse_receipt(digest, payload).passed
+    except IntegrityError:  # reported by verify and by promote; here it is merely no approval
+        return False

@@ -1,0 +1,93 @@
+"""What the ledger answers with: versions, moves of the pointer, findings."""
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field
+
+from sluice.receipts import Receipt
+from sluice.registry.lineage import Lineage
+from sluice.settings import Record
+
+State = Literal["dev", "staging", "production", "archived"]
+Action = Literal["register", "promote", "rollback"]
+Problem = Literal["artifact", "receipt", "lineage", "pointer", "history"]
+
+
+class Version(Record):
+    """One immutable candidate under its number."""
+
+    model: str
+    number: int
+    candidate: str
+    state: State = Field(
+        description="production: the pointer says so; archived: it was, once; staging: its last "
+        "promotion receipt passed; dev: anything else."
+    )
+    registered_at: datetime
+    lineage: Lineage
+
+
+class Registration(Record):
+    """The version of a candidate, and whether it is new."""
+
+    version: Version
+    created: bool
+
+
+class LinkedReceipt(Record):
+    """A receipt, and when the ledger tied it to a version."""
+
+    receipt: Receipt
+    linked_at: datetime
+
+
+class Pointer(Record):
+    """Which version a model has in production; ``revision`` counts its moves."""
+
+    version: int | None
+    revision: int
+
+
+class HistoryEntry(Record):
+    """One line of the audit: who did what, when, why, on which evidence."""
+
+    id: int
+    at: datetime
+    model: str
+    action: Action
+    from_version: int | None
+    to_version: int
+    actor: str
+    reason: str
+    receipt: str | None = Field(description="Digest of the promotion receipt acted on.")
+    revision: int | None = Field(description="The pointer's revision after the move.")
+
+
+class Promotion(Record):
+    """Where production points after a promotion or rollback."""
+
+    model: str
+    version: int
+    previous: int | None
+    moved: bool = Field(description="False when the version was in production already.")
+    revision: int
+    at: datetime | None = Field(description="When the pointer moved; None when it did not.")
+
+    @property
+    def summary(self) -> str:
+        """One sentence for people."""
+        if not self.moved:
+            return f"{self.model} {self.version} is in production already; nothing was changed."
+        before = "nothing" if self.previous is None else f"version {self.previous}"
+        return f"{self.model}: production is now version {self.version} (before: {before})."
+
+
+class Finding(Record):
+    """Something in the registry that does not hold."""
+
+    model: str
+    version: int | None
+    problem: Problem
+    what: str
+    fix: str

@@ -1,0 +1,132 @@
+"""Checking the whole registry: what is stored against what it says about itself."""
+
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import SluiceError
+from sluice.registry import queries
+from sluice.registry.promotion import production_trail, require_own_weights
+from sluice.registry.records import Finding, HistoryEntry, Problem
+from sluice.registry.tables import decisions, receipts, version_receipts, versions
+from sluice.registry.weights import require_intact
+
+
+def check(connection: Connection, model: str, store: ArtifactStore) -> Iterator[Finding]:
+    """Yield what does not hold for one model: artifacts, receipts, lineage, pointer, history."""
+    numbers = connection.execute(
+        sa.select(versions.c.number).where(versions.c.model == model).order_by(versions.c.number)
+    ).scalars()
+    for number in list(numbers):
+        yield from _check_version(connection, model, number, store)
+    yield from _check_receipts(connection, model)
+    yield from _check_moves(connection, model)
+
+
+def _check_version(
+    connection: Connection, model: str, number: int, store: ArtifactStore
+) -> Iterator[Finding]:
+    try:
+        version = queries.load_version(connection, model, number)
+        require_own_weights(version)
+    except SluiceError as error:
+        yield _finding(model, number, "lineage", error)
+        return
+    missing = version.lineage.missing_fields()
+    if missing:
+        yield Finding(
+            model=model,
+            version=number,
+            problem="lineage",
+            what=f"{model} version {number} lacks {', '.join(missing)}.",
+            fix="Register the candidate again from a pipeline that records them.",
+        )
+    weights = version.lineage.weights()
+    for role, digest in (weights | version.lineage.other_artifacts()).items():
+        try:
+            require_intact(store, digest, what=role, is_weights=role in weights)
+        except SluiceError as error:
+            yield _finding(model, number, "artifact", error)
+
+
+def _check_receipts(connection: Connection, model: str) -> Iterator[Finding]:
+    """Read every receipt that a version or a decision of the model rests on."""
+    linked = connection.execute(
+        sa.select(version_receipts.c.number, receipts.c.digest, receipts.c.payload)
+        .join(receipts, receipts.c.digest == version_receipts.c.receipt)
+        .where(version_receipts.c.model == model)
+        .order_by(version_receipts.c.id)
+    ).all()
+    decided = connection.execute(
+        sa.select(receipts.c.digest, receipts.c.payload)
+        .join(decisions, decisions.c.receipt == receipts.c.digest)
+        .where(decisions.c.model == model)
+        .order_by(decisions.c.id)
+    ).all()
+    owners = {row.digest: row.number for row in linked}
+    for digest, payload in {row.digest: row.payload for row in (*linked, *decided)}.items():
+        try:
+            queries.parse_receipt(digest, payload)
+        except SluiceError as error:
+            yield _finding(model, owners.get(digest), "receipt", error)
+
+
+def _check_moves(connection: Connection, model: str) -> Iterator[Finding]:
+    """Replay the history: it must be gapless and end where the pointer points."""
+    entries = queries.load_history(connection, model)
+    moves = [entry for entry in entries if entry.action != "register"]
+    pointer = queries.load_pointer(connection, model)
+    for before, after in zip((None, *moves), moves, strict=False):
+        yield from _check_step(before, after)
+    last = moves[-1].to_version if moves else None
+    if pointer.version != last or pointer.revision != len(moves):
+        yield Finding(
+            model=model,
+            version=pointer.version,
+            problem="pointer",
+            what=f"{model}: the pointer says version {pointer.version} after {pointer.revision} "
+            f"moves, the history {last} after {len(moves)}.",
+            fix="The database was edited by hand: restore it from a backup.",
+        )
+    trail = production_trail(entries)
+    if moves and (not trail or trail[-1] != last):
+        yield Finding(
+            model=model,
+            version=last,
+            problem="history",
+            what=f"{model}: a rollback in the history went elsewhere than one promotion back.",
+            fix="The database was edited by hand: restore it from a backup.",
+        )
+
+
+def _check_step(before: HistoryEntry | None, after: HistoryEntry) -> Iterator[Finding]:
+    came_from = None if before is None else before.to_version
+    revision = 1 if before is None or before.revision is None else before.revision + 1
+    problems = []
+    if after.from_version != came_from:
+        problems.append(f"it starts from version {after.from_version}, not {came_from}")
+    if after.revision != revision:
+        problems.append(f"it is move {after.revision}, not {revision}")
+    if after.action == "promote" and after.receipt is None:
+        problems.append("it names no promotion receipt")
+    if problems:
+        yield Finding(
+            model=after.model,
+            version=after.to_version,
+            problem="history",
+            what=f"{after.model}: history line {after.id} ({after.action} to version "
+            f"{after.to_version}) does not follow: {'; '.join(problems)}.",
+            fix="The database was edited by hand: restore it from a backup.",
+        )
+
+
+def _finding(model: str, number: int | None, problem: Problem, error: SluiceError) -> Finding:
+    return Finding(
+        model=model,
+        version=number,
+        problem=problem,
+        what=" ".join(part for part in (error.what, error.cause) if part),
+        fix=error.fix,
+    )

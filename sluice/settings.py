@@ -1,0 +1,89 @@
+"""The two bases of every value class: what a user sets, and what a stage hands on."""
+
+import difflib
+from typing import Any, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from sluice.errors import SettingsError
+
+
+class Settings(BaseModel):
+    """Base of every settings class: immutable, no unknown keys, no silent casts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def parse(cls, values: dict[str, Any], *, where: str) -> Self:
+        """Build the settings from plain values, as read from YAML.
+
+        Args:
+            values: Keys and values; lists stand for tuples.
+            where: The file or command the values came from, for the message.
+
+        Raises:
+            SettingsError: A key is unknown (the nearest known one is named) or a value is out of
+                range; the message lists every offending key with what arrived.
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise _settings_error(cls, error, where) from None
+
+
+class Record(BaseModel):
+    """Base of every value that a stage hands to the next: immutable, stored as JSON.
+
+    NaN and infinity survive the round trip, because evidence of a failure must.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """Return " Did you mean 'x'?" for the nearest known name, or an empty string."""
+    matches = difflib.get_close_matches(name, known, n=1)
+    return f" Did you mean '{matches[0]}'?" if matches else ""
+
+
+def _settings_error(cls: type[Settings], error: ValidationError, where: str) -> SettingsError:
+    lines = []
+    for problem in error.errors():
+        path = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            known = _known_keys(cls, problem["loc"][:-1])
+            hint = nearest(str(problem["loc"][-1]), known)
+            lines.append(
+                f"'{path}' is not a setting.{hint} Known here: {', '.join(sorted(known))}."
+            )
+        elif problem["type"] == "missing":
+            lines.append(f"'{path}' is required and missing.")
+        else:
+            lines.append(f"'{path}': {problem['msg']}, got {problem['input']!r}.")
+    return SettingsError(
+        f"{where}: {' '.join(lines)}", fix="Correct the named keys and start again."
+    )
+
+
+def _known_keys(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = cls
+    for part in path:
+        field = model.model_fields.get(str(part))
+        if field is None:
+            continue
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
+        else:
+            model = _tagged_member(get_args(annotation), path) or model
+    return list(model.model_fields)
+
+
+def _tagged_member(members: tuple[Any, ...], path: tuple[int | str, ...]) -> type[BaseModel] | None:
+    """Return the member of a discriminated union whose tag stands in ``path``."""
+    for member in members:
+        if isinstance(member, type) and issubclass(member, BaseModel):
+            kind = member.model_fields.get("kind")
+            if kind is not None and kind.default in path:
+                return member
+    return None

@@ -1,0 +1,107 @@
+"""What is told about one finished run: names, plain numbers, and the candidate's manifest."""
+
+import json
+import numbers
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from sluice.digests import digest_json
+from sluice.errors import ContractError
+
+Split = Literal["train", "val", "test"]
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+def unit_task(seed: int, fold_id: int) -> str:
+    """Return the task name of one training unit.
+
+    >>> unit_task(0, 1)
+    'seed0-fold1'
+    """
+    return f"seed{seed}-fold{fold_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scalar:
+    """One number under its name `{split}/{metric}` or `{split}/{task}/{metric}` (TRK-1).
+
+    ``epoch`` counts from 1; without it the number is a result of the whole run.
+
+    Raises:
+        ContractError: The value is not a plain real number (a tensor, an array, a text), or a
+            part of the name holds other characters than letters, digits and '_.-'.
+    """
+
+    split: Split
+    metric: str
+    value: float
+    task: str = ""
+    epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        for part in (self.split, self.metric, *([self.task] if self.task else [])):
+            if not _NAME.fullmatch(part):
+                raise ContractError(
+                    f"A tracked name must be of letters, digits and '_.-', got {part!r}.",
+                    fix="Rename the metric or task; '/' separates the parts of a name.",
+                )
+        if isinstance(self.value, bool) or not isinstance(self.value, numbers.Real):
+            raise ContractError(
+                f"{self.name} must be a plain number, got {type(self.value).__name__}.",
+                cause="Tracking takes scalars, never tensors or arrays.",
+                fix="Reduce it and convert it with float(...) first.",
+            )
+        object.__setattr__(self, "value", float(self.value))
+
+    @property
+    def name(self) -> str:
+        """The name it is tracked under."""
+        return "/".join(part for part in (self.split, self.task, self.metric) if part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedRun:
+    """Everything that is mirrored of one run.
+
+    Raises:
+        ContractError: ``config`` or ``manifest`` is not plain JSON, or a name comes twice for
+            one epoch.
+    """
+
+    name: str
+    pipeline: str
+    candidate: str
+    """Digest of the candidate."""
+
+    config: Mapping[str, Any]
+    manifest: Mapping[str, Any]
+    """Stored as a versioned artifact ``candidate-<pipeline>``."""
+
+    scalars: tuple[Scalar, ...]
+    tags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        try:
+            json.dumps([self.config, self.manifest])
+        except (TypeError, ValueError) as error:
+            raise ContractError(
+                f"Config and manifest of a tracked run must be plain JSON, got: {error}.",
+                fix="Hand over model_dump(mode='json') of the settings.",
+            ) from None
+        seen: set[tuple[str, int | None]] = set()
+        for scalar in self.scalars:
+            key = (scalar.name, scalar.epoch)
+            if key in seen:
+                raise ContractError(
+                    f"{scalar.name} must be tracked once per epoch, got it twice "
+                    f"for epoch {scalar.epoch}.",
+                    fix="Give each training unit its own task name (unit_task).",
+                )
+            seen.add(key)
+
+    @property
+    def run_id(self) -> str:
+        """Name of the content: the same run has the same id, however often it is mirrored."""
+        return digest_json(asdict(self))[:16]

@@ -1,0 +1,121 @@
+"""Weights on their way to and from the artifact store: safetensors, never a pickle (REG-3)."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import ContractError
+from sluice.models.scaled import Scaled
+from sluice.models.settings import ModelSettings
+from sluice.training.members import Member
+from sluice.workloads.workload import Workload
+
+_FACTS = "sluice"
+
+
+def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
+    """Return one safetensors file with ``tensors`` and, in its header, ``facts``.
+
+    Equal content gives equal bytes in every process.
+
+    Args:
+        tensors: On any device; tensors that share memory are written apart.
+        facts: Plain JSON.
+    """
+    # One header entry: safetensors writes several in an order that differs between processes.
+    header = {_FACTS: json.dumps(facts, sort_keys=True)}
+    apart = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+    return safetensors.torch.save(apart, header)
+
+
+def unpack(content: bytes, *, where: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and facts of a file made by ``pack``.
+
+    Args:
+        content: The file.
+        where: Its path or name, for the message.
+
+    Raises:
+        ContractError: It is no such file.
+    """
+    try:
+        tensors = safetensors.torch.load(content)
+        # load() checked the header; it only does not hand it out.
+        length = int.from_bytes(content[:8], "little")
+        facts = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][_FACTS])
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise ContractError(
+            f"{where} must be a safetensors file written by Sluice, and is not ({error!r}).",
+            fix="Name a file of weights, or run the pipeline again to make one.",
+        ) from error
+    return tensors, facts
+
+
+def pack_model(model: Scaled) -> bytes:
+    """Return the weights and scaling of ``model`` as one safetensors file."""
+    facts = {
+        "num_features": model.num_features,
+        "num_outputs": model.num_outputs,
+        "scale_inputs": model.scale_inputs,
+        "scale_target": model.scale_target,
+    }
+    return pack(model.state_dict(), facts)
+
+
+def load_member(
+    member: Member, workload: Workload, settings: ModelSettings, store: ArtifactStore
+) -> Scaled:
+    """Return a fitted member, ready to predict (in evaluation mode).
+
+    Args:
+        member: Names the weights.
+        workload: Builds the network, as it did for training.
+        settings: Architecture and size, as in training.
+        store: Holds the weights.
+
+    Raises:
+        IntegrityError: The weights are missing or damaged.
+        ContractError: They are of another architecture or size; the differing names are listed.
+    """
+    where = f"The weights of seed {member.seed}, fold {member.fold_id} ({member.weights[:12]})"
+    tensors, facts = unpack(store.get(member.weights), where=where)
+    with torch.random.fork_rng():  # the initial weights are drawn and overwritten
+        network = workload.build_model(facts["num_features"], facts["num_outputs"], settings)
+    model = Scaled(
+        network,
+        num_features=facts["num_features"],
+        num_outputs=facts["num_outputs"],
+        scale_inputs=facts["scale_inputs"],
+        scale_target=facts["scale_target"],
+    )
+    differing = differing_shapes(model.state_dict(), tensors)
+    if differing:
+        raise ContractError(
+            f"{where} must fit the network of the settings given; these differ: "
+            f"{'; '.join(differing[:5])}.",
+            cause="The model settings are not those the weights were trained with.",
+            fix="Give the settings of the member's version.",
+        )
+    model.load_state_dict(tensors)
+    return model.eval()
+
+
+def differing_shapes(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
+    """Return a line for every tensor that is absent on one side or shaped differently."""
+    lines = []
+    for name in sorted(wanted.keys() | given.keys()):
+        here, there = (
+            str(tuple(side[name].shape)) if name in side else "absent" for side in (wanted, given)
+        )
+        if here != there:
+            lines.append(f"{name} is {here} in the network and {there} in the file")
+    return lines

@@ -1,0 +1,212 @@
+"""Daily price bars: forecast tomorrow's variance, judged against HAR and by a sized position."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from sluice.data import sources
+from sluice.data.expectations import Expectation
+from sluice.data.folds import Fold, rows_needed
+from sluice.data.schema import Schema
+from sluice.data.sources import PackagedBars, SourceSettings
+from sluice.data.validation import validate_schema
+from sluice.errors import ContractError
+from sluice.workloads.bars_contract import (
+    FEATURES,
+    RAW_SCHEMA,
+    TARGETS,
+    feature_expectations,
+    feature_schema,
+    raw_expectations,
+    validate_bars,
+)
+from sluice.workloads.bars_features import (
+    FeatureSettings,
+    log_gk_variance,
+    log_returns,
+    nine_features,
+    trailing_volatility,
+)
+from sluice.workloads.har import HarSettings, har_forecast
+from sluice.workloads.volatility_target import (
+    PositionSettings,
+    sharpe,
+    sortino,
+    volatility_position,
+)
+from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+
+_LARGEST_LOG_VOL = 50.0
+"""exp of this is beyond any market and within floating point; forecasts are cut here."""
+
+
+class BarsSettings(WorkloadSettings):
+    """Where the bars come from, what is forecast, and how features and positions are made."""
+
+    source: SourceSettings = Field(PackagedBars(), description="Where the bars come from.")
+    target: Literal["log_gk_variance", "vs_return"] = Field(
+        "log_gk_variance",
+        description="The next row's log Garman-Klass variance, or its return in deviations.",
+    )
+    seq_len: int = Field(22, ge=1, le=10_000, description="Rows a prediction may look at [rows].")
+    min_rows: int = Field(500, ge=1, description="Fewer bars than this are refused (POC-6) [rows].")
+    features: FeatureSettings = FeatureSettings()
+    har: HarSettings = HarSettings()
+    position: PositionSettings = PositionSettings()
+
+
+class BarsWorkload(Workload):
+    """Bars with open, high, low, close and volume; nine features; the next row as target.
+
+    With target ``log_gk_variance`` the baseline is HAR. With ``vs_return`` it is the mean of the
+    train targets: returns have no persistence that a HAR-like line could use, and the market's
+    average drift is what a forecast of returns has to beat.
+    """
+
+    settings_type: ClassVar[type[WorkloadSettings]] = BarsSettings
+    settings: BarsSettings
+
+    raw_schema: Schema = RAW_SCHEMA
+    feature_columns: tuple[str, ...] = tuple(column.name for column in FEATURES)
+    headline_metric: str = "sharpe"
+
+    def __init__(self, settings: BarsSettings | None = None) -> None:
+        self.settings = settings if settings is not None else BarsSettings()
+        target = TARGETS[self.settings.target]
+        self.target_column = target.name
+        self.loss_unit = f"({target.unit}) squared"
+        self.feature_schema = feature_schema(self.settings.target)
+        self.raw_expectations: tuple[Expectation, ...] = raw_expectations(
+            min_rows=self.required_rows
+        )
+        self.feature_expectations: tuple[Expectation, ...] = feature_expectations(
+            self.settings.target,
+            self.settings.features,
+            min_rows=self.required_rows - self._lost_rows,
+        )
+
+    @property
+    def required_rows(self) -> int:
+        """Fewest bars for warm-up, every fold and a baseline, and at least ``min_rows`` (POC-6)."""
+        settings = self.settings
+        folds = rows_needed(
+            settings.folds,
+            horizon_rows=self.horizon_rows,
+            min_train_rows=settings.seq_len + settings.har.month_rows,
+        )
+        return max(settings.min_rows, folds + self._lost_rows)
+
+    @property
+    def _lost_rows(self) -> int:
+        # The last bar has no next one to forecast.
+        return self.settings.features.warm_up_rows + self.horizon_rows
+
+    def load_rows(self) -> pd.DataFrame:
+        """Return the bars as the source holds them.
+
+        Raises:
+            SourceError: The source is missing, empty or unreadable.
+            ContractError: It holds fewer than ``required_rows`` bars (POC-6).
+        """
+        rows = sources.load_rows(self.settings.source, schema=self.raw_schema)
+        self._require_enough(len(rows))
+        return rows
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return the nine features, the target, ``log_var``, ``trailing_vol``, ``next_return``.
+
+        Leading rows whose features are not yet known and the last row, which has no target, are
+        left out. The target and ``next_return`` look one row ahead; nothing else does.
+
+        Raises:
+            SchemaError: ``raw`` breaks the raw schema (SCH-1, SCH-2).
+            ContractError: The bars contradict themselves, or there are too few.
+        """
+        validate_schema(raw, self.raw_schema, "raw")
+        validate_bars(raw)
+        self._require_enough(len(raw))
+        settings = self.settings.features
+        close = raw["close"]
+        volatility = trailing_volatility(
+            close, rows=settings.vol_rows, floor=settings.min_volatility
+        )
+        log_var = log_gk_variance(raw, floor=settings.min_volatility**2)
+        frame = nine_features(raw, settings)
+        if self.settings.target == "log_gk_variance":
+            frame[self.target_column] = log_var.shift(-1)
+        else:
+            frame[self.target_column] = log_returns(close).shift(-1) / volatility
+        frame["log_var"] = log_var
+        frame["trailing_vol"] = volatility
+        frame["next_return"] = close.shift(-1) / close - 1
+        return frame.iloc[settings.warm_up_rows : len(frame) - self.horizon_rows]
+
+    def metrics(
+        self, output: Tensor, examples: Examples, frame: pd.DataFrame
+    ) -> Mapping[str, float]:
+        """Return loss (mean squared error), mae, and Sharpe and Sortino of the position.
+
+        The position is taken at the row's close and earns ``next_return``, without costs:
+
+        - ``log_gk_variance``: ``clip(target volatility / exp(forecast / 2), 0, max_leverage)``;
+        - ``vs_return``: ``clip(forecast, -1, 1)`` times the same with the trailing volatility, so
+          a forecast of one deviation or more takes the whole position.
+
+        Sharpe and Sortino are per year, and NaN when they are not defined (no variation, no loss).
+        """
+        error = (output - examples.y).detach().double()
+        earned_N = self._earned(output, examples, frame)
+        per_year = self.settings.position.rows_per_year
+        return {
+            "loss": float(self.losses(output, examples.y).mean()),
+            "mae": float(error.abs().mean()),
+            "sharpe": sharpe(earned_N, rows_per_year=per_year),
+            "sortino": sortino(earned_N, rows_per_year=per_year),
+        }
+
+    def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
+        """Return HAR's forecasts of the test examples; for ``vs_return`` the train mean.
+
+        Raises:
+            ContractError: Too little history before the test window.
+        """
+        if self.settings.target == "vs_return":
+            return super().baseline(frame, fold)
+        forecast_N = har_forecast(
+            frame["log_var"],
+            frame[self.target_column],
+            train_rows=fold.train.positions(),
+            test_rows=self.examples(frame, fold.test).rows,
+            settings=self.settings.har,
+        )
+        return torch.from_numpy(forecast_N.astype(np.float32))[:, None]
+
+    def _earned(
+        self, output: Tensor, examples: Examples, frame: pd.DataFrame
+    ) -> "np.ndarray[Any, np.dtype[np.float64]]":
+        forecast_N = output.detach().cpu().double().flatten().numpy()
+        rows = frame.iloc[examples.rows]
+        if self.settings.target == "log_gk_variance":
+            log_vol_N = np.clip(forecast_N / 2, -_LARGEST_LOG_VOL, _LARGEST_LOG_VOL)
+            position_N = volatility_position(np.exp(log_vol_N), self.settings.position)
+        else:
+            trailing_N = rows["trailing_vol"].to_numpy(np.float64)
+            position_N = np.clip(forecast_N, -1, 1) * volatility_position(
+                trailing_N, self.settings.position
+            )
+        return np.asarray(position_N * rows["next_return"].to_numpy(np.float64))
+
+    def _require_enough(self, num_rows: int) -> None:
+        if num_rows < self.required_rows:
+            raise ContractError(
+                f"At least {self.required_rows} bars are required, got {num_rows} (min_rows "
+                f"{self.settings.min_rows}; {self._lost_rows} are lost to warm-up and target, the "
+                f"rest is for {self.settings.folds.num_folds} folds with their gaps).",
+                cause="The source holds too short a history.",
+                fix="Give more bars, or lower min_rows, num_folds or the feature windows.",
+            )

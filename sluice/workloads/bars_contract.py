@@ -1,0 +1,167 @@
+"""What price bars and their features must look like: schemas, expectations and refusals (SCH-2)."""
+
+import math
+
+import pandas as pd
+
+from sluice.data.expectations import AtLeast, Between, Expectation, NotNull, RowCount, StdBetween
+from sluice.data.schema import Column, Schema
+from sluice.errors import ContractError
+from sluice.workloads.bars_features import FeatureSettings
+
+RAW_SCHEMA = Schema(
+    columns=(
+        Column(name="open", unit="price", description="First price of the bar."),
+        Column(name="high", unit="price", description="Highest price of the bar."),
+        Column(name="low", unit="price", description="Lowest price of the bar."),
+        Column(name="close", unit="price", description="Last price of the bar."),
+        Column(name="volume", unit="shares or contracts", description="Amount traded in the bar."),
+    ),
+    index_name="date",
+    index_kind="datetime",
+)
+
+FEATURES = (
+    Column(name="returns_vs", unit="deviations", description="Return by volatility known before."),
+    Column(name="momentum_z", unit="deviations", description="Momentum against its recent past."),
+    Column(name="atr_pct", unit="rate", description="Average true range as a share of the close."),
+    Column(name="volume_z", unit="deviations", description="Volume against its recent past."),
+    Column(name="rsi_14", unit="points", description="Relative strength index, 0 to 100."),
+    Column(name="bb_pct_b", unit="share", description="Place of the close between its bands."),
+    Column(name="vol_regime", unit="log ratio", description="Short over long volatility."),
+    Column(
+        name="return_accel", unit="deviations", description="Latest return less the one before."
+    ),
+    Column(name="pv_divergence", unit="correlation", description="Price against volume, -1 to 1."),
+)
+
+AUXILIARY = (
+    Column(name="log_var", unit="ln variance", description="Log Garman-Klass variance of the row."),
+    Column(name="trailing_vol", unit="log return", description="Volatility of the last rows."),
+    Column(name="next_return", unit="rate", description="Close to next close; earned, not known."),
+)
+
+TARGETS = {
+    "log_gk_variance": Column(
+        name="next_log_var", unit="ln variance", description="log_var of the next row."
+    ),
+    "vs_return": Column(
+        name="next_vs_return",
+        unit="deviations",
+        description="Log return of the next row by the volatility known at this one.",
+    ),
+}
+
+SMALLEST_PRICE = 1e-9
+"""A price is above 0; Great Expectations' ranges include their ends, so this stands for it."""
+
+ROUNDING = 1e-6
+"""Slack of bounds that hold exactly in real numbers, for floating point [relative]."""
+
+
+def feature_schema(target: str) -> Schema:
+    """Return the schema of the feature frame for one choice of target."""
+    return Schema(
+        columns=(*FEATURES, TARGETS[target], *AUXILIARY),
+        index_name="date",
+        index_kind="datetime",
+    )
+
+
+def raw_expectations(*, min_rows: int) -> tuple[Expectation, ...]:
+    """Return what must hold of raw bars; nothing here can be true of a sound market."""
+    return (
+        RowCount(low=min_rows),
+        *(NotNull(column=name) for name in RAW_SCHEMA.names),
+        *(Between(column=name, low=SMALLEST_PRICE) for name in ("open", "high", "low", "close")),
+        Between(column="volume", low=0),
+        AtLeast(column="high", other="low"),
+        AtLeast(column="high", other="open"),
+        AtLeast(column="high", other="close"),
+        AtLeast(column="open", other="low"),
+        AtLeast(column="close", other="low"),
+    )
+
+
+def feature_expectations(
+    target: str, settings: FeatureSettings, *, min_rows: int
+) -> tuple[Expectation, ...]:
+    """Return what must hold of the feature frame.
+
+    Bounds that follow from a feature's formula are those; the others are far from anything a
+    market has done (a day of 50 deviations, a range of the whole price).
+    """
+    columns = feature_schema(target).names
+    return (
+        RowCount(low=min_rows),
+        *(NotNull(column=name) for name in columns),
+        *(
+            Between(column=name, low=low, high=high)
+            for name, (low, high) in _bounds(target, settings).items()
+        ),
+        *(StdBetween(column=column.name, low=1e-6, high=1e3) for column in FEATURES),
+    )
+
+
+def validate_bars(df: pd.DataFrame) -> None:
+    """Refuse bars that contradict themselves.
+
+    Raises:
+        ContractError: Lists every broken rule with the count and the first bad row: a price that
+            is not positive, high below low, open or close outside low to high, negative volume.
+    """
+    prices = df[["open", "high", "low", "close"]]
+    broken = {
+        "prices must be above 0": (prices <= 0).any(axis=1),
+        "high must be at least low": df["high"] < df["low"],
+        "high must be at least open and close": df["high"] < df[["open", "close"]].max(axis=1),
+        "low must be at most open and close": df["low"] > df[["open", "close"]].min(axis=1),
+        "volume must be at least 0": df["volume"] < 0,
+    }
+    problems = []
+    for rule, bad in broken.items():
+        if bad.any():
+            row = int(bad.to_numpy().argmax())
+            seen = ", ".join(f"{name} {df[name].iloc[row]:g}" for name in RAW_SCHEMA.names)
+            problems.append(
+                f"{rule}, broken in {bad.sum()} of {len(df)} rows, first at row {row} "
+                f"(label {df.index[row]}: {seen})"
+            )
+    if problems:
+        raise ContractError(
+            f"Bars contradict themselves: {'; '.join(problems)}.",
+            cause="Columns are swapped, prices are adjusted in part, or the feed dropped a digit.",
+            fix="Correct or remove these rows at the source.",
+        )
+
+
+def _bounds(target: str, settings: FeatureSettings) -> dict[str, tuple[float, float]]:
+    s = settings
+    widest_band = math.sqrt(s.band_rows - 1) / (2 * s.band_width)
+    highest_regime = 0.5 * math.log((s.regime_long_rows - 1) / (s.regime_short_rows - 1))
+    variance = (2 * math.log(s.min_volatility) - ROUNDING, 2.0)
+    return {
+        "returns_vs": (-1e4, 1e4),
+        "momentum_z": _z_range(s.momentum_z_rows),
+        "atr_pct": (0.0, 1.0),
+        "volume_z": _z_range(s.volume_rows),
+        "rsi_14": (0.0 - ROUNDING, 100.0 + ROUNDING),
+        "bb_pct_b": (0.5 - widest_band - ROUNDING, 0.5 + widest_band + ROUNDING),
+        "vol_regime": (math.log(s.min_volatility), highest_regime + ROUNDING),
+        "return_accel": (-1e4, 1e4),
+        "pv_divergence": (-1.0, 1.0),
+        "log_var": variance,
+        "trailing_vol": (s.min_volatility * (1 - ROUNDING), 1.0),
+        "next_return": (-1.0, 10.0),
+        TARGETS[target].name: variance if target == "log_gk_variance" else (-1e4, 1e4),
+    }
+
+
+def _z_range(rows: int) -> tuple[float, float]:
+    """Return the reach of a z-score among ``rows`` values with the sample deviation.
+
+    Source:
+        Samuelson (1968), "How deviant can you be?", JASA 63(324).
+    """
+    bound = (rows - 1) / math.sqrt(rows) + ROUNDING
+    return -bound, bound

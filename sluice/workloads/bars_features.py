@@ -1,0 +1,307 @@
+"""Nine features of price bars (SCH-2), and the variance and volatility they stand beside.
+
+Every function is pure, vectorised and causal: the value at a row uses that row and earlier ones
+only. Where too few rows precede, the value is NaN. ``r`` is the log return ln(C_t / C_t-1),
+``n`` a window [rows]. Bars are assumed to pass ``validate_bars``.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pydantic import Field, model_validator
+
+from sluice.settings import Settings
+
+
+class FeatureSettings(Settings):
+    """Windows and floors of the features."""
+
+    vol_rows: int = Field(22, ge=3, le=10_000, description="Window of the volatility [rows].")
+    momentum_rows: int = Field(10, ge=1, le=10_000, description="Span of the momentum [rows].")
+    momentum_z_rows: int = Field(
+        63, ge=3, le=10_000, description="Window in which momentum is standardised [rows]."
+    )
+    atr_rows: int = Field(14, ge=1, le=10_000, description="Wilder's period of the range [rows].")
+    volume_rows: int = Field(22, ge=3, le=10_000, description="Window of the volume [rows].")
+    band_rows: int = Field(20, ge=3, le=10_000, description="Window of the bands [rows].")
+    band_width: float = Field(2.0, gt=0, le=100, description="Half width [deviations].")
+    regime_short_rows: int = Field(10, ge=3, le=10_000, description="Short window [rows].")
+    regime_long_rows: int = Field(63, ge=4, le=10_000, description="Long window [rows].")
+    accel_rows: int = Field(5, ge=1, le=10_000, description="Span of each return [rows].")
+    divergence_rows: int = Field(22, ge=3, le=10_000, description="Window [rows].")
+    min_volatility: float = Field(
+        1e-4,
+        gt=0,
+        le=1,
+        description="A volatility per row below this counts as this [log return]; its square is "
+        "the floor of the variance.",
+    )
+    min_deviation: float = Field(
+        1e-6,
+        gt=0,
+        le=1,
+        description="A relative deviation up to this is rounding, and counts as none.",
+    )
+
+    @model_validator(mode="after")
+    def _short_is_shorter(self) -> "FeatureSettings":
+        if self.regime_short_rows >= self.regime_long_rows:
+            raise ValueError("regime_short_rows must be smaller than regime_long_rows")
+        return self
+
+    @property
+    def warm_up_rows(self) -> int:
+        """Leading rows of a table for which some feature is not yet known [rows]."""
+        return max(
+            self.vol_rows + 1,
+            self.momentum_rows + self.momentum_z_rows - 1,
+            self.atr_rows,
+            self.volume_rows - 1,
+            RSI_ROWS,
+            self.band_rows - 1,
+            self.regime_long_rows,
+            2 * self.accel_rows,
+            self.divergence_rows,
+        )
+
+
+RSI_ROWS = 14
+"""Wilder's period; the feature's name holds it, so it is no setting [rows]."""
+
+
+def nine_features(bars: pd.DataFrame, settings: FeatureSettings) -> pd.DataFrame:
+    """Return the nine features of SCH-2 for every bar; NaN where history is too short.
+
+    Cost:
+        About a second for 1,000,000 rows on one core.
+    """
+    s = settings
+    close = bars["close"]
+    high, low, volume = bars["high"], bars["low"], bars["volume"]
+    return pd.DataFrame(
+        {
+            "returns_vs": returns_vs(close, rows=s.vol_rows, floor=s.min_volatility),
+            "momentum_z": momentum_z(
+                close,
+                span_rows=s.momentum_rows,
+                rows=s.momentum_z_rows,
+                min_deviation=s.min_deviation,
+            ),
+            "atr_pct": atr_pct(high, low, close, rows=s.atr_rows),
+            "volume_z": volume_z(volume, rows=s.volume_rows, min_deviation=s.min_deviation),
+            "rsi_14": rsi_14(close),
+            "bb_pct_b": bb_pct_b(
+                close, rows=s.band_rows, width=s.band_width, min_deviation=s.min_deviation
+            ),
+            "vol_regime": vol_regime(
+                close,
+                short_rows=s.regime_short_rows,
+                long_rows=s.regime_long_rows,
+                floor=s.min_volatility,
+            ),
+            "return_accel": return_accel(
+                close, span_rows=s.accel_rows, vol_rows=s.vol_rows, floor=s.min_volatility
+            ),
+            "pv_divergence": pv_divergence(
+                close, volume, rows=s.divergence_rows, min_deviation=s.min_deviation
+            ),
+        }
+    )
+
+
+def returns_vs(close: "pd.Series[Any]", *, rows: int, floor: float) -> "pd.Series[Any]":
+    """Return the log return in units of the volatility known the row before [deviations].
+
+    Formula: r_t / max(std(r_t-n .. r_t-1), floor), with the sample deviation.
+
+    Source:
+        Moskowitz, Ooi & Pedersen (2012), "Time series momentum", Journal of Financial Economics
+        104(2): returns scaled by ex-ante volatility.
+    """
+    return log_returns(close) / trailing_volatility(close, rows=rows, floor=floor).shift(1)
+
+
+def momentum_z(
+    close: "pd.Series[Any]", *, span_rows: int, rows: int, min_deviation: float
+) -> "pd.Series[Any]":
+    """Return how unusual the latest momentum is among recent ones [deviations].
+
+    Formula: m_t = ln(C_t / C_t-k); (m_t - mean(m)) / std(m) over n rows up to t, sample
+    deviation; 0 when all are equal. By construction within (n - 1) / sqrt(n) of 0.
+
+    Source:
+        Jegadeesh & Titman (1993), "Returns to buying winners and selling losers", Journal of
+        Finance 48(1), for momentum; the standardisation is ours.
+    """
+    price = _log(close)
+    return _standardise(price - price.shift(span_rows), rows=rows, min_deviation=min_deviation)
+
+
+def atr_pct(
+    high: "pd.Series[Any]", low: "pd.Series[Any]", close: "pd.Series[Any]", *, rows: int
+) -> "pd.Series[Any]":
+    """Return Wilder's average true range as a share of the close [rate].
+
+    Formula: TR_t = max(H_t, C_t-1) - min(L_t, C_t-1), its Wilder average over n rows, / C_t. The
+    first row has no close before it, so its range is H - L. A bar without range gives 0.
+
+    Source:
+        Wilder (1978), "New Concepts in Technical Trading Systems".
+    """
+    before = close.shift(1)
+    top, bottom = high.where(~(before > high), before), low.where(~(before < low), before)
+    return _wilder_mean(top - bottom, rows=rows) / close
+
+
+def volume_z(volume: "pd.Series[Any]", *, rows: int, min_deviation: float) -> "pd.Series[Any]":
+    """Return how unusual the volume is among recent ones [deviations].
+
+    Formula: v = ln(1 + V); (v_t - mean(v)) / std(v) over n rows up to t, sample deviation; 0 when
+    all are equal. The 1 keeps a bar without trades finite. Within (n - 1) / sqrt(n) of 0.
+
+    Source:
+        Gervais, Kaniel & Mingelgrin (2001), "The high-volume return premium", Journal of Finance
+        56(3), for volume against its own recent past; the standardisation is ours.
+    """
+    return _standardise(_log(1 + volume), rows=rows, min_deviation=min_deviation)
+
+
+def rsi_14(close: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Return Wilder's relative strength index over 14 rows [points, 0 to 100].
+
+    Formula: 100 * G / (G + D) with G, D the Wilder averages of the rises and falls of the close;
+    50 when the close has not moved at all.
+
+    Source:
+        Wilder (1978), "New Concepts in Technical Trading Systems".
+    """
+    change = close.diff()
+    rise = _wilder_mean(change.clip(lower=0), rows=RSI_ROWS)
+    fall = _wilder_mean((-change).clip(lower=0), rows=RSI_ROWS)
+    moved = rise + fall
+    return (100 * rise / moved.where(moved > 0)).mask(moved == 0, 50.0)
+
+
+def bb_pct_b(
+    close: "pd.Series[Any]", *, rows: int, width: float, min_deviation: float
+) -> "pd.Series[Any]":
+    """Return where the close lies between its Bollinger bands [share: 0 lower, 1 upper].
+
+    Formula: (C - (m - w s)) / (2 w s) with m, s mean and population deviation of n closes up to
+    t; 0.5 when they are all equal. By construction within sqrt(n - 1) / (2 w) of 0.5.
+
+    Source:
+        Bollinger (2001), "Bollinger on Bollinger Bands".
+    """
+    window = close.rolling(rows)
+    middle, deviation = window.mean(), window.std(ddof=0)
+    flat = deviation <= min_deviation * middle
+    position = 0.5 + (close - middle) / (2 * width * deviation.mask(flat))
+    return position.mask(flat, 0.5)
+
+
+def vol_regime(
+    close: "pd.Series[Any]", *, short_rows: int, long_rows: int, floor: float
+) -> "pd.Series[Any]":
+    """Return whether volatility is high against its own recent past [log ratio].
+
+    Formula: ln(s / l) with s, l the sample deviations of r over the short and the long window up
+    to t, each at least the floor. By construction at most ln((long - 1) / (short - 1)) / 2.
+
+    Source:
+        Corsi (2009), "A simple approximate long-memory model of realized volatility", Journal of
+        Financial Econometrics 7(2), for volatility at several horizons; the ratio is ours.
+    """
+    short = trailing_volatility(close, rows=short_rows, floor=floor)
+    return _log(short / trailing_volatility(close, rows=long_rows, floor=floor))
+
+
+def return_accel(
+    close: "pd.Series[Any]", *, span_rows: int, vol_rows: int, floor: float
+) -> "pd.Series[Any]":
+    """Return how much the latest return exceeds the one before it [deviations].
+
+    Formula: m_t = ln(C_t / C_t-k); (m_t - m_t-k) / (s sqrt(2 k)), s the floored trailing
+    volatility at t. Unit variance when returns are independent.
+
+    Source:
+        Gettleman & Marks (2006), "Acceleration strategies", working paper, for the change of
+        momentum; the scale is ours.
+    """
+    price = _log(close)
+    momentum = price - price.shift(span_rows)
+    volatility = trailing_volatility(close, rows=vol_rows, floor=floor)
+    return (momentum - momentum.shift(span_rows)) / (volatility * math.sqrt(2 * span_rows))
+
+
+def pv_divergence(
+    close: "pd.Series[Any]", volume: "pd.Series[Any]", *, rows: int, min_deviation: float
+) -> "pd.Series[Any]":
+    """Return how much price and volume move against each other [correlation, -1 to 1].
+
+    Formula: minus the Pearson correlation of r with the change of ln(1 + V) over n rows up to t;
+    0 when either does not vary.
+
+    Source:
+        Karpoff (1987), "The relation between price changes and trading volume", Journal of
+        Financial and Quantitative Analysis 22(1).
+    """
+    returns = log_returns(close)
+    flow = _log(1 + volume).diff()
+    still = (returns.rolling(rows).std() <= min_deviation) | (
+        flow.rolling(rows).std() <= min_deviation
+    )
+    return (-returns.rolling(rows).corr(flow).clip(-1, 1)).mask(still, 0.0)
+
+
+def log_returns(close: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Return ln(C_t / C_t-1) [log return]; NaN in the first row."""
+    return _log(close).diff()
+
+
+def trailing_volatility(close: "pd.Series[Any]", *, rows: int, floor: float) -> "pd.Series[Any]":
+    """Return the sample deviation of the last ``rows`` log returns, at least ``floor``."""
+    return log_returns(close).rolling(rows).std().clip(lower=floor)
+
+
+def log_gk_variance(bars: pd.DataFrame, *, floor: float) -> "pd.Series[Any]":
+    """Return the log of each bar's Garman-Klass variance, open to close [ln(log return squared)].
+
+    Formula: ln max(ln(H/L)^2 / 2 - (2 ln 2 - 1) ln(C/O)^2, floor). A bar without range has
+    variance 0, so its value is the log of the floor.
+
+    Args:
+        bars: Columns open, high, low, close.
+        floor: Smallest variance that counts [log return squared].
+
+    Source:
+        Garman & Klass (1980), "On the estimation of security price volatilities from historical
+        data", Journal of Business 53(1).
+    """
+    spread = _log(bars["high"] / bars["low"])
+    drift = _log(bars["close"] / bars["open"])
+    variance = 0.5 * spread**2 - (2 * math.log(2) - 1) * drift**2
+    return _log(variance.clip(lower=floor))
+
+
+def _standardise(series: "pd.Series[Any]", *, rows: int, min_deviation: float) -> "pd.Series[Any]":
+    window = series.rolling(rows)
+    deviation = window.std()
+    flat = deviation <= min_deviation
+    return ((series - window.mean()) / deviation.mask(flat)).mask(flat, 0.0)
+
+
+def _log(series: "pd.Series[Any]") -> "pd.Series[Any]":
+    return pd.Series(np.log(series.to_numpy()), index=series.index)
+
+
+def _wilder_mean(series: "pd.Series[Any]", *, rows: int) -> "pd.Series[Any]":
+    """Average a + (x - a) / n, started by the plain mean of the first n known values."""
+    first = int(series.notna().to_numpy().argmax())
+    started = series.copy()
+    started.iloc[: first + rows - 1] = np.nan
+    if len(series) >= first + rows:
+        started.iloc[first + rows - 1] = series.iloc[first : first + rows].mean()
+    return started.ewm(alpha=1 / rows, adjust=False).mean()

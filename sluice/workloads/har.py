@@ -1,0 +1,72 @@
+"""The heterogeneous autoregressive model of variance: the baseline a network has to beat.
+
+Tomorrow's log variance is a line in today's, in its mean over a week and over a month.
+
+Source:
+    Corsi (2009), "A simple approximate long-memory model of realized volatility", Journal of
+    Financial Econometrics 7(2).
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pydantic import Field
+
+from sluice.errors import ContractError
+from sluice.settings import Settings
+
+
+class HarSettings(Settings):
+    """Horizons of the averages."""
+
+    week_rows: int = Field(5, ge=2, le=1_000, description="Rows in a week [rows].")
+    month_rows: int = Field(22, ge=3, le=10_000, description="Rows in a month [rows].")
+
+
+def har_forecast(
+    log_var: "pd.Series[Any]",
+    target: "pd.Series[Any]",
+    *,
+    train_rows: NDArray[np.int64],
+    test_rows: NDArray[np.int64],
+    settings: HarSettings,
+) -> NDArray[np.float64]:
+    """Fit on ``train_rows`` only, by least squares, and forecast ``test_rows``.
+
+    Shape legend: N = rows of the table, M = test rows.
+
+    Args:
+        log_var: Log variance of each row (N,), known at that row.
+        target: What is forecast (N,); the log variance of the next row.
+        train_rows: Positions to fit on. Those without a month of history are left out.
+        test_rows: Positions (M,) to forecast. A forecast uses its own row and earlier ones.
+        settings: Horizons.
+
+    Returns:
+        Forecasts (M,) [unit of ``target``].
+
+    Raises:
+        ContractError: A test row has no month of history, or fewer train rows are left than the
+            line has coefficients.
+    """
+    x = np.column_stack(
+        [
+            np.ones(len(log_var)),
+            log_var.to_numpy(np.float64),
+            log_var.rolling(settings.week_rows).mean().to_numpy(np.float64),
+            log_var.rolling(settings.month_rows).mean().to_numpy(np.float64),
+        ]
+    )
+    known = np.isfinite(x).all(axis=1)
+    fit_rows = train_rows[known[train_rows]]
+    if len(fit_rows) < x.shape[1] or not known[test_rows].all():
+        raise ContractError(
+            f"HAR requires {settings.month_rows} rows of history before every row it forecasts and "
+            f"{x.shape[1]} rows to fit on, got {len(fit_rows)} train rows with that history and "
+            f"{int((~known[test_rows]).sum())} test rows without it.",
+            fix="Give more rows before the first test window, or shorten month_rows.",
+        )
+    weights, *_ = np.linalg.lstsq(x[fit_rows], target.to_numpy(np.float64)[fit_rows], rcond=None)
+    return np.asarray(x[test_rows] @ weights)

@@ -1,0 +1,161 @@
+"""What a user brings: rows, features, and what a good prediction is.
+
+Everything after that is generic. A minimal workload writes ``load_rows`` and
+``compute_features`` and declares its columns; every other method has a default that a workload
+may replace.
+
+Shape legend: B = examples of a batch, N = examples, L = sequence length [rows], D = features,
+O = outputs.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+
+from sluice.data.expectations import Expectation
+from sluice.data.folds import Fold, FoldSettings, RowRange, walk_forward
+from sluice.data.schema import Schema
+from sluice.errors import ContractError
+from sluice.models.settings import ModelSettings
+from sluice.settings import Settings
+from sluice.training.selector import best_epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examples:
+    """Tensors of one split, in row order.
+
+    ``x`` is (N, L, D) for sequences or whatever the model takes; ``y`` is (N, O) or what the loss
+    takes; ``rows`` (N,) are the positions of the examples in the feature frame.
+    """
+
+    x: Tensor
+    y: Tensor
+    rows: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class WorkloadSettings(Settings):
+    """Settings every workload has; a workload's own settings class inherits from this."""
+
+    seq_len: int = Field(1, ge=1, description="Rows a prediction may look at [rows].")
+    folds: FoldSettings = FoldSettings()
+
+
+class Workload(ABC):
+    """Base of every workload."""
+
+    settings_type: ClassVar[type[WorkloadSettings]] = WorkloadSettings
+
+    raw_schema: Schema
+    feature_schema: Schema
+    """Features, target and every auxiliary column that baseline or metrics read."""
+
+    feature_columns: tuple[str, ...]
+    target_column: str
+
+    raw_expectations: tuple[Expectation, ...] = ()
+    feature_expectations: tuple[Expectation, ...] = ()
+
+    horizon_rows: int = 1
+    """How many rows ahead the target looks; neighbours' targets overlap for this long [rows]."""
+
+    loss_unit: str = "target units squared"
+    headline_metric: str = "loss"
+    scale_inputs: bool = True
+    """Standardise inputs by the train rows' mean and deviation, inside the model."""
+
+    scale_target: bool = True
+    """The network predicts the target standardised by the train rows; outputs are unscaled."""
+
+    def __init__(self, settings: WorkloadSettings | None = None) -> None:
+        self.settings = settings if settings is not None else self.settings_type()
+
+    @abstractmethod
+    def load_rows(self) -> pd.DataFrame:
+        """Return the raw rows, exactly as the source holds them.
+
+        Raises:
+            SourceError: The source is missing, empty or unreadable.
+        """
+
+    @abstractmethod
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return features, target and auxiliary columns, one row per example, without gaps.
+
+        Features of a row may use that row and earlier ones only; the target looks ahead.
+        """
+
+    def plan_folds(self, frame: pd.DataFrame) -> tuple[Fold, ...]:
+        """Split the rows; walk-forward with an embargo unless replaced."""
+        return walk_forward(len(frame), self.settings.folds, horizon_rows=self.horizon_rows)
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        """Return windows of ``seq_len`` rows that end at each of ``rows``, and their targets.
+
+        A window may reach back before ``rows``: its past is known by then. Rows with too little
+        past are left out.
+        """
+        length = self.settings.seq_len
+        positions = np.arange(max(rows.start, length - 1), rows.stop)
+        if positions.size == 0:
+            raise ContractError(
+                f"Rows {rows.start}:{rows.stop} hold no window of {length} rows.",
+                fix="Shorten seq_len or give more rows.",
+            )
+        values = frame.loc[:, list(self.feature_columns)].to_numpy(np.float32)
+        windows = values[positions[:, None] + np.arange(1 - length, 1)]
+        targets = frame[self.target_column].to_numpy(np.float32)[positions, None]
+        return Examples(x=torch.from_numpy(windows), y=torch.from_numpy(targets), rows=positions)
+
+    def build_model(
+        self, num_features: int, num_outputs: int, settings: ModelSettings
+    ) -> nn.Module:
+        """Return a freshly initialised network from (B, L, D) to (B, O)."""
+        from sluice.models.build import build_network
+
+        return build_network(num_features, num_outputs, settings)
+
+    def output_shape(self, y: Tensor) -> tuple[int, ...]:
+        """Return the shape the model's output must have for the targets ``y``."""
+        return tuple(y.shape)
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return one loss per example (B,), in ``loss_unit``; squared error unless replaced."""
+        return (output - y).square().flatten(1).mean(dim=1)
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return the scalar that training minimises; the mean of ``losses`` unless replaced."""
+        return self.losses(output, y).mean()
+
+    def metrics(
+        self,
+        output: Tensor,
+        examples: Examples,
+        frame: pd.DataFrame,  # noqa: ARG002 - auxiliary columns for a workload's own metrics
+    ) -> Mapping[str, float]:
+        """Return metrics of predictions on one split; the loss alone unless replaced."""
+        return {"loss": float(self.losses(output, examples.y).mean())}
+
+    def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
+        """Return what a simple rule predicts for the fold's test examples.
+
+        Shaped like the model's output. The mean of the train targets unless replaced.
+        """
+        test = self.examples(frame, fold.test)
+        mean = self.examples(frame, fold.train).y.mean(dim=0, keepdim=True)
+        return mean.expand_as(test.y).clone()
+
+    def select_epoch(self, scores: Mapping[int, float]) -> int:
+        """Return the epoch whose weights are kept, from validation loss by epoch."""
+        return best_epoch(scores)

@@ -1,0 +1,293 @@
+"""DATA-1: measured and bad is told apart from could not measure."""
+
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from checks.expectations import ExpectationResult, SuiteReport, describe, evaluate
+from sluice.data.expectations import (
+    AtLeast,
+    Between,
+    Expectation,
+    InSet,
+    NotNull,
+    RowCount,
+    StdBetween,
+)
+from sluice.errors import ContractError
+
+pytestmark = pytest.mark.slow  # the engine's import takes 2 to 4 s
+
+
+@pytest.fixture(autouse=True)
+def _nowhere(tmp_path, monkeypatch):
+    """No test leaves a file in the working directory, and none is loud."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def bars() -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    low = rng.uniform(50, 60, 200)
+    return pd.DataFrame(
+        {
+            "low": low,
+            "high": low + rng.uniform(1, 2, 200),
+            "volume": rng.integers(1, 1000, 200),
+            "venue": "A",
+        },
+        index=pd.date_range("2001-01-01", periods=200, name="date"),
+    )
+
+
+GOOD = (
+    NotNull(column="low"),
+    Between(column="low", low=50, high=60),
+    Between(column="volume", low=0),
+    AtLeast(column="high", other="low"),
+    InSet(column="venue", values=("A", "B")),
+    RowCount(low=200),
+    StdBetween(column="low", low=1, high=5),
+)
+
+
+def one(frame: pd.DataFrame, expectation: Expectation) -> ExpectationResult:
+    """The result of the one declared expectation; its implied ones come after it."""
+    return evaluate(frame, (expectation,), suite="test").results[0]
+
+
+def test_good_data_passes_every_kind_quietly(bars, capfd):
+    report = evaluate(bars, GOOD, suite="raw")
+
+    assert report.passed
+    assert report.outcome == "pass"
+    assert report.problems == ()
+    assert [r.expectation for r in report.results[: len(GOOD)]] == list(GOOD)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_report_survives_json(bars):
+    bars.iloc[4, 0] = np.nan
+    report = evaluate(bars, (*GOOD, NotNull(column="gone")), suite="raw")
+
+    assert SuiteReport.model_validate_json(report.model_dump_json()) == report
+
+
+def test_the_table_is_not_changed(bars):
+    before = bars.copy()
+
+    evaluate(bars, GOOD, suite="raw")
+
+    pd.testing.assert_frame_equal(bars, before)
+
+
+def test_bad_rows_are_counted_and_named_by_their_label(bars):
+    bars.loc["2001-01-08", "low"] = 61.5
+    bars.loc["2001-02-01", "low"] = -3.0
+
+    result = one(bars, Between(column="low", low=50, high=60))
+
+    assert result.outcome == "fail"
+    assert (result.num_rows, result.num_bad) == (200, 2)
+    assert result.bad_rate == pytest.approx(0.01)
+    assert [(e.position, e.label, e.value) for e in result.examples] == [
+        (7, "2001-01-08", "61.5"),
+        (31, "2001-02-01", "-3"),
+    ]
+    assert result.reason == "2 of 200 rows break it: 61.5 at 2001-01-08, -3 at 2001-02-01."
+
+
+def test_counts_agree_with_pandas(bars):
+    """Independent oracle over random ranges, with and without empty cells."""
+    rng = np.random.default_rng(7)
+    bars.loc[bars.index[rng.random(200) < 0.1], "low"] = np.nan
+    for _ in range(5):
+        low, high = np.sort(rng.uniform(48, 62, 2))
+
+        result = one(bars, Between(column="low", low=low, high=high))
+
+        values = bars["low"].dropna()
+        assert result.num_rows == len(values)
+        assert result.num_bad == int((~values.between(low, high)).sum())
+
+
+@pytest.mark.parametrize(("mostly", "outcome"), [(0.9, "pass"), (0.95, "pass"), (0.96, "fail")])
+def test_mostly_is_the_share_that_must_hold(bars, mostly, outcome):
+    bars.iloc[:10, 0] = 99.0  # 5 % of 200
+
+    assert one(bars, Between(column="low", low=50, high=60, mostly=mostly)).outcome == outcome
+
+
+def test_bounds_are_inclusive(bars):
+    bars["volume"] = [0, 5] * 100
+
+    assert one(bars, Between(column="volume", low=0, high=5)).outcome == "pass"
+    assert one(bars, Between(column="volume", low=0, high=4)).outcome == "fail"
+
+
+def test_at_least_allows_equality_and_names_both_values(bars):
+    bars.iloc[0, 1] = bars.iloc[0, 0]
+    assert one(bars, AtLeast(column="high", other="low")).outcome == "pass"
+
+    bars.iloc[5, 0], bars.iloc[5, 1] = 55.0, 54.0
+    result = one(bars, AtLeast(column="high", other="low"))
+    assert (result.outcome, result.num_bad) == ("fail", 1)
+    assert result.examples[0].value == "54 and 55"
+
+
+def test_a_set_and_a_row_count_can_fail(bars):
+    bars.iloc[3, 3] = "Z"
+
+    assert one(bars, InSet(column="venue", values=("A",))).examples[0].value == "'Z'"
+    count = one(bars, RowCount(low=201))
+    assert (count.outcome, count.observed) == ("fail", 200)
+
+
+def test_standard_deviation_is_told(bars):
+    dead = bars.assign(low=55.0)
+
+    result = one(dead, StdBetween(column="low", low=0.1, high=9))
+
+    assert (result.outcome, result.observed) == ("fail", 0.0)
+    alive = one(bars, StdBetween(column="low", low=0.1, high=9))
+    assert alive.observed == pytest.approx(bars["low"].std(ddof=1))
+
+
+@pytest.mark.parametrize(
+    "expectation",
+    [
+        Between(column="low", low=50, high=60),
+        AtLeast(column="high", other="low"),
+        StdBetween(column="low", low=0, high=9),
+        InSet(column="low", values=(1,)),
+    ],
+)
+def test_an_empty_cell_is_not_skipped_in_silence(bars, expectation):
+    """A range alone skips empty cells; the not-null it brings along does not."""
+    bars.iloc[9, 0] = np.nan
+
+    report = evaluate(bars, (expectation,), suite="raw")
+
+    implied = {r.expectation: r for r in report.results if r.implied}
+    assert implied[NotNull(column="low")].outcome == "fail"
+    assert implied[NotNull(column="low")].examples[0].label == "2001-01-10"
+    assert not report.passed
+
+
+def test_a_declared_not_null_is_not_asked_twice(bars):
+    report = evaluate(bars, GOOD, suite="raw")
+
+    assert [r.expectation for r in report.results].count(NotNull(column="low")) == 1
+    assert not report.results[0].implied
+
+
+@pytest.mark.parametrize("expectation", [e for e in GOOD if not isinstance(e, RowCount)])
+def test_a_missing_column_is_unmeasurable_not_bad(bars, expectation):
+    column = expectation.column
+
+    result = one(bars.rename(columns={column: f"{column}_x"}), expectation)
+
+    assert result.outcome == "unmeasurable"
+    assert result.reason == f"Column '{column}' is missing. Did you mean '{column}_x'?"
+
+
+@pytest.mark.parametrize(
+    "expectation",
+    [Between(column="low", low=0), StdBetween(column="low", low=0, high=9)],
+)
+def test_text_among_numbers_is_unmeasurable_not_bad(bars, expectation):
+    """The engine raises here: its exception_info is nested, one per metric."""
+    bars["low"] = bars["low"].astype(object)
+    bars.iloc[2, 0] = "n/a"
+
+    result = one(bars, expectation)
+
+    assert result.outcome == "unmeasurable"
+    assert "could not be measured: " in result.reason
+
+
+@pytest.mark.parametrize("expectation", [e for e in GOOD if not isinstance(e, RowCount)])
+def test_no_rows_prove_nothing(bars, expectation):
+    assert one(bars.iloc[:0], expectation).outcome == "unmeasurable"
+
+
+@pytest.mark.parametrize(
+    "expectation",
+    [
+        Between(column="low", low=0),
+        StdBetween(column="low", low=0, high=9),
+        InSet(column="low", values=(1,)),
+        AtLeast(column="high", other="low"),
+    ],
+)
+def test_an_empty_column_proves_nothing(bars, expectation):
+    """The engine calls a range over nothing but empty cells a success."""
+    assert one(bars.assign(low=np.nan), expectation).outcome == "unmeasurable"
+
+
+def test_one_row_has_no_standard_deviation(bars):
+    assert one(bars.iloc[:1], StdBetween(column="low", low=0, high=9)).outcome == "unmeasurable"
+
+
+def test_bad_outranks_unmeasurable_and_nothing_asked_is_not_a_pass(bars):
+    bad, gone = Between(column="low", low=99), NotNull(column="gone")
+
+    assert evaluate(bars, (bad, gone), suite="s").outcome == "fail"
+    assert evaluate(bars, (*GOOD, gone), suite="s").outcome == "unmeasurable"
+    assert not evaluate(bars, (*GOOD, gone), suite="s").passed
+    assert not evaluate(bars, (), suite="s").passed
+    assert evaluate(bars, (), suite="s").outcome == "unmeasurable"
+
+
+def test_labels_may_repeat_and_share_a_columns_name(bars):
+    frame = bars.reset_index(drop=True)
+    frame.index = pd.Index(["r"] * 199 + ["last"], name="low")
+    frame.iloc[199, 0] = -1.0
+
+    result = one(frame, Between(column="low", low=0))
+
+    assert [(e.position, e.label) for e in result.examples] == [(199, "last")]
+
+
+@pytest.mark.parametrize(("low", "high"), [(None, None), (2.0, 1.0), (float("nan"), 1.0)])
+def test_a_range_without_sense_is_refused(bars, low, high):
+    with pytest.raises(ContractError, match=r"column 'low' must have a bound.*got low="):
+        evaluate(bars, (Between(column="low", low=low, high=high),), suite="raw")
+
+
+@pytest.mark.parametrize(
+    ("expectation", "sentence"),
+    [
+        (NotNull(column="a"), "a has a value in every row."),
+        (Between(column="a", low=1), "a is at least 1 in every row."),
+        (
+            Between(column="a", high=2.5, mostly=0.99),
+            "a is at most 2.5 in at least 0.99 of the rows.",
+        ),
+        (AtLeast(column="a", other="b"), "a is at least b in every row."),
+        (InSet(column="a", values=("x", 2)), "a is one of 'x', 2 in every row."),
+        (RowCount(low=1000), "The table has at least 1,000 rows."),
+        (
+            StdBetween(column="a", low=0.1, high=3),
+            "The standard deviation of a lies between 0.1 and 3.",
+        ),
+    ],
+)
+def test_every_kind_has_a_sentence(expectation, sentence):
+    assert describe(expectation) == sentence
+
+
+def test_a_warm_suite_is_quick(bars):
+    """11 expectations on 5,000 rows take 0.15 s; ten times that is a fault."""
+    frame = pd.concat([bars] * 25)
+    evaluate(bars, GOOD, suite="raw")
+    start = time.perf_counter()
+
+    report = evaluate(frame, GOOD, suite="raw")
+
+    assert report.passed
+    assert time.perf_counter() - start < 2.0

@@ -1,0 +1,277 @@
+"""Real processes that die or race in the ledger: ``python -m ... MODE URL ARTIFACTS``.
+
+A program of its own, because it forks: the test process has threads. Prints what happened as JSON.
+"""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, event
+from sqlalchemy.pool import Pool
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import PromotionConflict, SluiceError
+from sluice.registry import promotion
+from sluice.registry.ledger import Ledger
+from sluice.registry.lineage import BASELINE
+from tests.sluice.registry.ledger_samples import (
+    MODEL,
+    Clock,
+    promote_chain,
+    promotion_receipt,
+    register_sample,
+    sample_lineage,
+)
+
+NUM_RACERS = 8
+
+
+class Bench:
+    """One registry and what processes do to it."""
+
+    def __init__(self, url: str, artifacts: Path) -> None:
+        self.url = url
+        self.store = ArtifactStore(artifacts)
+
+    def open(self) -> Ledger:
+        return Ledger.open(self.url, clock=Clock())
+
+    def promote(self, number: int, expected: int | None) -> bool:
+        with self.open() as ledger:
+            done = ledger.promote(
+                MODEL,
+                number,
+                expected=expected,
+                actor=f"process {os.getpid()}",
+                reason="race",
+                store=self.store,
+                reinstate=True,
+            )
+        return done.moved
+
+    def rollback(self, expected: int) -> bool:
+        with self.open() as ledger:
+            done = ledger.rollback(
+                MODEL, expected=expected, actor="bob", reason="back", store=self.store
+            )
+        return done.moved
+
+    def production(self) -> int | None:
+        """Where the pointer is, after checking that the registry is consistent."""
+        with self.open() as ledger:
+            findings = ledger.verify(None, store=self.store)
+            assert not findings, findings
+            found = ledger.production(MODEL)
+        return None if found is None else found.number
+
+    def prepare(self) -> None:
+        with self.open() as ledger:
+            promote_chain(ledger, self.store, 2)
+            register_sample(ledger, self.store, salt=3, reference=ledger.version(MODEL, 2).candidate)
+
+
+def die_at(step: int) -> None:
+    """Arrange for this process to kill itself at its ``step``-th touch of the outside world."""
+    count = 0
+
+    def touch(*_: object, **__: object) -> None:
+        nonlocal count
+        count += 1
+        if count == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    for name in ("before_cursor_execute", "after_cursor_execute", "begin", "commit"):
+        event.listen(Engine, name, touch)
+    for name in ("connect", "checkin", "close"):
+        event.listen(Pool, name, touch)
+    read = ArtifactStore.get
+
+    def get(self: ArtifactStore, digest: str) -> bytes:
+        touch()
+        return read(self, digest)
+
+    ArtifactStore.get = get  # type: ignore[method-assign]
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Run ``work`` in a forked process; return its exit code, or minus the signal it died of."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def kill_everywhere(bench: Bench, action: str) -> dict[str, int]:
+    """Kill a promotion (2 to 3) or rollback (3 to 2) at every step it has, once each.
+
+    On a server, where a step costs ten times as much, at every third one.
+    """
+    stride = 1 if bench.url.startswith("sqlite") else 3
+    bench.prepare()
+    before, after = (2, 3) if action == "promote" else (3, 2)
+
+    def forth() -> bool:
+        return bench.promote(3, 2) if action == "promote" else bench.rollback(3)
+
+    def back() -> bool:
+        return bench.rollback(3) if action == "promote" else bench.promote(3, 2)
+
+    if action == "rollback":
+        bench.promote(3, 2)
+    kept = undone = 0
+    for step in range(1, 1000, stride):
+
+        def work(step: int = step) -> None:
+            die_at(step)
+            forth()
+
+        code = in_child(work)
+        seen = bench.production()
+        if code == 0:
+            assert seen == after
+            return {"kept": kept, "undone": undone}
+        assert code == -signal.SIGKILL, code
+        assert seen in (before, after)
+        kept, undone = kept + (seen == after), undone + (seen == before)
+        if seen == before:
+            assert forth()
+        assert back()
+        assert bench.production() == before
+    raise AssertionError("the action never finished")
+
+
+def kill_at_random(bench: Bench, rounds: int) -> dict[str, int]:
+    """Kill a process that promotes and rolls back without pause, at random moments."""
+    bench.prepare()
+    draw = random.Random(5)
+    moves = 0
+
+    def work() -> None:
+        while True:
+            if bench.production() == 3:
+                bench.rollback(3)
+            else:
+                bench.promote(3, 2)
+
+    for _ in range(rounds):
+        child = os.fork()
+        if child == 0:
+            try:
+                work()
+            finally:
+                os._exit(1)
+        time.sleep(0.02 + draw.random() * 0.15)
+        os.kill(child, signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        assert bench.production() in (2, 3)
+    with bench.open() as ledger:
+        moves = len(ledger.history(MODEL))
+    return {"moves": moves}
+
+
+def race(work: Callable[[int], str]) -> list[str]:
+    """Run ``work`` in NUM_RACERS processes that start together; return what each said."""
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    start = context.Barrier(NUM_RACERS)
+
+    def runner(index: int) -> None:
+        start.wait(30)
+        try:
+            answers.put(work(index))
+        except PromotionConflict as error:
+            answers.put(f"conflict: {error}")
+        except SluiceError as error:
+            answers.put(f"failed: {error!r}")
+
+    racers = [context.Process(target=runner, args=(i,)) for i in range(NUM_RACERS)]
+    for racer in racers:
+        racer.start()
+    said = [answers.get(timeout=60) for _ in racers]
+    for racer in racers:
+        racer.join(30)
+    return sorted(said)
+
+
+def race_to_promote(bench: Bench, rounds: int) -> list[list[str]]:
+    """Let eight promoters pass every check against the same production, then move at once."""
+    context = multiprocessing.get_context("fork")
+    results = []
+    reference, expected, salt = BASELINE, None, 100
+    for _ in range(rounds):
+        with bench.open() as ledger:
+            numbers = [
+                register_sample(ledger, bench.store, salt=salt + i, reference=reference)
+                for i in range(NUM_RACERS)
+            ]
+        salt += NUM_RACERS
+        checked = context.Barrier(NUM_RACERS)
+        verify = promotion.verify_artifacts
+
+        def verify_and_wait(*arguments: Any, gate: Any = checked, real: Any = verify) -> None:
+            real(*arguments)
+            gate.wait(30)
+
+        promotion.verify_artifacts = verify_and_wait
+
+        def work(index: int, numbers: Any = numbers, expected: Any = expected) -> str:
+            return "won" if bench.promote(numbers[index], expected) else "unmoved"
+
+        results.append(race(work))
+        promotion.verify_artifacts = verify
+        expected = bench.production()
+        with bench.open() as ledger:
+            reference = ledger.version(MODEL, expected).candidate
+    return results
+
+
+def race_to_register(bench: Bench) -> dict[str, list[str]]:
+    """Open a registry that is not there, file the same and different candidates, and decide."""
+
+    def same(_: int) -> str:
+        with bench.open() as ledger:
+            return str(ledger.register(MODEL, sample_lineage(bench.store, salt=1), []).created)
+
+    def different(index: int) -> str:
+        with bench.open() as ledger:
+            filed = ledger.register(MODEL, sample_lineage(bench.store, salt=50 + index), [])
+            return f"{filed.version.number:02d}"
+
+    def decide(index: int) -> str:
+        outcome = "PROMOTE" if index % 2 else "REJECT"
+        with bench.open() as ledger:
+            mine = promotion_receipt("d" * 64, outcome=outcome)
+            return ledger.record_decision("another", mine).digest
+
+    return {"same": race(same), "different": race(different), "decide": race(decide)}
+
+
+def main() -> None:
+    mode, url, artifacts = sys.argv[1:4]
+    bench = Bench(url, Path(artifacts))
+    if mode in ("promote", "rollback"):
+        result: object = kill_everywhere(bench, mode)
+    elif mode == "random":
+        result = kill_at_random(bench, rounds=15)
+    elif mode == "race":
+        result = race_to_promote(bench, rounds=5)
+    else:
+        result = race_to_register(bench)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Small real candidates for the registry's tests: weights on disk, lineage, receipts."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save
+
+from sluice.artifacts import ArtifactStore
+from sluice.digests import digest_bytes
+from sluice.receipts import Receipt
+from sluice.registry.environment import Environment, GitState
+from sluice.registry.ledger import Ledger
+from sluice.registry.lineage import BASELINE, Lineage
+from sluice.training.members import Member
+
+MODEL = "sp500_volatility"
+NOW = datetime(2025, 3, 14, 9, 26, 53, tzinfo=UTC)
+DATA, CONFIG, CODE, WINDOW = (digest_bytes(w) for w in (b"data", b"config", b"code", b"window"))
+
+
+class Clock:
+    """A clock that moves one second on at every look."""
+
+    def __init__(self, start: datetime = NOW) -> None:
+        self.now = start
+
+    def __call__(self) -> datetime:
+        self.now += timedelta(seconds=1)
+        return self.now
+
+
+def sample_lineage(store: ArtifactStore, *, salt: int = 0, model: str = MODEL) -> Lineage:
+    """Return complete lineage of two members whose artifacts are in the store."""
+    members = tuple(
+        Member(
+            seed=seed,
+            fold_id=0,
+            weights=store.put(save({"w": np.full((2, 3), salt + 0.5 * seed, np.float32)})),
+            event_log=store.put(f"log {salt} {seed}".encode()),
+            best_epoch=3,
+            epochs_run=5,
+            train_loss=0.6,
+            val_loss=0.64,
+            test_metrics={"loss": 0.65},
+            trained_through="2015-06-30",
+            seconds=4.2,
+        )
+        for seed in (0, 1)
+    )
+    draft = Lineage(
+        model=model,
+        candidate="",
+        data=DATA,
+        config=CONFIG,
+        resolved_config={"train": {"learning_rate": 2e-3}, "seeds": [0, 1]},
+        code=CODE,
+        git=GitState(commit="4f" * 20, dirty=False, diff=None),
+        seeds=(0, 1),
+        members=members,
+        metrics={"mse": 0.643, "sharpe": 0.71, "sortino": 1.02},
+        reference=BASELINE,
+        training_seconds=8.4,
+        environment=Environment(
+            python="3.11.9",
+            platform="Linux 6.1 x86_64",
+            libraries={"torch": "2.13.0", "numpy": "2.3.1"},
+            device="cpu",
+            device_count=0,
+            cpu_count=2,
+        ),
+        created_at=NOW,
+    )
+    return draft.model_copy(update={"candidate": draft.candidate_of_parts()})
+
+
+def poc_receipt(*, passed: bool = True, data: str = DATA) -> Receipt:
+    return Receipt(
+        gate="poc",
+        outcome="pass" if passed else "fail",
+        passed=passed,
+        subject={"data": data, "config": CONFIG, "code": CODE},
+        evidence={"checks": 5},
+        reason="Five checks passed." if passed else "POC-5: the loss did not fall.",
+        decided_at=NOW,
+    )
+
+
+def promotion_receipt(
+    candidate: str,
+    *,
+    reference: str = BASELINE,
+    outcome: str = "PROMOTE",
+    window: str = WINDOW,
+    subject: dict[str, str] | None = None,
+) -> Receipt:
+    roles = {"data": DATA, "config": CONFIG, "code": CODE, "candidate": candidate}
+    roles |= {"reference": reference, "window": window}
+    return Receipt(
+        gate="promotion",
+        outcome=outcome,
+        passed=outcome == "PROMOTE",
+        subject=roles | (subject or {}),
+        evidence={
+            "gain": 0.054,
+            "lower_bound": 0.029,
+            "upper_bound": 0.079,
+            "p_value": 0.0004,
+            "effect_size": 0.31,
+            "num_seeds": 5,
+            "degrees_of_freedom": 11.3,
+            "lacking": [],
+            "folds": [
+                {"fold_id": 0, "gain": 0.061, "lower_bound": 0.02, "num_rows": 740},
+                {"fold_id": 1, "gain": 0.047, "lower_bound": float("nan"), "num_rows": 739},
+            ],
+        },
+        reason="The candidate's loss is lower by more than 0.",
+        decided_at=NOW,
+    )
+
+
+def register_sample(
+    ledger: Ledger, store: ArtifactStore, *, salt: int, reference: str = BASELINE
+) -> int:
+    """Register a candidate that passed against ``reference``; return its number."""
+    lineage = sample_lineage(store, salt=salt)
+    receipts = [poc_receipt(), promotion_receipt(lineage.candidate, reference=reference)]
+    return ledger.register(MODEL, lineage, receipts).version.number
+
+
+def promote_chain(ledger: Ledger, store: ArtifactStore, count: int) -> None:
+    """Register and promote versions 1 to ``count``, each judged against the one before."""
+    reference, before = BASELINE, None
+    for salt in range(1, count + 1):
+        number = register_sample(ledger, store, salt=salt, reference=reference)
+        ledger.promote(
+            MODEL, number, expected=before, actor="ada", reason=f"step {salt}", store=store
+        )
+        reference, before = ledger.version(MODEL, number).candidate, number
+
+
+def artifact_path(store_root: Path, digest: str) -> Path:
+    return store_root / digest[:2] / digest

@@ -1,0 +1,155 @@
+"""Opening the ledger's database: what is refused, and what the message says."""
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import SettingsError, StorageError, UnknownVersion
+from sluice.registry.database import Database
+from sluice.registry.ledger import Ledger
+from sluice.registry.tables import models
+from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, sample_lineage
+
+
+def test_makes_the_folders_above(tmp_path: Path) -> None:
+    Database.open(f"sqlite:///{tmp_path / 'a' / 'b' / 'registry.db'}", create=True).close()
+
+    assert (tmp_path / "a" / "b" / "registry.db").is_file()
+
+
+def test_looking_makes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "registry.db"
+
+    with pytest.raises(UnknownVersion, match=r"no registry at sqlite:.*sluice run"):
+        Database.open(f"sqlite:///{path}", create=False)
+
+    assert not path.parent.exists()
+
+
+@pytest.mark.parametrize("url", ["not a url", "sqlite://", "sqlite:///:memory:"])
+def test_refuses_a_url_that_cannot_hold_a_ledger(url: str) -> None:
+    with pytest.raises(SettingsError, match="registry URL"):
+        Database.open(url, create=True)
+
+
+def test_missing_driver_names_the_extra(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"oracle.*not installed.*pip install"):
+        Database.open("oracle+cx_oracle://u@h/x", create=True)
+
+
+@pytest.mark.parametrize("url", ["postgresql://ada:s3cret@localhost:1/x?connect_timeout=2"])
+def test_unreachable_server_is_named_without_its_password(url: str) -> None:
+    pytest.importorskip("psycopg", reason="psycopg is not installed (extra: postgres)")
+
+    with pytest.raises(StorageError, match=r"ada:\*\*\*@localhost:1.*server runs") as caught:
+        Database.open(url, create=True)
+
+    assert "s3cret" not in str(caught.value)
+
+
+def test_read_only_registry_can_be_looked_at_and_not_changed(
+    tmp_path: Path, store: ArtifactStore
+) -> None:
+    path = tmp_path / "registry.db"
+    with Ledger.open(f"sqlite:///{path}", clock=Clock()) as ledger:
+        promote_chain(ledger, store, 2)
+    sealed = f"sqlite:///file:{path}?mode=ro&uri=true"
+
+    with Ledger.open(sealed, clock=Clock(), create=False) as ledger:
+        assert ledger.production_number(MODEL) == 2
+        for attempt in (
+            lambda: ledger.register(MODEL, sample_lineage(store, salt=9), []),
+            lambda: ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store),
+        ):
+            with pytest.raises(StorageError, match=r"readonly.*Make the file and its folder"):
+                attempt()
+
+
+def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(StorageError, match="folder .*file/deep cannot be made"):
+        Database.open(f"sqlite:///{tmp_path / 'file' / 'deep' / 'registry.db'}", create=True)
+
+
+def test_file_that_is_no_database(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    path.write_bytes(b"some text, and more of it than a header has" * 20)
+
+    with pytest.raises(StorageError, match="not a database"):
+        Database.open(f"sqlite:///{path}", create=True)
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_other_schema_version_is_refused(tmp_path: Path, number: int) -> None:
+    url = f"sqlite:///{tmp_path / 'registry.db'}"
+    Database.open(url, create=True).close()
+    with sqlite3.connect(tmp_path / "registry.db") as connection:
+        connection.execute("UPDATE sluice_schema_version SET number = ?", (number,))
+    connection.close()
+
+    with pytest.raises(StorageError, match=f"has schema version {number}, and this Sluice reads 1"):
+        Database.open(url, create=True)
+
+
+def test_stray_table_of_the_same_name_is_not_taken_for_ours(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "registry.db") as connection:
+        connection.execute("CREATE TABLE sluice_schema_version (other TEXT)")
+    connection.close()
+
+    with pytest.raises(StorageError, match="has schema version 0"):
+        Database.open(f"sqlite:///{tmp_path / 'registry.db'}", create=True)
+
+
+def test_writer_that_never_ends_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice.registry.database.BUSY_TIMEOUT_S", 0.1)
+    path = tmp_path / "registry.db"
+    with Ledger.open(f"sqlite:///{path}", clock=Clock()) as ledger:
+        other = sqlite3.connect(path, isolation_level=None)
+        try:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StorageError, match=r"locked.*Another process"):
+                ledger.register(MODEL, sample_lineage(ArtifactStore(tmp_path)), [])
+        finally:
+            other.close()
+
+
+def test_failed_write_is_undone(url: str) -> None:
+    """A block that raises keeps nothing, whatever it raises."""
+    database = Database.open(url, create=True)
+    with pytest.raises(KeyError), database.write() as connection:
+        connection.execute(sa.insert(models).values(name="x", created_at=Clock()()))
+        raise KeyError
+    with database.read() as connection:
+        assert connection.execute(sa.select(models.c.name)).all() == []
+    database.close()
+
+
+def test_reader_sees_one_state_throughout(url: str) -> None:
+    database = Database.open(url, create=True)
+    with database.read() as reader:
+        assert reader.execute(sa.select(models.c.name)).all() == []
+        with database.write() as writer:
+            writer.execute(sa.insert(models).values(name="x", created_at=Clock()()))
+        assert reader.execute(sa.select(models.c.name)).all() == []
+    database.close()
+
+
+@pytest.mark.slow
+def test_ledger_imports_no_engine_and_no_torch() -> None:
+    script = (
+        "import sys, sluice.registry.ledger, sluice.commands.registry;"
+        "print(*sorted({'torch', 'dagster', 'ray', 'wandb'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.split() == []

@@ -1,0 +1,231 @@
+"""REG-1: immutable versions with full lineage; one recorded answer per question."""
+
+import sqlite3
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import ContractError, StorageError, UnknownVersion
+from sluice.registry.database import Database
+from sluice.registry.ledger import Ledger
+from sluice.registry.tables import APPEND_ONLY
+from tests.sluice.registry.ledger_samples import (
+    CONFIG,
+    MODEL,
+    NOW,
+    WINDOW,
+    Clock,
+    poc_receipt,
+    promote_chain,
+    promotion_receipt,
+    register_sample,
+    sample_lineage,
+)
+
+OTHER = "d" * 64
+
+
+def test_version_comes_back_as_it_was_registered(ledger: Ledger, store: ArtifactStore) -> None:
+    lineage = sample_lineage(store)
+    receipt = promotion_receipt(lineage.candidate)
+
+    filed = ledger.register(MODEL, lineage, [poc_receipt(), receipt])
+
+    assert filed.created
+    assert filed.version == ledger.version(MODEL, 1) == ledger.versions(MODEL)[0]
+    assert filed.version.lineage == lineage
+    assert filed.version.registered_at > NOW
+    assert [r.receipt.digest for r in ledger.receipts(MODEL, 1)] == [
+        poc_receipt().digest,
+        receipt.digest,
+    ]
+    assert ledger.models() == [MODEL]
+
+
+def test_registering_again_makes_no_second_version(ledger: Ledger, store: ArtifactStore) -> None:
+    lineage = sample_lineage(store)
+    first = ledger.register(MODEL, lineage, [poc_receipt()])
+    later = lineage.model_copy(update={"training_seconds": 99.0})
+
+    again = ledger.register(MODEL, later, [poc_receipt(), promotion_receipt(lineage.candidate)])
+
+    assert not again.created
+    assert again.version.number == 1
+    assert again.version.lineage == first.version.lineage
+    assert len(ledger.versions(MODEL)) == 1
+    assert len(ledger.receipts(MODEL, 1)) == 2
+    assert [entry.action for entry in ledger.history(MODEL)] == ["register"]
+
+
+def test_numbers_count_per_model(ledger: Ledger, store: ArtifactStore) -> None:
+    numbers = [
+        ledger.register(model, sample_lineage(store, salt=salt, model=model), []).version.number
+        for model, salt in (("a", 1), ("a", 2), ("b", 1), ("a", 3))
+    ]
+
+    assert numbers == [1, 2, 1, 3]
+
+
+def test_state_follows_evidence_and_pointer(ledger: Ledger, store: ArtifactStore) -> None:
+    """REG-1: dev, staging, production; archived once something else is in production."""
+
+    def states() -> list[str]:
+        return [version.state for version in ledger.versions(MODEL)]
+
+    lineage = sample_lineage(store, salt=1)
+    ledger.register(MODEL, lineage, [poc_receipt()])
+    assert states() == ["dev"]
+    ledger.register(MODEL, lineage, [promotion_receipt(lineage.candidate)])
+    assert states() == ["staging"]
+    promote_chain(ledger, store, 2)
+    assert states() == ["archived", "production"]
+    rejected = sample_lineage(store, salt=9)
+    ledger.register(MODEL, rejected, [promotion_receipt(rejected.candidate, outcome="REJECT")])
+    assert states() == ["archived", "production", "dev"]
+
+
+def test_same_question_keeps_its_first_answer(ledger: Ledger) -> None:
+    """STAT: asking again until the gate says yes must not work."""
+    no = promotion_receipt(OTHER, outcome="INCONCLUSIVE")
+    yes = promotion_receipt(OTHER, outcome="PROMOTE")
+
+    assert ledger.record_decision(MODEL, no).digest == no.digest
+    assert ledger.record_decision(MODEL, yes).digest == no.digest
+
+    question = {"candidate": OTHER, "reference": "baseline", "window": WINDOW}
+    found = ledger.find_decision(MODEL, **question)
+    assert found is not None
+    assert found.digest == no.digest
+    for role in question:
+        assert ledger.find_decision(MODEL, **(question | {role: "e" * 64})) is None
+    assert ledger.find_decision("another", **question) is None
+
+
+def test_latest_decision_is_about_any_reference(ledger: Ledger) -> None:
+    first = promotion_receipt(OTHER)
+    second = promotion_receipt(OTHER, reference="c" * 64, outcome="EQUIVALENT")
+    for receipt in (first, second):
+        ledger.record_decision(MODEL, receipt)
+
+    found = ledger.latest_decision(MODEL, candidate=OTHER, window=WINDOW)
+
+    assert found is not None
+    assert found.digest == second.digest
+    assert ledger.latest_decision(MODEL, candidate=OTHER, window="e" * 64) is None
+
+
+def test_register_refuses_a_second_answer(ledger: Ledger, store: ArtifactStore) -> None:
+    lineage = sample_lineage(store)
+    ledger.record_decision(MODEL, promotion_receipt(lineage.candidate, outcome="REJECT"))
+
+    with pytest.raises(ContractError, match="judged on this window .* already"):
+        ledger.register(MODEL, lineage, [promotion_receipt(lineage.candidate)])
+
+    assert ledger.versions(MODEL) == []
+
+
+@pytest.mark.parametrize("role", ["candidate", "reference", "window"])
+def test_promotion_receipt_must_name_its_question(
+    ledger: Ledger, store: ArtifactStore, role: str
+) -> None:
+    lineage = sample_lineage(store)
+    receipt = promotion_receipt(lineage.candidate, subject={role: ""})
+
+    with pytest.raises(ContractError, match=f"{role} is missing"):
+        ledger.register(MODEL, lineage, [receipt])
+    with pytest.raises(ContractError, match=f"{role} is missing"):
+        ledger.record_decision(MODEL, receipt)
+
+
+def test_register_refuses_parts_of_another_candidate(ledger: Ledger, store: ArtifactStore) -> None:
+    lineage = sample_lineage(store).model_copy(update={"data": OTHER})
+
+    with pytest.raises(ContractError, match="data, config, code and weights make"):
+        ledger.register(MODEL, lineage, [])
+    with pytest.raises(ContractError, match="lineage of model 'x' is required"):
+        ledger.register("x", sample_lineage(store), [])
+
+
+def test_unknown_model_and_version_name_what_there_is(ledger: Ledger, store: ArtifactStore) -> None:
+    register_sample(ledger, store, salt=1)
+
+    with pytest.raises(UnknownVersion, match="Did you mean 'sp500_volatility'"):
+        ledger.version("sp500_volatilty", 1)
+    with pytest.raises(UnknownVersion, match="has no version 7"):
+        ledger.version(MODEL, 7)
+    with pytest.raises(UnknownVersion, match="no model 'x'"):
+        ledger.verify("x", store=store)
+    assert ledger.versions("x") == []
+    assert ledger.production("x") is None
+    assert ledger.previous_production("x") is None
+
+
+def test_evidence_keeps_nan(ledger: Ledger, store: ArtifactStore) -> None:
+    lineage = sample_lineage(store)
+    receipt = promotion_receipt(lineage.candidate)
+    ledger.register(MODEL, lineage, [receipt])
+
+    (back,) = ledger.receipts(MODEL, 1)
+
+    assert str(back.receipt.evidence["folds"][1]["lower_bound"]) == "nan"
+    assert back.receipt.digest == receipt.digest
+
+
+def test_history_cannot_be_rewritten(url: str, store: ArtifactStore) -> None:
+    """REG-2: the audit is append-only, for SQL as well."""
+    with Ledger.open(url, clock=Clock()) as ledger:
+        promote_chain(ledger, store, 1)
+        before = ledger.history(MODEL)
+    database = Database.open(url, create=False)
+    for table in APPEND_ONLY:
+        column = next(iter(table.c))
+        for statement in (sa.update(table).values({column: column}), sa.delete(table)):
+            with (
+                pytest.raises(StorageError, match="append-only"),
+                database.write() as connection,
+            ):
+                connection.execute(statement)
+    database.close()
+    with Ledger.open(url, clock=Clock()) as ledger:
+        assert ledger.history(MODEL) == before
+
+
+def test_failed_registration_leaves_nothing(ledger: Ledger, store: ArtifactStore) -> None:
+    """The second receipt is refused after the version row was written: all of it goes."""
+    lineage = sample_lineage(store)
+    ledger.record_decision(MODEL, promotion_receipt(lineage.candidate, outcome="REJECT"))
+    with pytest.raises(ContractError):
+        ledger.register(MODEL, lineage, [poc_receipt(), promotion_receipt(lineage.candidate)])
+
+    assert ledger.register(MODEL, lineage, []).version.number == 1
+    assert ledger.receipts(MODEL, 1) == []
+    assert len(ledger.history(MODEL)) == 1
+
+
+def test_config_digest_is_part_of_the_candidate(store: ArtifactStore) -> None:
+    lineage = sample_lineage(store)
+
+    assert lineage.config == CONFIG
+    assert lineage.model_copy(update={"config": OTHER}).candidate_of_parts() != lineage.candidate
+
+
+def test_sqlite_is_in_wal_mode_and_waits_for_a_writer(tmp_path: Path, store: ArtifactStore) -> None:
+    path = tmp_path / "registry.db"
+    with Ledger.open(f"sqlite:///{path}", clock=Clock()) as ledger:
+        other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+            other.execute("BEGIN IMMEDIATE")
+            timer = threading.Timer(0.2, lambda: other.execute("COMMIT"))
+            timer.start()
+            started = time.monotonic()
+            assert ledger.models() == []  # readers do not wait
+            register_sample(ledger, store, salt=1)
+            timer.join()
+            assert time.monotonic() - started >= 0.2
+        finally:
+            other.close()

@@ -1,0 +1,59 @@
+"""REG-2: processes that die between any two steps, and processes that race."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+pytestmark = pytest.mark.slow
+
+
+def drive(mode: str, url: str, tmp_path: Path) -> Any:
+    """Run the driver; it checks the registry with verify after every death and every race."""
+    program = [sys.executable, "-m", "tests.sluice.registry.ledger_driver", mode, url]
+    done = subprocess.run(
+        [*program, str(tmp_path / "artifacts")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("action", ["promote", "rollback"])
+def test_killed_anywhere_it_happened_or_it_did_not(action: str, url: str, tmp_path: Path) -> None:
+    """SIGKILL at every statement, commit, connection and artifact read; the next command works."""
+    deaths = drive(action, url, tmp_path)
+
+    assert deaths["undone"] > (20 if url.startswith("sqlite") else 8)
+    assert deaths["kept"] >= 1  # killed after the commit: the move stands, with its history
+
+
+def test_killed_at_random_moments_leaves_a_consistent_registry(url: str, tmp_path: Path) -> None:
+    assert drive("random", url, tmp_path)["moves"] > 10  # 5 of them made before the killing
+
+
+def test_of_racing_promoters_exactly_one_wins(url: str, tmp_path: Path) -> None:
+    rounds = drive("race", url, tmp_path)
+
+    assert len(rounds) == 5
+    for said in rounds:
+        assert [s for s in said if not s.startswith("conflict: ")] == ["won"]
+        assert sum("was expected in production" in s and " promoted version" in s for s in said) == 7
+
+
+def test_racing_writers_agree(url: str, tmp_path: Path) -> None:
+    """Eight processes make the tables, file one candidate, file eight, and answer one question."""
+    said = drive("register", url, tmp_path)
+
+    assert sorted(said["same"]) == ["False"] * 7 + ["True"]
+    assert said["different"] == [f"{number:02d}" for number in range(2, 10)]
+    assert len(set(said["decide"])) == 1

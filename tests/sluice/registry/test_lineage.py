@@ -1,0 +1,101 @@
+"""REG-1: complete lineage, and what incomplete lineage lacks."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sluice.artifacts import ArtifactStore
+from sluice.registry.environment import GitState
+from sluice.registry.lineage import Lineage
+from sluice.training.members import TrainedModels
+from tests.sluice.registry.ledger_samples import NOW, sample_lineage
+
+
+def test_complete_lineage_lacks_nothing(store: ArtifactStore) -> None:
+    assert sample_lineage(store).missing_fields() == ()
+
+
+def test_unknown_commit_is_an_answer(store: ArtifactStore) -> None:
+    outside = GitState(commit="unknown", dirty=None, diff=None)
+
+    assert sample_lineage(store).model_copy(update={"git": outside}).missing_fields() == ()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("model", ""),
+        ("candidate", "abc"),
+        ("data", ""),
+        ("config", "G" * 64),
+        ("code", "a" * 63),
+        ("resolved_config", {}),
+        ("seeds", ()),
+        ("seeds", (0, 1, 2)),
+        ("metrics", {}),
+        ("reference", "champion"),
+        ("training_seconds", 0.0),
+        ("training_seconds", float("nan")),
+        ("training_seconds", float("inf")),
+    ],
+)
+def test_missing_field_is_named(store: ArtifactStore, field: str, value: Any) -> None:
+    changed = sample_lineage(store).model_copy(update={field: value})
+
+    assert changed.missing_fields() == (field,)
+
+
+def test_missing_members_and_environment_are_named(store: ArtifactStore) -> None:
+    lineage = sample_lineage(store)
+    bare = lineage.environment.model_copy(update={"python": "", "device": "", "libraries": {}})
+    changed = lineage.model_copy(update={"members": (), "environment": bare})
+
+    assert changed.missing_fields() == (
+        "seeds",
+        "members",
+        "environment.python",
+        "environment.device",
+        "environment.libraries",
+    )
+
+
+def test_survives_json(store: ArtifactStore) -> None:
+    lineage = sample_lineage(store).model_copy(update={"metrics": {"sharpe": float("-inf")}})
+
+    assert Lineage.model_validate_json(lineage.model_dump_json()) == lineage
+
+
+def test_time_without_zone_is_refused(store: ArtifactStore) -> None:
+    values = sample_lineage(store).model_dump() | {"created_at": NOW.replace(tzinfo=None)}
+
+    with pytest.raises(ValidationError, match="timezone"):
+        Lineage.model_validate(values)
+
+
+def test_candidate_is_the_one_training_computed(store: ArtifactStore) -> None:
+    """Independent of log, times and reuse, exactly as TrainedModels has it."""
+    lineage = sample_lineage(store)
+    trained = TrainedModels(
+        data=lineage.data,
+        config=lineage.config,
+        code=lineage.code,
+        seeds=lineage.seeds,
+        members=lineage.members,
+        event_log="f" * 64,
+        seconds=12.0,
+        reused=1,
+    )
+
+    assert lineage.candidate_of_parts() == trained.candidate
+
+
+def test_every_artifact_has_a_role_of_its_own(store: ArtifactStore) -> None:
+    lineage = sample_lineage(store).model_copy(update={"artifacts": {"plot": "a" * 64}})
+
+    assert len(lineage.weights()) == 2
+    assert list(lineage.other_artifacts()) == [
+        "event log of seed 0 fold 0",
+        "event log of seed 1 fold 0",
+        "plot",
+    ]

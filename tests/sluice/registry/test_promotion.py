@@ -1,0 +1,323 @@
+"""REG-2: promotion on evidence, rollback along the history, neither by force."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import (
+    ContractError,
+    GateBlocked,
+    IntegrityError,
+    PromotionConflict,
+    SluiceError,
+    UnknownVersion,
+)
+from sluice.receipts import Receipt
+from sluice.registry.ledger import Ledger
+from sluice.registry.promotion import production_trail
+from sluice.registry.records import HistoryEntry
+from tests.sluice.registry.ledger_samples import (
+    MODEL,
+    NOW,
+    artifact_path,
+    poc_receipt,
+    promote_chain,
+    promotion_receipt,
+    register_sample,
+    sample_lineage,
+)
+
+OTHER = "d" * 64
+
+
+def promote(ledger: Ledger, store: ArtifactStore, number: int, expected: int | None) -> None:
+    ledger.promote(MODEL, number, expected=expected, actor="ada", reason="better", store=store)
+
+
+def rollback(ledger: Ledger, store: ArtifactStore, expected: int) -> int:
+    done = ledger.rollback(MODEL, expected=expected, actor="bob", reason="errors", store=store)
+    return done.version
+
+
+def production(ledger: Ledger) -> int | None:
+    found = ledger.production(MODEL)
+    return None if found is None else found.number
+
+
+def test_promotion_moves_pointer_and_writes_history(ledger: Ledger, store: ArtifactStore) -> None:
+    register_sample(ledger, store, salt=1)
+    lineage = ledger.version(MODEL, 1).lineage
+
+    done = ledger.promote(MODEL, 1, expected=None, actor="ada", reason="first", store=store)
+
+    assert (done.version, done.previous, done.moved, done.revision) == (1, None, True, 1)
+    assert production(ledger) == 1
+    entry = ledger.history(MODEL)[-1]
+    assert (entry.action, entry.from_version, entry.to_version) == ("promote", None, 1)
+    assert (entry.actor, entry.reason, entry.revision) == ("ada", "first", 1)
+    assert entry.receipt == promotion_receipt(lineage.candidate).digest
+    assert entry.at == done.at
+    assert "production is now version 1 (before: nothing)" in done.summary
+
+
+def test_promoting_what_is_in_production_changes_nothing(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
+    promote_chain(ledger, store, 1)
+    before = ledger.history(MODEL)
+
+    done = ledger.promote(MODEL, 1, expected=None, actor="ada", reason="again", store=store)
+
+    assert not done.moved
+    assert "already" in done.summary
+    assert ledger.history(MODEL) == before
+
+
+POC, BAD_POC, ALIEN_POC = poc_receipt(), poc_receipt(passed=False), poc_receipt(data=OTHER)
+
+
+@pytest.mark.parametrize(
+    ("poc", "subject", "outcome", "cause"),
+    [
+        ([], {}, "PROMOTE", "receipt of the poc gate is required, and there is none"),
+        ([BAD_POC], {}, "PROMOTE", "poc gate said fail: POC-5"),
+        ([ALIEN_POC], {}, "PROMOTE", "poc receipt is about another data"),
+        ([POC, BAD_POC], {}, "PROMOTE", "poc gate said fail"),
+        ([POC], None, "PROMOTE", "receipt of the promotion gate is required, and there is none"),
+        ([POC], {}, "REJECT", "promotion gate said REJECT"),
+        ([POC], {}, "EQUIVALENT", "promotion gate said EQUIVALENT"),
+        ([POC], {}, "INCONCLUSIVE", "promotion gate said INCONCLUSIVE"),
+        ([POC], {"candidate": OTHER}, "PROMOTE", "promotion receipt is about another candidate"),
+        ([POC], {"reference": OTHER}, "PROMOTE", "promotion receipt is about another reference"),
+        ([POC], {"data": OTHER}, "PROMOTE", "promotion receipt is about another data"),
+        ([POC], {"config": OTHER}, "PROMOTE", "promotion receipt is about another config"),
+        ([POC], {"code": OTHER}, "PROMOTE", "promotion receipt is about another code"),
+    ],
+)
+def test_no_promotion_without_evidence(
+    ledger: Ledger,
+    store: ArtifactStore,
+    poc: Sequence[Receipt],
+    subject: dict[str, str] | None,
+    outcome: str,
+    cause: str,
+) -> None:
+    lineage = sample_lineage(store)
+    judged = []
+    if subject is not None:
+        judged = [promotion_receipt(lineage.candidate, outcome=outcome, subject=subject)]
+    ledger.register(MODEL, lineage, [*poc, *judged])
+
+    with pytest.raises(GateBlocked, match=cause):
+        promote(ledger, store, 1, None)
+
+    assert production(ledger) is None
+    assert [entry.action for entry in ledger.history(MODEL)] == ["register"]
+
+
+def test_receipt_must_be_about_what_is_in_production_now(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
+    """Beating the baseline says nothing about beating the version that serves."""
+    promote_chain(ledger, store, 1)
+    register_sample(ledger, store, salt=2)  # judged against the baseline
+
+    with pytest.raises(GateBlocked, match="about another reference"):
+        promote(ledger, store, 2, 1)
+
+    serving = ledger.version(MODEL, 1).candidate
+    lineage = sample_lineage(store, salt=2)
+    ledger.register(MODEL, lineage, [promotion_receipt(lineage.candidate, reference=serving)])
+    promote(ledger, store, 2, 1)
+    assert production(ledger) == 2
+
+
+def test_a_later_no_outweighs_an_earlier_yes(ledger: Ledger, store: ArtifactStore) -> None:
+    register_sample(ledger, store, salt=1)
+    lineage = ledger.version(MODEL, 1).lineage
+    later = promotion_receipt(lineage.candidate, window="a" * 64, outcome="REJECT")
+    ledger.register(MODEL, lineage, [later])
+
+    with pytest.raises(GateBlocked, match="said REJECT"):
+        promote(ledger, store, 1, None)
+
+
+def test_incomplete_lineage_is_not_promoted(ledger: Ledger, store: ArtifactStore) -> None:
+    """REG-1: metrics and environment are part of a version."""
+    full = sample_lineage(store)
+    bare = full.model_copy(update={"metrics": {}, "training_seconds": float("nan")})
+    ledger.register(MODEL, bare, [poc_receipt(), promotion_receipt(bare.candidate)])
+
+    with pytest.raises(GateBlocked, match=r"lacks in its lineage: metrics, training_seconds\."):
+        promote(ledger, store, 1, None)
+
+
+@pytest.mark.parametrize("role", ["weights", "event_log"])
+@pytest.mark.parametrize("damage", ["missing", "flipped"])
+def test_damaged_artifact_is_not_promoted(
+    ledger: Ledger, store: ArtifactStore, tmp_path: Path, role: str, damage: str
+) -> None:
+    """REG-3: every artifact is read back before the pointer moves."""
+    register_sample(ledger, store, salt=1)
+    member = ledger.version(MODEL, 1).lineage.members[1]
+    path = artifact_path(tmp_path / "artifacts", getattr(member, role))
+    content = path.read_bytes()
+    path.unlink() if damage == "missing" else path.write_bytes(content[:-1] + b"\xff")
+
+    with pytest.raises(IntegrityError, match=f"{role.replace('_', ' ')} of seed 1 fold 0"):
+        promote(ledger, store, 1, None)
+    assert production(ledger) is None
+
+    path.write_bytes(content)
+    promote(ledger, store, 1, None)
+    assert production(ledger) == 1
+
+
+def test_unexpected_production_is_a_conflict(ledger: Ledger, store: ArtifactStore) -> None:
+    promote_chain(ledger, store, 2)
+    reference = ledger.version(MODEL, 2).candidate
+    register_sample(ledger, store, salt=3, reference=reference)
+
+    for expected, seen in ((1, "version 1 was expected"), (None, "no version was expected")):
+        with pytest.raises(PromotionConflict, match=rf"{seen}.*version 2 is.*ada promoted .* 20"):
+            promote(ledger, store, 3, expected)
+    assert production(ledger) == 2
+
+
+def test_two_rollbacks_go_two_back_and_never_return(ledger: Ledger, store: ArtifactStore) -> None:
+    promote_chain(ledger, store, 3)
+    previous = ledger.previous_production(MODEL)
+    assert previous is not None
+    assert previous.number == 2
+
+    assert rollback(ledger, store, 3) == 2
+    assert rollback(ledger, store, 2) == 1
+    with pytest.raises(UnknownVersion, match="no version before it is left"):
+        rollback(ledger, store, 1)
+
+    assert production(ledger) == 1
+    assert ledger.previous_production(MODEL) is None
+    entry = ledger.history(MODEL)[-1]
+    assert (entry.action, entry.from_version, entry.to_version) == ("rollback", 2, 1)
+    assert (entry.actor, entry.reason) == ("bob", "errors")
+    assert ledger.verify(MODEL, store=store) == []
+
+
+def test_rollback_after_a_new_promotion_skips_what_was_left(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
+    """1, 2, back to 1, then 3: the version before 3 is 1, not the faulty 2."""
+    promote_chain(ledger, store, 2)
+    rollback(ledger, store, 2)
+    register_sample(ledger, store, salt=3, reference=ledger.version(MODEL, 1).candidate)
+    promote(ledger, store, 3, 1)
+
+    assert rollback(ledger, store, 3) == 1
+
+
+def test_rolled_back_version_returns_only_on_purpose(ledger: Ledger, store: ArtifactStore) -> None:
+    """Its receipt against version 1 is still true; a sensor must not act on it again."""
+    promote_chain(ledger, store, 2)
+    rollback(ledger, store, 2)
+
+    with pytest.raises(GateBlocked, match=r"rolled back by bob at 2025-.*\(errors\).*--reinstate"):
+        promote(ledger, store, 2, 1)
+
+    ledger.promote(
+        MODEL, 2, expected=1, actor="ada", reason="was not it", store=store, reinstate=True
+    )
+    assert production(ledger) == 2
+    assert rollback(ledger, store, 2) == 1
+
+
+def test_rolled_back_version_returns_on_newer_evidence(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
+    promote_chain(ledger, store, 2)
+    rollback(ledger, store, 2)
+    lineage = ledger.version(MODEL, 2).lineage
+    newer = promotion_receipt(
+        lineage.candidate, reference=ledger.version(MODEL, 1).candidate, window="b" * 64
+    )
+    ledger.register(MODEL, lineage, [newer])
+
+    promote(ledger, store, 2, 1)
+
+    assert production(ledger) == 2
+
+
+def test_reinstate_is_no_way_around_the_gate(ledger: Ledger, store: ArtifactStore) -> None:
+    lineage = sample_lineage(store)
+    ledger.register(MODEL, lineage, [poc_receipt()])
+
+    with pytest.raises(GateBlocked, match="there is none"):
+        ledger.promote(
+            MODEL, 1, expected=None, actor="a", reason="r", store=store, reinstate=True
+        )
+
+
+def test_rollback_refuses_a_version_that_would_not_load(
+    ledger: Ledger, store: ArtifactStore, tmp_path: Path
+) -> None:
+    promote_chain(ledger, store, 2)
+    weights = ledger.version(MODEL, 1).lineage.members[0].weights
+    artifact_path(tmp_path / "artifacts", weights).unlink()
+
+    with pytest.raises(IntegrityError, match="version 1, weights of seed 0 fold 0.*missing"):
+        rollback(ledger, store, 2)
+
+    assert production(ledger) == 2
+
+
+def test_rollback_with_a_stale_view_is_a_conflict(ledger: Ledger, store: ArtifactStore) -> None:
+    """Two operators who both see version 3 fail must not go two versions back."""
+    promote_chain(ledger, store, 3)
+    rollback(ledger, store, 3)
+
+    with pytest.raises(PromotionConflict, match="bob rolled back to version 2"):
+        rollback(ledger, store, 3)
+
+
+def test_rollback_of_nothing_is_refused(ledger: Ledger, store: ArtifactStore) -> None:
+    register_sample(ledger, store, salt=1)
+
+    with pytest.raises(SluiceError, match="version 1 was expected in production, and no version"):
+        rollback(ledger, store, 1)
+
+
+@pytest.mark.parametrize("words", [{"actor": " "}, {"reason": ""}])
+def test_who_and_why_are_required(
+    ledger: Ledger, store: ArtifactStore, words: dict[str, str]
+) -> None:
+    promote_chain(ledger, store, 2)
+    said = {"actor": "ada", "reason": "why"} | words
+    (name,) = words
+
+    with pytest.raises(ContractError, match=f"needs {name}"):
+        ledger.promote(MODEL, 1, expected=2, store=store, **said)
+    with pytest.raises(ContractError, match=f"needs {name}"):
+        ledger.rollback(MODEL, expected=2, store=store, **said)
+
+
+def test_trail_of_many_moves_against_a_stack() -> None:
+    """Every promotion and rollback of a random walk, against a list kept by hand."""
+    import random
+
+    draw = random.Random(7)
+    entries: list[HistoryEntry] = []
+    stack: list[int] = []
+    for i in range(200):
+        if len(stack) > 1 and draw.random() < 0.45:
+            action, number = "rollback", stack[-2]
+            stack = stack[:-1]
+        else:
+            action, number = "promote", draw.randint(1, 5)
+            stack = [*stack, number]
+        values = {"id": i, "at": NOW, "model": MODEL, "action": action, "from_version": None}
+        values |= {"to_version": number, "actor": "a", "reason": "r", "receipt": None}
+        entries.append(HistoryEntry.model_validate(values | {"revision": i + 1}))
+
+        assert production_trail(entries) == tuple(stack)
+        assert stack[-1] == number

@@ -1,0 +1,215 @@
+"""What verify finds after somebody reached past the ledger."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import IntegrityError
+from sluice.registry.ledger import Ledger
+from tests.sluice.registry.ledger_samples import (
+    MODEL,
+    Clock,
+    artifact_path,
+    promote_chain,
+    register_sample,
+    sample_lineage,
+)
+
+
+class Intruder:
+    """SQL behind the ledger's back, triggers dropped first."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def run(self, statement: str, *values: object) -> None:
+        connection = sqlite3.connect(self.path)
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+        for (name,) in names.fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        assert connection.execute(statement, values).rowcount > 0
+        connection.commit()
+        connection.close()
+
+
+@pytest.fixture
+def intruder(tmp_path: Path) -> Intruder:
+    return Intruder(tmp_path / "registry.db")
+
+
+@pytest.fixture
+def ledger(intruder: Intruder, store: ArtifactStore) -> Iterator[Ledger]:
+    with Ledger.open(f"sqlite:///{intruder.path}", clock=Clock()) as opened:
+        promote_chain(opened, store, 2)
+        yield opened
+
+
+def found(ledger: Ledger, store: ArtifactStore) -> list[tuple[int | None, str]]:
+    return [(f.version, f.problem) for f in ledger.verify(None, store=store)]
+
+
+def test_sound_registry_has_no_findings(ledger: Ledger, store: ArtifactStore) -> None:
+    register_sample(ledger, store, salt=5)
+    ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
+
+    assert found(ledger, store) == []
+
+
+def test_missing_and_changed_artifacts(
+    ledger: Ledger, store: ArtifactStore, tmp_path: Path
+) -> None:
+    members = ledger.version(MODEL, 1).lineage.members
+    artifact_path(tmp_path / "artifacts", members[0].weights).unlink()
+    artifact_path(tmp_path / "artifacts", members[1].event_log).write_bytes(b"")
+
+    findings = ledger.verify(MODEL, store=store)
+
+    assert [(f.version, f.problem) for f in findings] == [(1, "artifact"), (1, "artifact")]
+    assert "weights of seed 0 fold 0" in findings[0].what
+    assert "missing" in findings[0].what
+    assert "event log of seed 1 fold 0" in findings[1].what
+    assert "other bytes" in findings[1].what
+
+
+def test_weights_that_are_no_safetensors(ledger: Ledger, store: ArtifactStore) -> None:
+    """REG-3: the right digest of the wrong kind of file."""
+    lineage = sample_lineage(store, salt=8)
+    pickled = store.put(b"\x80\x04K\x01.")
+    member = lineage.members[0].model_copy(update={"weights": pickled})
+    changed = lineage.model_copy(update={"members": (member, *lineage.members[1:])})
+    changed = changed.model_copy(update={"candidate": changed.candidate_of_parts()})
+    ledger.register(MODEL, changed, [])
+
+    (finding,) = ledger.verify(MODEL, store=store)
+
+    assert (finding.version, finding.problem) == (3, "artifact")
+    assert "no safetensors file" in finding.what
+
+
+def test_edited_receipt(ledger: Ledger, store: ArtifactStore, intruder: Intruder) -> None:
+    statement = "UPDATE sluice_receipts SET payload = replace(payload, '0.054', '0.154')"
+    intruder.run(statement + " WHERE gate = 'promotion'")
+
+    assert found(ledger, store) == [(1, "receipt"), (2, "receipt")]
+
+
+def test_rejection_edited_into_a_pass_is_not_promoted(
+    ledger: Ledger, store: ArtifactStore, intruder: Intruder
+) -> None:
+    register_sample(ledger, store, salt=3, reference=ledger.version(MODEL, 2).candidate)
+    intruder.run("UPDATE sluice_receipts SET payload = replace(payload, '0.054', '0.154')")
+
+    with pytest.raises(IntegrityError, match="filed under another digest"):
+        ledger.promote(MODEL, 3, expected=2, actor="a", reason="r", store=store)
+    assert ledger.version(MODEL, 3).state == "dev"
+
+
+def test_unreadable_receipt(ledger: Ledger, store: ArtifactStore, intruder: Intruder) -> None:
+    intruder.run("UPDATE sluice_receipts SET payload = '{}' WHERE gate = 'poc'")
+
+    assert found(ledger, store) == [(2, "receipt")]
+
+
+def test_weights_swapped_in_the_lineage(
+    ledger: Ledger, store: ArtifactStore, intruder: Intruder
+) -> None:
+    """The other weights are intact and load, yet no gate ever saw them as this version."""
+    theirs = ledger.version(MODEL, 1).lineage.members[0].weights
+    ours = ledger.version(MODEL, 2).lineage.members[0].weights
+    intruder.run(
+        "UPDATE sluice_versions SET lineage = replace(lineage, ?, ?) WHERE number = 2", ours, theirs
+    )
+
+    assert found(ledger, store) == [(2, "lineage")]
+
+
+def test_swapped_weights_are_no_rollback_target(
+    ledger: Ledger, store: ArtifactStore, intruder: Intruder
+) -> None:
+    ours = ledger.version(MODEL, 1).lineage.members[0].weights
+    theirs = ledger.version(MODEL, 2).lineage.members[0].weights
+    intruder.run(
+        "UPDATE sluice_versions SET lineage = replace(lineage, ?, ?) WHERE number = 1", ours, theirs
+    )
+
+    with pytest.raises(IntegrityError, match="lineage names parts of"):
+        ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
+
+
+def test_emptied_lineage(ledger: Ledger, store: ArtifactStore, intruder: Intruder) -> None:
+    intruder.run("UPDATE sluice_versions SET lineage = '{}' WHERE number = 1")
+
+    assert found(ledger, store) == [(1, "lineage")]
+    with pytest.raises(IntegrityError, match="cannot be read"):
+        ledger.versions(MODEL)
+
+
+def test_damaged_version_in_production_can_be_rolled_back(
+    ledger: Ledger, store: ArtifactStore, intruder: Intruder
+) -> None:
+    intruder.run("UPDATE sluice_versions SET lineage = '{}' WHERE number = 2")
+    expected = ledger.production_number(MODEL)
+    assert expected == 2
+
+    done = ledger.rollback(MODEL, expected=expected, actor="a", reason="r", store=store)
+
+    assert done.version == 1
+
+
+def test_incomplete_lineage(ledger: Ledger, store: ArtifactStore) -> None:
+    lineage = sample_lineage(store, salt=3).model_copy(update={"metrics": {}})
+    ledger.register(MODEL, lineage, [])
+
+    (finding,) = ledger.verify(MODEL, store=store)
+
+    assert finding.what == f"{MODEL} version 3 lacks metrics."
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE sluice_pointers SET version = 1",
+        "UPDATE sluice_pointers SET version = NULL",
+        "UPDATE sluice_pointers SET revision = revision + 1",
+    ],
+)
+def test_moved_pointer(
+    ledger: Ledger, store: ArtifactStore, intruder: Intruder, statement: str
+) -> None:
+    intruder.run(statement)
+
+    assert [problem for _, problem in found(ledger, store)] == ["pointer"]
+
+
+def test_rollback_refuses_a_moved_pointer(
+    ledger: Ledger, store: ArtifactStore, intruder: Intruder
+) -> None:
+    intruder.run("UPDATE sluice_pointers SET version = 1")
+
+    with pytest.raises(IntegrityError, match="pointer says version 1, the history 2"):
+        ledger.rollback(MODEL, expected=1, actor="a", reason="r", store=store)
+
+
+@pytest.mark.parametrize(
+    ("statement", "problems"),
+    [
+        ("DELETE FROM sluice_history WHERE revision = 1", ["history", "pointer"]),
+        ("DELETE FROM sluice_history WHERE revision = 2", ["pointer"]),
+        ("UPDATE sluice_history SET from_version = 9 WHERE revision = 2", ["history"]),
+        ("UPDATE sluice_history SET receipt = NULL WHERE revision = 2", ["history"]),
+        ("UPDATE sluice_history SET action = 'rollback' WHERE revision = 2", ["history"]),
+    ],
+)
+def test_edited_history(
+    ledger: Ledger,
+    store: ArtifactStore,
+    intruder: Intruder,
+    statement: str,
+    problems: list[str],
+) -> None:
+    intruder.run(statement)
+
+    assert [problem for _, problem in found(ledger, store)] == problems
