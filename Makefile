@@ -5,6 +5,7 @@ SHELL := /bin/sh
 ifdef PYTHON
 export PYTHON
 endif
+export DAGSTER_DISABLE_TELEMETRY := yes
 BIN := .venv/bin
 SOURCES := sluice assets checks pipelines requirements tests
 SCRIPTS := .ci/run requirements/setup.sh

@@ -6,12 +6,12 @@ from pathlib import Path
 import dagster as dg
 
 from assets.evaluation import Evaluation
+from assets.features import FeatureSet
 from assets.metadata import table
 from assets.poc_report import poc_subject
 from assets.promotion_verdict import Decision
 from assets.resources import State, utc_now
 from assets.tracking import mirror_version
-from assets.features import FeatureSet
 from sluice.digests import short
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import require
@@ -84,7 +84,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         version = registration.version
         new = "new" if registration.created else "known: the same data, config, code and weights"
         context.log.info(f"version {version.number} ({new}), {receipt.outcome}: {receipt.reason}")
-        mirrored = mirror_version(pipeline, state, version, trained_models, context.run_id)
+        mirrored = mirror_version(pipeline, state, version, trained_models)
         return dg.Output(
             registration,
             data_version=dg.DataVersion(version.candidate),

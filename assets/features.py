@@ -46,9 +46,7 @@ def features_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         frame = workload.compute_features(load_table(raw_data, state.store))
         validate_schema(frame, workload.feature_schema, stage="features")
         folds = workload.plan_folds(frame)
-        record = FeatureSet(
-            table=save_table(frame, state.store), raw=raw_data.digest, folds=folds
-        )
+        record = FeatureSet(table=save_table(frame, state.store), raw=raw_data.digest, folds=folds)
         context.log.info(f"{len(frame)} rows, {len(workload.feature_columns)} features")
         return dg.Output(
             record,

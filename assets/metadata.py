@@ -10,7 +10,7 @@ from sluice.data.schema import Schema
 
 
 def picture(png: bytes, alt: str) -> dg.MarkdownMetadataValue:
-    """Return a small PNG as Markdown; Dagster has no image value and its event log is a database."""
+    """Return a small PNG as Markdown; Dagster has no image value (its log is a database)."""
     return dg.MetadataValue.md(f"![{alt}](data:image/png;base64,{base64.b64encode(png).decode()})")
 
 
@@ -52,7 +52,10 @@ def preview(frame: pd.DataFrame, rows: int = 3) -> dg.MarkdownMetadataValue:
     ends = frame if len(frame) <= 2 * rows else pd.concat([frame.head(rows), frame.tail(rows)])
     name = str(frame.index.name or "row")
     return table(
-        [{name: label, **row} for label, row in zip(ends.index, ends.to_dict("records"), strict=True)]
+        [
+            {name: label} | {str(column): value for column, value in row.items()}
+            for label, row in zip(ends.index, ends.to_dict("records"), strict=True)
+        ]
     )
 
 

@@ -9,7 +9,7 @@ from assets.features import FeatureSet
 from assets.metadata import table
 from assets.resources import Progress, State, utc_now
 from sluice.data.table import load_table
-from sluice.failfast.gate import run_gate
+from sluice.failfast.gate import CHECKS, run_gate
 from sluice.failfast.result import CheckResult, GateReport
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import require
@@ -21,7 +21,7 @@ def poc_subject(pipeline: PipelineSettings, features: FeatureSet) -> dict[str, s
     return {
         "data": features.table.digest,
         "config": pipeline.config_digest,
-        "code": code_digest(pipeline.loaded_workload),
+        "code": code_digest(pipeline.loaded_workload, pipeline.model),
     }
 
 
@@ -50,7 +50,7 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         def heard(result: CheckResult) -> None:
             finished.append(result)
             context.log.info(f"{result.requirement} {result.name}: {result.outcome}")
-            progress(f"{result.name}: {result.outcome}", done=len(finished), total=5)
+            progress(f"{result.name}: {result.outcome}", done=len(finished), total=len(CHECKS))
 
         with state.ledger() as ledger, tempfile.TemporaryDirectory() as folder:
             require(

@@ -5,8 +5,9 @@ import dagster as dg
 from assets.evaluation import Evaluation, evaluated_losses
 from assets.metadata import picture, table
 from assets.resources import State, utc_now
-from sluice.evaluation.comparison import Verdict, compare
+from sluice.evaluation.comparison import compare
 from sluice.evaluation.plots import fold_gains_png
+from sluice.evaluation.verdict import Verdict
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import Receipt
 from sluice.settings import Record
@@ -41,10 +42,11 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             reference,
             pipeline.gate,
             horizon_rows=pipeline.loaded_workload.horizon_rows,
+            unit=pipeline.loaded_workload.loss_unit,
         )
         with state.ledger() as ledger:
             receipt = ledger.record_decision(
-                pipeline.name, verdict.receipt(evaluation.subject, utc_now())
+                pipeline.name, verdict.receipt(evaluation.subject, decided_at=utc_now())
             )
         if receipt.outcome != verdict.outcome:
             context.log.info(f"Decided before: {receipt.outcome}; that answer stands.")

@@ -1,17 +1,24 @@
 """Every seed and fold, fitted; what is already finished is not fitted again."""
 
+import sys
 import time
 
 import dagster as dg
+import pandas as pd
 
 from assets.features import FeatureSet
 from assets.metadata import picture, table
 from assets.poc_report import poc_subject
 from assets.resources import Progress, State, utc_now
-from sluice.data.table import load_table
+from sluice.artifacts import ArtifactStore
+from sluice.evaluation.plots import training_curves_png
+from sluice.failfast.event_log import read_events
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import require
 from sluice.training.members import TrainedModels
+from sluice.training.merged_log import merge_logs
+from sluice.training.parallel import train_members
+from sluice.training.unit import UnitEvent, UnitSpec
 
 
 def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
@@ -37,6 +44,107 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         subject = poc_subject(pipeline, features)
         with state.ledger() as ledger:
             require(ledger.find_receipt("poc", subject), gate="poc", subject=subject)
-        raise NotImplementedError
+        specs = [
+            UnitSpec(
+                workload=pipeline.workload,
+                workload_settings=pipeline.workload_settings,
+                model=pipeline.model,
+                training=pipeline.training,
+                seed=seed,
+                fold=fold,
+                table=features.table,
+                artifacts=state.home.artifacts,
+                runs=state.home.runs,
+                sys_path=tuple(folder for folder in sys.path if folder),
+            )
+            for seed in pipeline.seeds
+            for fold in features.folds
+        ]
+        started = time.perf_counter()
+        members, reused = train_members(
+            specs,
+            workers=pipeline.workers,
+            on_event=_Watch(context, progress, total=len(specs)),
+        )
+        seconds = time.perf_counter() - started
+        event_log = merge_logs(
+            members,
+            state.store,
+            workload=pipeline.loaded_workload,
+            architecture=pipeline.model.architecture,
+            config=pipeline.config,
+            started_at=utc_now(),
+            elapsed_seconds=sum(m.seconds for m in members),
+            clock=utc_now,
+        )
+        record = TrainedModels(
+            **subject,
+            seeds=pipeline.seeds,
+            members=tuple(members),
+            event_log=event_log,
+            seconds=seconds,
+            reused=reused,
+        )
+        curves = epochs(event_log, state.store)
+        return dg.Output(
+            record,
+            data_version=dg.DataVersion(record.candidate),
+            metadata={
+                "members": len(members),
+                "reused": reused,
+                "seconds": seconds,
+                "candidate": record.candidate,
+                "loss per epoch": picture(
+                    training_curves_png(curves, unit=pipeline.loaded_workload.loss_unit),
+                    "training and validation loss per epoch",
+                ),
+                "units": table(
+                    [
+                        {
+                            "seed": m.seed,
+                            "fold": m.fold_id,
+                            "best epoch": m.best_epoch,
+                            "epochs": m.epochs_run,
+                            "train loss": m.train_loss,
+                            "validation loss": m.val_loss,
+                            **{f"test {k}": v for k, v in m.test_metrics.items()},
+                            "s": m.seconds,
+                        }
+                        for m in members
+                    ]
+                ),
+                "event log": str(state.store.path(event_log)),
+            },
+        )
 
     return trained_models
+
+
+def epochs(event_log: str, store: ArtifactStore) -> pd.DataFrame:
+    """Return one line per finished epoch: seed, fold_id, epoch, train_loss, val_loss, ..."""
+    events = read_events(store.path(event_log)).events
+    return pd.DataFrame([e for e in events if e["event"] == "epoch_complete"])
+
+
+class _Watch:
+    """Counts finished epochs over all units, for the log and for whoever watches."""
+
+    def __init__(
+        self, context: dg.AssetExecutionContext, progress: Progress, *, total: int
+    ) -> None:
+        self._log = context.log
+        self._progress = progress
+        self._total = total
+        self._finished = 0
+
+    def __call__(self, event: UnitEvent) -> None:
+        unit = f"seed {event.seed} fold {event.fold_id}"
+        if event.kind in ("finished", "reused"):
+            self._finished += 1
+            self._log.info(f"{self._finished}/{self._total} {unit} {event.kind}")
+        if event.damaged_checkpoints:
+            self._log.warning(f"{unit}: a damaged checkpoint was passed over; an older one is used")
+        at = (
+            f"epoch {event.epochs_done}/{event.max_epochs}" if event.kind == "epoch" else event.kind
+        )
+        self._progress(f"{unit} {at}", done=self._finished, total=self._total)

@@ -9,7 +9,7 @@ import pandas as pd
 from assets.features import FeatureSet
 from assets.metadata import table
 from assets.resources import State, utc_now
-from checks.expectations import SuiteReport, describe, evaluate
+from checks.expectations import SuiteReport, evaluate
 from checks.outcomes import blocking, result
 from sluice.data.expectations import Expectation
 from sluice.data.schema import Schema
@@ -53,16 +53,17 @@ def raw_data_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
 def features_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
     """Build the checks of the feature frame (POC-8, DATA-1)."""
     asset = [pipeline.name, "features"]
+    raw = [pipeline.name, "raw_data"]
 
     @dg.multi_asset_check(
         name=f"{pipeline.name}__features_checks",
         specs=[
             blocking(SCHEMA, asset, "The feature frame has the declared columns and dtypes."),
             blocking(EXPECTATIONS, asset, "The feature values are what good features can be."),
-            blocking(LOOK_AHEAD, asset, "No feature changes when later rows change."),
+            blocking(LOOK_AHEAD, asset, "No feature changes when later rows change.", reads=[raw]),
         ],
         ins={
-            "raw_data": dg.AssetIn(key=[pipeline.name, "raw_data"]),
+            "raw_data": dg.AssetIn(key=raw),
             "features": dg.AssetIn(key=asset),
         },
     )
@@ -132,14 +133,11 @@ def _expectations(
 
 def _rows(report: SuiteReport) -> list[dict[str, Any]]:
     return [
-        {"expectation": describe(r.expectation), "outcome": r.outcome, "seen": r.seen}
-        for r in report.results
+        {"expectation": r.sentence, "outcome": r.outcome, "seen": r.seen} for r in report.results
     ]
 
 
-def _keep_receipt(
-    state: State, gate: str, digest: str, results: list[dg.AssetCheckResult]
-) -> None:
+def _keep_receipt(state: State, gate: str, digest: str, results: list[dg.AssetCheckResult]) -> None:
     passed = all(r.passed for r in results)
     failed = [r for r in results if not r.passed]
     with state.ledger() as ledger:

@@ -51,7 +51,7 @@ class ExpectationResult(Record):
     bad_rate: float = Field(description="num_bad / num_rows, in 0..1.")
     observed: float | None = Field(description="The number a table-wide expectation measured.")
     examples: tuple[BadRow, ...] = Field(description="The first bad rows.")
-    reason: str = Field(description="One sentence for people: what was seen.")
+    seen: str = Field(description="One sentence for people: what was found, where.")
 
 
 class SuiteReport(Record):
@@ -62,22 +62,33 @@ class SuiteReport(Record):
     results: tuple[ExpectationResult, ...] = Field(description="Declared first, then implied.")
 
     @property
-    def passed(self) -> bool:
-        """True only when every expectation was measured and held, and there was at least one."""
-        return bool(self.results) and all(r.outcome == "pass" for r in self.results)
-
-    @property
     def outcome(self) -> Outcome:
         """'fail' when anything was measured and bad, else 'unmeasurable' when anything was not."""
         found = {result.outcome for result in self.results}
-        if "fail" in found:
-            return "fail"
-        return "pass" if found == {"pass"} else "unmeasurable"
+        return "fail" if "fail" in found else "unmeasurable" if "unmeasurable" in found else "pass"
+
+    @property
+    def passed(self) -> bool:
+        """True only when every expectation was measured and held."""
+        return self.outcome == "pass"
 
     @property
     def problems(self) -> tuple[ExpectationResult, ...]:
         """The results that did not pass."""
         return tuple(result for result in self.results if result.outcome != "pass")
+
+    @property
+    def summary(self) -> str:
+        """What was found, for people: how many held, and each problem with its first rows."""
+        if not self.results:
+            return "No expectation is declared, so nothing was asked of the values."
+        held = f"{len(self.results) - len(self.problems)} of {len(self.results)} expectations hold"
+        lines = [f"{held} on {self.num_rows:,} rows."]
+        for words, outcome in (("Bad", "fail"), ("Could not be measured", "unmeasurable")):
+            lines += [
+                f"{words}: {r.sentence} {r.seen}" for r in self.problems if r.outcome == outcome
+            ]
+        return " ".join(lines)
 
 
 def evaluate(
@@ -264,7 +275,7 @@ def _read(
 ) -> ExpectationResult:
     message = _exception(raw["exception_info"])
     if message:
-        return _unmeasurable(expectation, f"It could not be measured: {message}")
+        return _unmeasurable(expectation, f"The engine raised: {message}")
     if isinstance(expectation, RowCount | StdBetween):
         return _read_number(expectation, raw, num_rows=len(frame))
     return _read_rows(frame, expectation, raw)
@@ -292,7 +303,7 @@ def _read_number(
         "pass" if raw["success"] else "fail",
         num_rows=num_rows,
         observed=observed,
-        reason=f"Measured {observed:,.6g}.",
+        seen=f"Measured {observed:,.6g}.",
     )
 
 
@@ -312,15 +323,15 @@ def _read_rows(
         BadRow(position=int(at), label=_label(frame, int(at)), value=_value(value))
         for at, value in zip(positions, values, strict=True)
     )
-    seen = ", ".join(f"{row.value} at {row.label}" for row in examples[:3])
-    reason = f"{num_bad:,} of {num_rows:,} rows break it" + (f": {seen}." if seen else ".")
+    where = ", ".join(f"{row.value} at {row.label}" for row in examples[:3])
+    text = f"{num_bad:,} of {num_rows:,} rows break it" + (f": {where}." if where else ".")
     return _result(
         expectation,
         "pass" if raw["success"] else "fail",
         num_rows=num_rows,
         num_bad=num_bad,
         examples=examples,
-        reason=reason,
+        seen=text,
     )
 
 
@@ -339,8 +350,8 @@ def _value(value: Any) -> str:
     )
 
 
-def _unmeasurable(expectation: Expectation, reason: str) -> ExpectationResult:
-    return _result(expectation, "unmeasurable", num_rows=0, reason=reason)
+def _unmeasurable(expectation: Expectation, seen: str) -> ExpectationResult:
+    return _result(expectation, "unmeasurable", num_rows=0, seen=seen)
 
 
 def _result(
@@ -348,7 +359,7 @@ def _result(
     outcome: Outcome,
     *,
     num_rows: int,
-    reason: str,
+    seen: str,
     num_bad: int = 0,
     observed: float | None = None,
     examples: tuple[BadRow, ...] = (),
@@ -363,5 +374,5 @@ def _result(
         bad_rate=num_bad / num_rows if num_rows else 0.0,
         observed=observed,
         examples=examples,
-        reason=reason,
+        seen=seen,
     )

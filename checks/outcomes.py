@@ -3,16 +3,22 @@
 A warning never blocks in Dagster, whatever ``blocking`` says.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
 
-def blocking(name: str, asset: list[str], description: str) -> dg.AssetCheckSpec:
-    """Declare a check that stops the run when it fails."""
+def blocking(
+    name: str, asset: list[str], description: str, *, reads: Sequence[list[str]] = ()
+) -> dg.AssetCheckSpec:
+    """Declare a check that stops the run when it fails; ``reads`` are further assets it needs."""
     return dg.AssetCheckSpec(
-        name=name, asset=dg.AssetKey(asset), blocking=True, description=description
+        name=name,
+        asset=dg.AssetKey(asset),
+        blocking=True,
+        description=description,
+        additional_deps=[dg.AssetKey(key) for key in reads],
     )
 
 

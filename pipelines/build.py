@@ -23,7 +23,7 @@ from sluice.pipeline import PipelineSettings
 
 
 def build_definitions(pipeline: PipelineSettings) -> dg.Definitions:
-    """Return assets, checks, jobs, schedule and sensor of one pipeline; resources come from outside.
+    """Return everything one pipeline consists of; resources come from outside.
 
     Raises:
         SettingsError: The workload does not import or its settings are wrong.

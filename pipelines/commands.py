@@ -66,9 +66,7 @@ def register(app: typer.Typer) -> None:
         }
         print(f"Sluice on http://127.0.0.1:{port} (Ctrl-C ends it)", file=sys.stderr, flush=True)
         command = ["-m", "dagster", "dev", "-m", "pipelines.definitions"]
-        os.execv(
-            sys.executable, [sys.executable, *command, "-h", "127.0.0.1", "-p", str(port)]
-        )
+        os.execv(sys.executable, [sys.executable, *command, "-h", "127.0.0.1", "-p", str(port)])
 
 
 def _prepared(home: Home) -> Home:
@@ -94,6 +92,6 @@ def _run(settings: PipelineSettings, home: Home, *, as_json: bool, started: floa
     if as_json:
         print(report.model_dump_json(indent=1))
     else:
-        summary(report, settings, home, Console())
+        summary(report, home, Console())
     if not report.in_production:
         raise typer.Exit(GATE_SAID_NO)

@@ -72,7 +72,7 @@ def run_pipeline(
         with State.at(home).ledger() as ledger:
             before = ledger.production_number(pipeline.name)
         metadata = _metadata(event)
-        version = int(metadata[VERSION].value)  # type: ignore[arg-type]
+        version = int(str(metadata[VERSION].value))
         if isinstance(request, dg.RunRequest) and before != version:
             _execute(
                 definitions,
@@ -163,10 +163,11 @@ def _candidate_event(
 ) -> dg.EventLogEntry:
     key = dg.AssetKey([pipeline.name, "candidate"])
     event = instance.get_latest_materialization_event(key)
-    assert event is not None and event.run_id == run_id, "the training job ends with a candidate"
+    assert event is not None
+    assert event.run_id == run_id, "the training job ends with a candidate"
     return event
 
 
-def _metadata(event: dg.EventLogEntry) -> Mapping[str, dg.MetadataValue]:  # type: ignore[type-arg]
+def _metadata(event: dg.EventLogEntry) -> Mapping[str, dg.MetadataValue]:
     assert event.asset_materialization is not None
     return event.asset_materialization.metadata

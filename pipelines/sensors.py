@@ -31,20 +31,16 @@ def promotion_sensor(
     return sensor
 
 
-def request_promotion(
-    pipeline_name: str, event: dg.EventLogEntry
-) -> dg.RunRequest | dg.SkipReason:
+def request_promotion(pipeline_name: str, event: dg.EventLogEntry) -> dg.RunRequest | dg.SkipReason:
     """Return what one materialization of a candidate asks for."""
     materialization = event.asset_materialization
     metadata = materialization.metadata if materialization else {}
     verdict = metadata[VERDICT].value if VERDICT in metadata else "no verdict"
     if verdict != "PROMOTE":
         return dg.SkipReason(f"The verdict on the newest candidate is {verdict}.")
-    candidate, version = str(metadata[CANDIDATE].value), int(metadata[VERSION].value)
+    candidate, version = str(metadata[CANDIDATE].value), int(str(metadata[VERSION].value))
     return dg.RunRequest(
         run_key=candidate,
-        run_config={
-            "ops": {f"{pipeline_name}__{PRODUCTION}": {"config": {"version": version}}}
-        },
+        run_config={"ops": {f"{pipeline_name}__{PRODUCTION}": {"config": {"version": version}}}},
         tags={"sluice/candidate": candidate[:12], "sluice/version": str(version)},
     )

@@ -7,10 +7,9 @@ from assets.resources import State
 from pipelines.run import RunReport
 from sluice.digests import short
 from sluice.home import Home
-from sluice.pipeline import PipelineSettings
 
 
-def summary(report: RunReport, pipeline: PipelineSettings, home: Home, console: Console) -> None:
+def summary(report: RunReport, home: Home, console: Console) -> None:
     """Print the end of a run on ``console``."""
     console.print()
     console.print(_headline(report), highlight=False)

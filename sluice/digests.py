@@ -62,5 +62,6 @@ def _column_bytes(series: "pd.Series[Any]") -> bytes:
     if values.dtype.kind in "fiub":
         return np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<")).tobytes()
     if values.dtype.kind in "mM":
-        return values.astype("datetime64[ns]" if values.dtype.kind == "M" else "timedelta64[ns]").astype("<i8").tobytes()
+        unit = "datetime64[ns]" if values.dtype.kind == "M" else "timedelta64[ns]"
+        return values.astype(unit).astype("<i8").tobytes()
     return json.dumps([None if pd.isna(v) else str(v) for v in values]).encode()

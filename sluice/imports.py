@@ -29,8 +29,7 @@ def import_named(path: str, *, what: str) -> Any:
     except Exception as error:  # whatever the user's module raises while it loads
         raise SettingsError(
             f"The {what} '{path}' does not import: {type(error).__name__}: {error}.",
-            fix=f"Make 'import {module_name}' work from the folder you start in, "
-            "then start again.",
+            fix=f"Make 'import {module_name}' work from the folder you start in, then start again.",
         ) from error
     try:
         return getattr(module, name)

@@ -12,11 +12,11 @@ from sluice.digests import digest_json
 from sluice.errors import SettingsError
 from sluice.evaluation.settings import GateSettings
 from sluice.failfast.settings import PocSettings
-from sluice.imports import import_named
 from sluice.models.settings import ModelSettings
 from sluice.settings import Settings, nearest
 from sluice.tracking.wandb_mirror import TrackingSettings
 from sluice.training.settings import TrainSettings
+from sluice.workloads.load import load_workload
 from sluice.workloads.workload import Workload
 
 COMPONENT = "pipelines.component.ModelPipeline"
@@ -92,29 +92,6 @@ class PipelineSettings(Settings):
         return digest_json(self.config)
 
 
-def load_workload(path: str, settings: dict[str, Any], *, where: str) -> Workload:
-    """Build the workload that ``module:Class`` names.
-
-    Raises:
-        SettingsError: It does not import, is no workload, or a setting of it is wrong.
-    """
-    cls = import_named(path, what="workload")
-    if not (isinstance(cls, type) and issubclass(cls, Workload)):
-        raise SettingsError(
-            f"The workload '{path}' must be a class that inherits from "
-            f"sluice.workloads.workload:Workload, got {cls!r}.",
-            fix="Name the class itself and let it inherit from Workload.",
-        )
-    parsed = cls.settings_type.parse(settings, where=where)
-    try:
-        return cls(parsed)
-    except TypeError as error:
-        raise SettingsError(
-            f"The workload '{path}' cannot be built: {error}.",
-            fix="Write every abstract method the message names; __init__ takes the settings only.",
-        ) from error
-
-
 def read_pipeline(path: Path) -> PipelineSettings:
     """Read a ``defs.yaml``.
 
@@ -175,7 +152,6 @@ def find_pipeline(name: str, folder: Path) -> PipelineSettings:
 def known_pipelines(folder: Path) -> list[str]:
     """Return the names of the pipelines in ``folder``, sorted."""
     return sorted(path.parent.name for path in folder.glob("*/defs.yaml"))
-
 
 
 def defs_folder() -> Path:

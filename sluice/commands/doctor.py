@@ -100,7 +100,9 @@ def _installed(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
-        raise SluiceError(f"{package} is not installed.", fix="Run 'make run' or 'pip install -e .'.") from None
+        raise SluiceError(
+            f"{package} is not installed.", fix="Run 'make run' or 'pip install -e .'."
+        ) from None
 
 
 def _writable(home: Home) -> str:
@@ -138,9 +140,7 @@ def _devices() -> str:
     import torch
 
     if torch.cuda.is_available():
-        return ", ".join(
-            torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())
-        )
+        return ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
     return f"CPU only, {os.cpu_count()} cores"
 
 

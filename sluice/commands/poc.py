@@ -14,8 +14,9 @@ from sluice.failfast.gate import run_gate
 from sluice.failfast.result import CheckResult, GateReport
 from sluice.failfast.settings import PocSettings
 from sluice.models.settings import ModelSettings
-from sluice.pipeline import defs_folder, find_pipeline, load_workload
+from sluice.pipeline import defs_folder, find_pipeline
 from sluice.training.settings import TrainSettings
+from sluice.workloads.load import load_workload
 from sluice.workloads.workload import Workload
 
 MARKS = {

@@ -87,11 +87,14 @@ def show(
     with _open() as ledger:
         found = _chosen(ledger, model, version)
         receipts = [linked.receipt for linked in ledger.receipts(model, found.number)]
+        judged = [receipt for receipt in receipts if receipt.gate == "promotion"]
+        digest = judged[-1].subject.get("reference", "") if judged else ""
+        reference = ledger.version_of(model, digest)
     if as_json:
         filed = [r.model_dump(mode="json") | {"digest": r.digest} for r in receipts]
         _print_json(found.model_dump(mode="json") | {"receipts": filed})
     else:
-        _print(display.version_page(found, receipts))
+        _print(display.version_page(found, receipts, reference=reference))
 
 
 def history(model: Model, as_json: AsJson = False) -> None:

@@ -27,7 +27,9 @@ class Arm:
     @classmethod
     def of(cls, table: LossTable) -> "Arm":
         """Take the losses of a table."""
-        clean_SN = np.where(np.isfinite(table.loss_SN), table.loss_SN, np.nan)
+        # One memory order, or sums of the same numbers differ in the last bit after a reordering.
+        loss_SN = np.ascontiguousarray(table.loss_SN)
+        clean_SN = np.where(np.isfinite(loss_SN), loss_SN, np.nan)
         return cls(loss_SN=clean_SN, is_deterministic=table.is_deterministic)
 
     def rows(self, rows_N: NDArray[np.bool_]) -> "Arm":

@@ -16,6 +16,7 @@ from sluice.data.folds import Fold
 from sluice.digests import digest_frame, digest_json
 from sluice.errors import ContractError
 from sluice.evaluation.losses import LossTable
+from sluice.evaluation.production import latest_unseen, row_labels
 from sluice.training.members import Member
 from sluice.workloads.workload import Examples, Workload
 
@@ -79,7 +80,13 @@ def score_members(
             fix="Train the missing members on these folds.",
         )
     return _score_seeds(
-        workload, frame, folds, seeds, lambda seed, fold: by_place[seed, fold.fold_id], load, subject
+        workload,
+        frame,
+        folds,
+        seeds,
+        lambda seed, fold: by_place[seed, fold.fold_id],
+        load,
+        subject,
     )
 
 
@@ -103,31 +110,10 @@ def score_production(
         ContractError: A seed has no such member for a fold, so its rows cannot be compared.
     """
     seeds = sorted({member.seed for member in members})
-    positions = {
-        id(member): _position_through(frame.index, member.trained_through) for member in members
-    }
 
     def pick(seed: int, fold: Fold) -> Member:
-        latest_known = fold.test.start - workload.horizon_rows - 1
-        unseen = [
-            member
-            for member in members
-            if member.seed == seed and positions[id(member)] <= latest_known
-        ]
-        if not unseen:
-            first = min(
-                (m.trained_through for m in members if m.seed == seed),
-                key=lambda label: _position_through(frame.index, label),
-            )
-            raise ContractError(
-                f"Production's seed {seed} must have a member that had not seen the test rows of "
-                f"fold {fold.fold_id}, which begin at {_labels(frame)[fold.test.start]}; its "
-                f"earliest member was trained through {first}.",
-                cause="The folds now begin earlier than when production was trained.",
-                fix="Start the first test window later, or train production's settings again on "
-                "these folds.",
-            )
-        return max(unseen, key=lambda member: positions[id(member)])
+        own = [member for member in members if member.seed == seed]
+        return latest_unseen(own, frame.index, fold, horizon_rows=workload.horizon_rows)
 
     return _score_seeds(workload, frame, folds, seeds, pick, load, subject)
 
@@ -200,7 +186,7 @@ def _collect(
     parts_S: Sequence[Sequence[_Part]],
     subject: str,
 ) -> Scores:
-    labels = _labels(frame)
+    labels = row_labels(frame.index)
     first = parts_S[0]
     losses = LossTable(
         subject=subject,
@@ -252,21 +238,3 @@ def _require_shape(workload: Workload, output: Tensor, examples: Examples, who: 
             f"{tuple(output.shape)} from {who}.",
             fix="Return one prediction per test example, in row order.",
         )
-
-
-def _labels(frame: pd.DataFrame) -> NDArray[np.str_]:
-    if isinstance(frame.index, pd.DatetimeIndex):
-        return np.array([time.isoformat() for time in frame.index], np.str_)
-    return np.array(frame.index.astype("str"), np.str_)
-
-
-def _position_through(index: pd.Index, label: str) -> int:
-    """Position of the last row at or before ``label``; -1 when all rows are later.
-
-    Production's frame may have held other rows than this one, so the label need not occur.
-    """
-    try:
-        value = index.to_series().iloc[:0].index.union(pd.Index([label]))  # placeholder
-    except ValueError:
-        raise
-    return int(index.searchsorted(value, side="right")) - 1

@@ -53,7 +53,7 @@ def advise(evidence: Evidence, *, distance: float, reach: float) -> str:
         return "How much more evidence would settle it cannot be told from these losses."
     if options:
         factor, name, count = min(options)
-        wanted = math.ceil(count * max(factor, 1.0)) + (factor <= 1)
+        wanted = max(math.ceil(round(count * factor, 6)), count + 1)
         return f"It lacks {name}: about {_round_up(wanted)} would settle it, now {count}."
     factor = total / target
     needs = [

@@ -13,28 +13,13 @@ from datetime import datetime
 from io import BufferedWriter
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from sluice.errors import ContractError
+from sluice.failfast.event_fields import declared_fields, field_problems
 from sluice.failfast.responses import respond
 from sluice.files import storage_error
-from sluice.settings import Record, nearest
-
-FieldKind = Literal["whole number", "number", "text", "names", "mapping"]
-
-EVENT_FIELDS: Mapping[str, Mapping[str, FieldKind]] = {
-    "experiment_start": {"architecture": "text", "features": "names", "config": "mapping"},
-    "fold_start": {
-        "fold_id": "whole number",
-        "train_size": "whole number",
-        "val_size": "whole number",
-        "test_size": "whole number",
-    },
-    "epoch_complete": {"epoch": "whole number", "train_loss": "number", "val_loss": "number"},
-    "fold_complete": {"fold_id": "whole number"},
-    "experiment_complete": {"total_folds": "whole number", "elapsed_seconds": "number"},
-}
-"""Fields of every event type (LOG-1); a workload adds its metrics to the last two."""
+from sluice.settings import Record
 
 _STAMP = ("event", "timestamp")
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -118,7 +103,9 @@ class EventLog:
                 f"{self.path}: an event log must be open to be written, got '{event}' after close.",
                 fix="Write inside 'with EventLog(...) as log:'.",
             )
-        problems = _problems(event, fields, _declared(event, test_metrics=(), headline=""))
+        problems = field_problems(
+            event, fields, declared_fields(event, test_metrics=(), headline="")
+        )
         problems += [f"field '{name}' is reserved" for name in _STAMP if name in fields]
         if problems:
             raise ContractError(
@@ -173,9 +160,9 @@ def inspect_log(path: Path, *, test_metrics: tuple[str, ...], headline: str) -> 
             problems.append(f"line {line_number}: field 'event' is missing or not text")
             continue
         counts[event] += 1
-        declared = _declared(event, test_metrics=test_metrics, headline=headline)
+        declared = declared_fields(event, test_metrics=test_metrics, headline=headline)
         where = f"line {line_number}, {event}"
-        problems += [f"{where}: {problem}" for problem in _problems(event, record, declared)]
+        problems += [f"{where}: {problem}" for problem in field_problems(event, record, declared)]
         non_finite += [
             f"{where}: {name} is {record[name]}"
             for name in declared or ()
@@ -214,47 +201,6 @@ def validate_log(path: Path, *, test_metrics: tuple[str, ...], headline: str) ->
         more = f" (and {len(report.problems) - 5} more)" if len(report.problems) > 5 else ""
         raise ContractError(f"{path}: {shown}{more}.", cause=response.cause, fix=response.fix)
     return report
-
-
-def _declared(
-    event: str, *, test_metrics: tuple[str, ...], headline: str
-) -> dict[str, FieldKind] | None:
-    fields = EVENT_FIELDS.get(event)
-    if fields is None:
-        return None
-    added: tuple[str, ...] = ()
-    if event == "fold_complete":
-        added = test_metrics
-    elif event == "experiment_complete" and headline:
-        added = (headline,)
-    return {**fields, **dict.fromkeys(added, "number")}
-
-
-def _problems(
-    event: str, fields: Mapping[str, Any], declared: Mapping[str, FieldKind] | None
-) -> list[str]:
-    if declared is None:
-        hint = nearest(event, list(EVENT_FIELDS))
-        return [f"not an event type.{hint} Known: {', '.join(EVENT_FIELDS)}"]
-    missing = [f"field '{name}' is missing" for name in declared if name not in fields]
-    wrong = [
-        f"field '{name}' must be a {kind}, got {fields[name]!r}"
-        for name, kind in declared.items()
-        if name in fields and not _is_kind(fields[name], kind)
-    ]
-    return missing + wrong
-
-
-def _is_kind(value: Any, kind: FieldKind) -> bool:
-    if kind == "text":
-        return isinstance(value, str)
-    if kind == "names":
-        return isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
-    if kind == "mapping":
-        return isinstance(value, Mapping)
-    if kind == "whole number":
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _encode(value: Any) -> Any:

@@ -68,7 +68,7 @@ def find_look_ahead(
 def _compare(
     whole: pd.DataFrame,
     other: pd.DataFrame,
-    known: "pd.Index[object]",
+    known: pd.Index,
     columns: tuple[str, ...],
     scale: "pd.Series[float]",
     tolerance: float,

@@ -40,7 +40,7 @@ class Response:
 _RESPONSES: dict[FailureKind, Response] = {
     "code raised": Response(
         "The workload's or the model's own code raised an exception.",
-        "Correct the named line; the batch that was given is described beside it.",
+        "Correct the named line, then run the gate again.",
     ),
     "checkpoint mismatch": Response(
         "The model is built differently from the one that was saved: another width, depth or "
@@ -87,13 +87,14 @@ _RESPONSES: dict[FailureKind, Response] = {
         "Return a floating-point tensor computed with torch from the model's output.",
     ),
     "mini training diverged": Response(
-        "Training made the model worse than predicting a constant: learning_rate is too high, "
-        "or the loss has the wrong sign.",
+        "Training threw the weights far away: learning_rate is too high, clip_norm too large, or "
+        "loss() has the wrong sign.",
         "Lower learning_rate by a factor of 10 until the loss falls; check the loss's sign.",
     ),
     "mini training without progress": Response(
         "The loss does not fall by more than seeds explain: learning_rate is too low or too "
-        "high, parameters are frozen, or the features say nothing about the target.",
+        "high, layers are frozen, loss() and losses() disagree, or the features say nothing "
+        "about the target.",
         "Try learning_rate between 1e-4 and 1e-2, check that every layer requires gradients, "
         "and compare features with targets.",
     ),
@@ -134,8 +135,9 @@ _RESPONSES: dict[FailureKind, Response] = {
         "Give more rows, shorten seq_len, or lower the check's own need in the poc settings.",
     ),
     "wrong loss shape": Response(
-        "The loss returns one value per example instead of one value.",
-        "Return a scalar from loss(), for example losses(...).mean().",
+        "The reduction over the batch is missing in loss(), or too much is reduced in losses().",
+        "Return one value per example (B,) from losses(), and from loss() one value, for example "
+        "losses(...).mean().",
     ),
     "zero gradients": Response(
         "A parameter has no influence on this batch: dead units, saturated gates, or an "

@@ -62,6 +62,11 @@ class PocSettings(Settings):
         lt=1,
         description="The loss must fall by more than this share of its first value.",
     )
+    max_rise_ratio: float = Field(
+        4.0,
+        ge=1,
+        description="After no epoch may the loss be more than this many times its first value.",
+    )
     fall_confidence: float = Field(
         0.95, gt=0.5, lt=1, description="One-sided confidence of that statement over seeds."
     )

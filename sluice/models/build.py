@@ -37,7 +37,8 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
             (num_features, num_outputs, settings).
 
     Raises:
-        SettingsError: The architecture is unknown, does not import, cannot be built, or is not an ``nn.Module``.
+        SettingsError: The architecture is unknown, does not import, cannot be built, or is no
+            ``nn.Module``.
     """
     name = settings.architecture
     builder = ARCHITECTURES.get(name)
@@ -60,7 +61,7 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
         ) from error
     if not isinstance(network, nn.Module):
         raise SettingsError(
-            f"The architecture '{name}' must make a torch.nn.Module, it made a "
+            f"The architecture '{name}' must make a torch.nn.Module, it made one of type "
             f"{type(network).__name__}.",
             fix="Let the class inherit from torch.nn.Module.",
         )

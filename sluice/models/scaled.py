@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.models.settings import ModelSettings
-from sluice.training.seeds import derive_seed
+from sluice.training.seeds import Stream, derive_seed
 from sluice.workloads.workload import Examples, Workload
 
 
@@ -116,8 +116,7 @@ def prepare_model(
         SettingsError: The architecture is unknown, or does not import.
     """
     num_outputs = workload.output_shape(train.y)[-1]
-    with torch.random.fork_rng():
-        torch.manual_seed(derive_seed(seed, "init"))
+    with Stream(derive_seed(seed, "init")).active():
         network = workload.build_model(train.x.shape[-1], num_outputs, settings)
     return Scaled.fit(
         network,

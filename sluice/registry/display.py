@@ -34,28 +34,36 @@ STYLES: Mapping[str, str] = {
 
 def version_list(versions: Sequence[Version]) -> Table:
     """One line per version."""
-    table = _table("Model", "Version", "State", "Candidate", "Registered [UTC]", "Metrics")
+    table = _table("Model", "Version", "State", "Candidate", "Registered UTC", "First metrics")
     for version in versions:
         table.add_row(
             Text(version.model),
             Text(str(version.number)),
             word(version.state),
             Text(short(version.candidate), no_wrap=True),
-            Text(moment(version.registered_at), no_wrap=True),
+            Text(f"{version.registered_at:%Y-%m-%d %H:%M}", no_wrap=True),
             Text(_metrics_line(version.lineage.metrics)),
         )
     return table
 
 
-def version_page(version: Version, receipts: Sequence[Receipt]) -> Group:
-    """Everything about one version: state, the gate's numbers, lineage, metrics, receipts."""
+def version_page(
+    version: Version, receipts: Sequence[Receipt], *, reference: Version | None
+) -> Group:
+    """Everything about one version: state, the gate's numbers, lineage, metrics, receipts.
+
+    Args:
+        version: What to show.
+        receipts: Tied to it, oldest first.
+        reference: The version it was compared with last, when that is registered.
+    """
     title = Text.assemble(
         (version.model, "bold"), f"  version {version.number}  ", word(version.state)
     )
     parts: list[RenderableType] = [title]
     judged = [r for r in receipts if r.gate == "promotion"]
     if judged:
-        parts += _section("Gate", _gate(judged[-1]))
+        parts += _section("Gate", _gate(judged[-1], reference))
     parts += _section("Metrics on the test rows", _pairs(version.lineage.metrics))
     parts += _section("Lineage", _lineage(version.lineage, version.registered_at))
     parts += _section("Weights", _members(version.lineage))
@@ -113,17 +121,25 @@ def _section(name: str, body: RenderableType) -> list[RenderableType]:
     return [Text(""), Text(name, style="bold"), Padding(body, (0, 0, 0, 2))]
 
 
-def _gate(receipt: Receipt) -> Group:
+def _gate(receipt: Receipt, reference: Version | None) -> Group:
     """The verdict, every number of the evidence, and a table for each list of rows in it."""
-    reference = receipt.subject.get("reference", "")
-    against = BASELINE if reference == BASELINE else f"candidate {short(reference)}"
+    digest = receipt.subject.get("reference", "")
+    against = BASELINE if digest == BASELINE else f"candidate {short(digest)}"
+    if reference is not None:
+        against = f"version {reference.number} ({short(digest)})"
+    told = {*receipt.subject, "outcome", "reason"}
+    evidence = {name: value for name, value in receipt.evidence.items() if name not in told}
+    values = _scalars(evidence)
+    words = {name: v for name, v in values.items() if isinstance(v, str) and len(v) > 40}
     parts: list[RenderableType] = [
-        Text.assemble(word(receipt.outcome), f" against {against}: {receipt.reason}"),
-        _pairs(_scalars(receipt.evidence)),
+        Text.assemble(word(receipt.outcome), f" against {against}. {receipt.reason}"),
+        *(Text(f"{_plain(name)}: {text}") for name, text in words.items()),
+        Text(""),
+        _pairs({name: value for name, value in values.items() if name not in words}),
     ]
-    for name, value in receipt.evidence.items():
+    for name, value in evidence.items():
         if _is_rows(value):
-            parts += [Text(_plain(name), style="italic"), _rows(value)]
+            parts += [Text(""), Text(_plain(name), style="italic"), _rows(value)]
     return Group(*parts)
 
 
@@ -231,9 +247,7 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _metrics_line(metrics: Mapping[str, float]) -> str:
-    shown = list(metrics.items())[:3]
-    more = f", {len(metrics) - 3} more" if len(metrics) > 3 else ""
-    return ", ".join(f"{_plain(name)} {number(v)}" for name, v in shown) + more
+    return ", ".join(f"{_plain(name)} {number(v)}" for name, v in list(metrics.items())[:2])
 
 
 def _plain(name: str) -> str:

@@ -4,15 +4,14 @@ Versions are immutable and numbered from 1 per model. Receipts and decisions are
 promotion reads again. Nothing here can be forced.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Self
 
 from sluice.artifacts import ArtifactStore
-from sluice.errors import ContractError, UnknownVersion
 from sluice.receipts import Receipt
-from sluice.registry import promotion, queries, verification
+from sluice.registry import admission, evidence, promotion, queries, verification
 from sluice.registry.database import Database
 from sluice.registry.lineage import Lineage
 from sluice.registry.records import (
@@ -23,13 +22,9 @@ from sluice.registry.records import (
     Registration,
     Version,
 )
-from sluice.settings import nearest
 
 Clock = Callable[[], datetime]
 """Returns the present moment, with its time zone."""
-
-QUESTION = ("candidate", "reference", "window")
-"""Roles in the subject of a promotion receipt that make up the question it answers."""
 
 
 class Ledger:
@@ -91,10 +86,7 @@ class Ledger:
                 its parts, or a promotion receipt does not say what it compared, or answers a
                 decided question differently.
         """
-        _require_consistent(model, lineage)
-        for receipt in receipts:
-            if receipt.gate == "promotion":
-                _question(receipt)
+        admission.require_consistent(model, lineage)
         at = self._clock()
         with self._database.write() as connection:
             queries.lock_model(connection, model, at=at)
@@ -117,10 +109,28 @@ class Ledger:
                 number = known.number
             for receipt in receipts:
                 if receipt.gate == "promotion":
-                    _require_standing(queries.decide(connection, model, receipt, at=at), receipt)
-            queries.link_receipts(connection, receipts, model=model, number=number, at=at)
+                    admission.require_standing(
+                        evidence.decide(connection, model, receipt, at=at), receipt
+                    )
+            evidence.link_receipts(connection, receipts, model=model, number=number, at=at)
             version = queries.load_version(connection, model, number)
         return Registration(version=version, created=known is None)
+
+    def record_receipt(self, receipt: Receipt) -> None:
+        """File a gate's receipt before there is a version to tie it to."""
+        at = self._clock()
+        with self._database.write() as connection:
+            evidence.log_receipt(connection, receipt, at=at)
+
+    def find_receipt(self, gate: str, subject: Mapping[str, str]) -> Receipt | None:
+        """Return the receipt of a gate recorded last about ``subject``, passed or not, or None.
+
+        Args:
+            gate: Its name.
+            subject: Digest by role; every role given must agree, the receipt may name more.
+        """
+        with self._database.read() as connection:
+            return evidence.newest_receipt(connection, gate, subject)
 
     def record_decision(self, model: str, receipt: Receipt) -> Receipt:
         """File the answer to the question in the receipt's subject; return the standing answer.
@@ -131,11 +141,10 @@ class Ledger:
         Raises:
             ContractError: The subject lacks candidate, reference or window.
         """
-        _question(receipt)
         at = self._clock()
         with self._database.write() as connection:
             queries.lock_model(connection, model, at=at)
-            return queries.decide(connection, model, receipt, at=at)
+            return evidence.decide(connection, model, receipt, at=at)
 
     def find_decision(
         self, model: str, *, candidate: str, reference: str, window: str
@@ -143,13 +152,13 @@ class Ledger:
         """Return the recorded answer to exactly this question, or None."""
         question = {"candidate": candidate, "reference": reference, "window": window}
         with self._database.read() as connection:
-            return queries.load_decision(connection, {"model": model} | question)
+            return evidence.load_decision(connection, {"model": model} | question)
 
     def latest_decision(self, model: str, *, candidate: str, window: str) -> Receipt | None:
         """Return the last answer about a candidate on a window, whatever it was compared with."""
         question = {"model": model, "candidate": candidate, "window": window}
         with self._database.read() as connection:
-            return queries.load_decision(connection, question)
+            return evidence.load_decision(connection, question)
 
     def versions(self, model: str) -> list[Version]:
         """Return the versions of a model by number; none for an unknown model."""
@@ -165,13 +174,18 @@ class Ledger:
         with self._database.read() as connection:
             found = queries.find_version(connection, model, number=number)
             if found is None:
-                raise _unknown(model, number, queries.model_names(connection))
+                raise admission.unknown(model, number, queries.model_names(connection))
         return found
+
+    def version_of(self, model: str, candidate: str) -> Version | None:
+        """Return the version of a candidate digest, or None when it is not registered."""
+        with self._database.read() as connection:
+            return queries.find_version(connection, model, candidate=candidate)
 
     def receipts(self, model: str, number: int) -> list[LinkedReceipt]:
         """Return the receipts of one version in the order they were tied to it."""
         with self._database.read() as connection:
-            return queries.load_linked_receipts(connection, model, number)
+            return evidence.load_linked_receipts(connection, model, number)
 
     def production(self, model: str) -> Version | None:
         """Return the version in production, or None."""
@@ -228,7 +242,7 @@ class Ledger:
         with self._database.read() as connection:
             found = queries.find_version(connection, model, number=version)
             if found is None:
-                raise _unknown(model, version, queries.model_names(connection))
+                raise admission.unknown(model, version, queries.model_names(connection))
             pointer = queries.load_pointer(connection, model)
             if pointer.version == version:
                 return Promotion(
@@ -297,54 +311,6 @@ class Ledger:
         with self._database.read() as connection:
             names = queries.model_names(connection)
             if model is not None and model not in names:
-                raise _unknown(model, None, names)
+                raise admission.unknown(model, None, names)
             chosen = names if model is None else [model]
             return [f for name in chosen for f in verification.check(connection, name, store)]
-
-
-def _require_consistent(model: str, lineage: Lineage) -> None:
-    if not model or not model.isprintable() or len(model) > 200 or lineage.model != model:
-        raise ContractError(
-            f"A lineage of model {model!r} is required, got one of {lineage.model!r}.",
-            fix="Register a candidate under the name of the pipeline that made it.",
-        )
-    if lineage.candidate != lineage.candidate_of_parts():
-        raise ContractError(
-            f"The lineage's candidate is {lineage.candidate[:12]}, and its data, config, code and "
-            f"weights make {lineage.candidate_of_parts()[:12]}.",
-            fix="Take candidate, data, config, code and members from one TrainedModels.",
-        )
-
-
-def _question(receipt: Receipt) -> dict[str, str]:
-    missing = [role for role in QUESTION if not receipt.subject.get(role)]
-    if missing:
-        raise ContractError(
-            f"A promotion receipt must name candidate, reference and window in its subject; "
-            f"{', '.join(missing)} is missing.",
-            fix="Add the digests (reference 'baseline' when nothing is in production).",
-        )
-    return {role: receipt.subject[role] for role in QUESTION}
-
-
-def _require_standing(standing: Receipt, receipt: Receipt) -> None:
-    if standing.digest != receipt.digest:
-        raise ContractError(
-            f"This candidate was judged on this window against this reference already "
-            f"({standing.outcome}, receipt {standing.digest[:12]}), and another answer "
-            f"({receipt.outcome}, receipt {receipt.digest[:12]}) was handed over.",
-            cause="Asking again until the answer is yes would void the gate's error rate.",
-            fix="Use the receipt that record_decision returns, or judge on a newer window.",
-        )
-
-
-def _unknown(model: str, number: int | None, names: Sequence[str]) -> UnknownVersion:
-    if model not in names:
-        known = f" Known: {', '.join(names)}." if names else " It holds no model yet."
-        return UnknownVersion(
-            f"The registry has no model {model!r}.{nearest(model, list(names))}{known}",
-            fix="Name one of them, or run its pipeline first.",
-        )
-    return UnknownVersion(
-        f"{model} has no version {number}.", fix=f"See what there is: sluice registry list {model}"
-    )

@@ -19,7 +19,7 @@ from sluice.errors import (
     PromotionConflict,
     UnknownVersion,
 )
-from sluice.registry import queries
+from sluice.registry import evidence, queries
 from sluice.registry.lineage import BASELINE
 from sluice.registry.records import Action, HistoryEntry, LinkedReceipt, Pointer, Promotion, Version
 from sluice.registry.weights import require_intact
@@ -88,7 +88,7 @@ def require_evidence(
             fix="Register the candidate again from a pipeline that records them.",
         )
     require_own_weights(version)
-    linked = queries.load_linked_receipts(connection, version.model, version.number)
+    linked = evidence.load_linked_receipts(connection, version.model, version.number)
     subject = {"data": lineage.data, "config": lineage.config, "code": lineage.code}
     poc = _newest(linked, gate="poc", reference=None)
     receipts.require(poc.receipt if poc else None, gate="poc", subject=subject)

@@ -1,6 +1,5 @@
-"""Reading and appending rows, inside a transaction the caller opened."""
+"""Models, versions, pointer and history: rows read and appended in the caller's transaction."""
 
-from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -8,19 +7,17 @@ from pydantic import ValidationError
 from sqlalchemy import Connection
 
 from sluice.errors import IntegrityError
-from sluice.receipts import Receipt
+from sluice.registry.evidence import parse_receipt
 from sluice.registry.lineage import Lineage
 from sluice.registry.records import (
     Action,
     HistoryEntry,
-    LinkedReceipt,
     Pointer,
     State,
     Version,
 )
 from sluice.registry.tables import (
     PRODUCTION,
-    decisions,
     history,
     models,
     pointers,
@@ -164,111 +161,6 @@ def insert_version(connection: Connection, lineage: Lineage, *, at: datetime) ->
         )
     )
     return number
-
-
-def load_linked_receipts(connection: Connection, model: str, number: int) -> list[LinkedReceipt]:
-    """Return the receipts of one version in the order they were linked.
-
-    Raises:
-        IntegrityError: A receipt's content is not what its digest says.
-    """
-    rows = connection.execute(
-        sa.select(receipts.c.digest, receipts.c.payload, version_receipts.c.linked_at)
-        .join(version_receipts, version_receipts.c.receipt == receipts.c.digest)
-        .where(version_receipts.c.model == model, version_receipts.c.number == number)
-        .order_by(version_receipts.c.id)
-    )
-    return [
-        LinkedReceipt(receipt=parse_receipt(row.digest, row.payload), linked_at=row.linked_at)
-        for row in rows
-    ]
-
-
-def save_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> None:
-    """Store a receipt under its digest; the first one of a digest stays."""
-    known = sa.select(receipts.c.digest).where(receipts.c.digest == receipt.digest)
-    if connection.execute(known).first() is not None:
-        return
-    row = {
-        "digest": receipt.digest,
-        "gate": receipt.gate,
-        "payload": receipt.model_dump_json(),
-        "recorded_at": at,
-    }
-    try:
-        with connection.begin_nested():
-            connection.execute(sa.insert(receipts).values(row))
-    except sa.exc.IntegrityError:  # another model's writer stored the same one since
-        connection.execute(known).one()
-
-
-def link_receipts(
-    connection: Connection, found: Iterable[Receipt], *, model: str, number: int, at: datetime
-) -> None:
-    """Store receipts and tie them to a version, each once."""
-    linked = set(
-        connection.execute(
-            sa.select(version_receipts.c.receipt).where(
-                version_receipts.c.model == model, version_receipts.c.number == number
-            )
-        ).scalars()
-    )
-    for receipt in found:
-        if receipt.digest not in linked:
-            save_receipt(connection, receipt, at=at)
-            connection.execute(
-                sa.insert(version_receipts).values(
-                    model=model, number=number, receipt=receipt.digest, linked_at=at
-                )
-            )
-            linked.add(receipt.digest)
-
-
-def load_decision(connection: Connection, question: Mapping[str, str]) -> Receipt | None:
-    """Return the newest answer to a question; columns left out may have any value."""
-    row = connection.execute(
-        sa.select(receipts.c.digest, receipts.c.payload)
-        .join(decisions, decisions.c.receipt == receipts.c.digest)
-        .where(*(decisions.c[column] == value for column, value in question.items()))
-        .order_by(decisions.c.id.desc())
-    ).first()
-    return None if row is None else parse_receipt(row.digest, row.payload)
-
-
-def decide(connection: Connection, model: str, receipt: Receipt, *, at: datetime) -> Receipt:
-    """File the answer to the question in the receipt's subject, unless there is one; return it.
-
-    The caller holds the model's lock.
-    """
-    question = {
-        "model": model,
-        **{role: receipt.subject[role] for role in ("candidate", "reference", "window")},
-    }
-    standing = load_decision(connection, question)
-    if standing is not None:
-        return standing
-    save_receipt(connection, receipt, at=at)
-    connection.execute(
-        sa.insert(decisions).values(**question, receipt=receipt.digest, recorded_at=at)
-    )
-    return receipt
-
-
-def parse_receipt(digest: str, payload: str) -> Receipt:
-    """Return a stored receipt, checked against its digest."""
-    try:
-        receipt = Receipt.model_validate_json(payload)
-        content = receipt.digest
-    except ValidationError as error:
-        content = f"unreadable, {error.error_count()} fields"
-    if content != digest:
-        raise IntegrityError(
-            f"Receipt {digest[:12]} is filed under another digest than its content has "
-            f"({content[:30]}).",
-            cause="The ledger's database was edited by hand or damaged.",
-            fix="Restore the database from a backup, or run the gate again.",
-        )
-    return receipt
 
 
 def _parse_lineage(text: str, model: str, number: int) -> Lineage:

@@ -82,6 +82,17 @@ receipts = Table(
     Column("recorded_at", UtcTime, nullable=False),
 )
 
+# One row each time a receipt is recorded: "fail, pass, the same fail again" ends in a fail, though
+# the last receipt has the digest of the first.
+recordings = Table(
+    "sluice_recordings",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("receipt", _DIGEST, ForeignKey("sluice_receipts.digest"), nullable=False),
+    Column("recorded_at", UtcTime, nullable=False),
+    sqlite_autoincrement=True,
+)
+
 version_receipts = Table(
     "sluice_version_receipts",
     metadata,
@@ -141,7 +152,7 @@ history = Table(
     sqlite_autoincrement=True,
 )
 
-APPEND_ONLY = (versions, receipts, version_receipts, decisions, history)
+APPEND_ONLY = (versions, receipts, recordings, version_receipts, decisions, history)
 
 
 def guard(connection: Connection) -> None:

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from sluice.artifacts import ArtifactStore
 from sluice.errors import SluiceError
-from sluice.registry import queries
+from sluice.registry import evidence, queries
 from sluice.registry.promotion import production_trail, require_own_weights
 from sluice.registry.records import Finding, HistoryEntry, Problem
 from sluice.registry.tables import decisions, receipts, version_receipts, versions
@@ -68,7 +68,7 @@ def _check_receipts(connection: Connection, model: str) -> Iterator[Finding]:
     owners = {row.digest: row.number for row in linked}
     for digest, payload in {row.digest: row.payload for row in (*linked, *decided)}.items():
         try:
-            queries.parse_receipt(digest, payload)
+            evidence.parse_receipt(digest, payload)
         except SluiceError as error:
             yield _finding(model, owners.get(digest), "receipt", error)
 

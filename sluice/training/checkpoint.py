@@ -50,9 +50,7 @@ def save_checkpoint(folder: Path, state: TrainState, *, subject: Mapping[str, An
             are untouched.
     """
     tensors = {
-        f"{part}:{name}": tensor
-        for part in _PARTS
-        for name, tensor in getattr(state, part).items()
+        f"{part}:{name}": tensor for part in _PARTS for name, tensor in getattr(state, part).items()
     }
     facts = {
         "subject": dict(subject),
@@ -63,10 +61,13 @@ def save_checkpoint(folder: Path, state: TrainState, *, subject: Mapping[str, An
     content = pack(tensors, facts)
     path = folder / f"epoch-{len(state.history):06d}-{digest_bytes(content)[:16]}.safetensors"
     write_atomic(path, content)
-    for old in _newest_first(folder)[_KEPT:]:
-        with contextlib.suppress(OSError):  # one file too many does no harm
-            old.unlink()
+    _drop(_newest_first(folder)[_KEPT:])
     return path
+
+
+def discard_checkpoints(folder: Path) -> None:
+    """Remove all checkpoints of a unit that is finished."""
+    _drop(_newest_first(folder))
 
 
 def load_checkpoint(folder: Path, *, subject: Mapping[str, Any]) -> Restored:
@@ -90,6 +91,12 @@ def load_checkpoint(folder: Path, *, subject: Mapping[str, Any]) -> Restored:
             return Restored(state=_decode(path, content, subject), damaged=tuple(damaged))
         damaged.append(path)
     return Restored(state=None, damaged=tuple(damaged))
+
+
+def _drop(paths: list[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):  # one file too many does no harm
+            path.unlink()
 
 
 def _newest_first(folder: Path) -> list[Path]:

@@ -129,9 +129,7 @@ def train(
         history, chosen = list(resume.history), resume.best_epoch
         best = {name: tensor.clone() for name, tensor in resume.best.items()}
 
-    while len(history) < settings.max_epochs and (
-        len(history) - chosen < settings.patience_epochs
-    ):
+    while len(history) < settings.max_epochs and (len(history) - chosen < settings.patience_epochs):
         epoch, started = len(history) + 1, clock()
         with stream.active():
             fitted = _fit_epoch(
@@ -204,7 +202,7 @@ def _fit_epoch(
     loss_fn: LossFunction,
     train: Examples,
     optimizer: torch.optim.Optimizer,
-    parameters: list[Tensor],
+    parameters: list[nn.Parameter],
     settings: TrainSettings,
     *,
     seed: int,
@@ -218,19 +216,20 @@ def _fit_epoch(
     for index, rows in enumerate(batches):
         loss = loss_fn(model(train.x.index_select(0, rows)), train.y.index_select(0, rows))
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         norms.append(nn.utils.clip_grad_norm_(parameters, settings.clip_norm, foreach=True))
         optimizer.param_groups[0]["lr"] = rate_at(first_step + index, total_steps, settings)
         optimizer.step()
         losses.append(loss.detach())
     # Read once an epoch: a read per step makes an accelerator wait at every step.
     loss_S, norm_S = torch.stack(losses).double(), torch.stack(norms).double()
-    for name, values in (("training loss", loss_S), ("gradient norm", norm_S)):
-        bad = (~values.isfinite()).nonzero()
-        if len(bad):
-            step = int(bad[0]) + 1
-            value = float(values[step - 1])
-            raise _diverged(name, value, epoch, len(batches), settings, step=step)
+    bad = (~(loss_S.isfinite() & norm_S.isfinite())).nonzero().flatten()
+    if len(bad):
+        at = int(bad[0])
+        name, values = "training loss", loss_S
+        if loss_S[at].isfinite():
+            name, values = "gradient norm", norm_S
+        raise _diverged(name, float(values[at]), epoch, len(batches), settings, step=at + 1)
     weight_S = torch.tensor([len(rows) for rows in batches], dtype=torch.float64)
     return _Fitted(
         loss=float((loss_S * weight_S).sum() / weight_S.sum()),

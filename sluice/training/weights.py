@@ -14,6 +14,7 @@ from sluice.errors import ContractError
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training.members import Member
+from sluice.training.seeds import Stream
 from sluice.workloads.workload import Workload
 
 _FACTS = "sluice"
@@ -88,7 +89,7 @@ def load_member(
     """
     where = f"The weights of seed {member.seed}, fold {member.fold_id} ({member.weights[:12]})"
     tensors, facts = unpack(store.get(member.weights), where=where)
-    with torch.random.fork_rng():  # the initial weights are drawn and overwritten
+    with Stream(0).active():  # the initial weights are drawn and overwritten
         network = workload.build_model(facts["num_features"], facts["num_outputs"], settings)
     model = Scaled(
         network,

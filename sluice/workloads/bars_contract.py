@@ -24,7 +24,7 @@ RAW_SCHEMA = Schema(
 FEATURES = (
     Column(name="returns_vs", unit="deviations", description="Return by volatility known before."),
     Column(name="momentum_z", unit="deviations", description="Momentum against its recent past."),
-    Column(name="atr_pct", unit="rate", description="Average true range as a share of the close."),
+    Column(name="atr_pct", unit="ln rate", description="Log of average true range over close."),
     Column(name="volume_z", unit="deviations", description="Volume against its recent past."),
     Column(name="rsi_14", unit="points", description="Relative strength index, 0 to 100."),
     Column(name="bb_pct_b", unit="share", description="Place of the close between its bands."),
@@ -89,7 +89,7 @@ def feature_expectations(
     """Return what must hold of the feature frame.
 
     Bounds that follow from a feature's formula are those; the others are far from anything a
-    market has done (a day of 50 deviations, a range of the whole price).
+    market has done (a day of 10,000 deviations, a range of ten times the price).
     """
     columns = feature_schema(target).names
     return (
@@ -138,16 +138,16 @@ def validate_bars(df: pd.DataFrame) -> None:
 def _bounds(target: str, settings: FeatureSettings) -> dict[str, tuple[float, float]]:
     s = settings
     widest_band = math.sqrt(s.band_rows - 1) / (2 * s.band_width)
-    highest_regime = 0.5 * math.log((s.regime_long_rows - 1) / (s.regime_short_rows - 1))
+    highest_regime = 0.5 * math.log(s.regime_long_rows / s.regime_short_rows)
     variance = (2 * math.log(s.min_volatility) - ROUNDING, 2.0)
     return {
         "returns_vs": (-1e4, 1e4),
         "momentum_z": _z_range(s.momentum_z_rows),
-        "atr_pct": (0.0, 1.0),
+        "atr_pct": (math.log(s.min_volatility) - ROUNDING, math.log(10)),
         "volume_z": _z_range(s.volume_rows),
         "rsi_14": (0.0 - ROUNDING, 100.0 + ROUNDING),
         "bb_pct_b": (0.5 - widest_band - ROUNDING, 0.5 + widest_band + ROUNDING),
-        "vol_regime": (math.log(s.min_volatility), highest_regime + ROUNDING),
+        "vol_regime": (2 * math.log(s.min_volatility), highest_regime + ROUNDING),
         "return_accel": (-1e4, 1e4),
         "pv_divergence": (-1.0, 1.0),
         "log_var": variance,

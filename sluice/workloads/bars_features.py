@@ -27,8 +27,8 @@ class FeatureSettings(Settings):
     volume_rows: int = Field(22, ge=3, le=10_000, description="Window of the volume [rows].")
     band_rows: int = Field(20, ge=3, le=10_000, description="Window of the bands [rows].")
     band_width: float = Field(2.0, gt=0, le=100, description="Half width [deviations].")
-    regime_short_rows: int = Field(10, ge=3, le=10_000, description="Short window [rows].")
-    regime_long_rows: int = Field(63, ge=4, le=10_000, description="Long window [rows].")
+    regime_short_rows: int = Field(5, ge=1, le=10_000, description="Short window [rows].")
+    regime_long_rows: int = Field(63, ge=2, le=10_000, description="Long window [rows].")
     accel_rows: int = Field(5, ge=1, le=10_000, description="Span of each return [rows].")
     divergence_rows: int = Field(22, ge=3, le=10_000, description="Window [rows].")
     min_volatility: float = Field(
@@ -61,7 +61,7 @@ class FeatureSettings(Settings):
             self.volume_rows - 1,
             RSI_ROWS,
             self.band_rows - 1,
-            self.regime_long_rows,
+            self.regime_long_rows - 1,
             2 * self.accel_rows,
             self.divergence_rows,
         )
@@ -89,17 +89,16 @@ def nine_features(bars: pd.DataFrame, settings: FeatureSettings) -> pd.DataFrame
                 rows=s.momentum_z_rows,
                 min_deviation=s.min_deviation,
             ),
-            "atr_pct": atr_pct(high, low, close, rows=s.atr_rows),
+            "atr_pct": atr_pct(high, low, close, rows=s.atr_rows, floor=s.min_volatility),
             "volume_z": volume_z(volume, rows=s.volume_rows, min_deviation=s.min_deviation),
             "rsi_14": rsi_14(close),
             "bb_pct_b": bb_pct_b(
                 close, rows=s.band_rows, width=s.band_width, min_deviation=s.min_deviation
             ),
             "vol_regime": vol_regime(
-                close,
+                gk_variance(bars, floor=s.min_volatility**2),
                 short_rows=s.regime_short_rows,
                 long_rows=s.regime_long_rows,
-                floor=s.min_volatility,
             ),
             "return_accel": return_accel(
                 close, span_rows=s.accel_rows, vol_rows=s.vol_rows, floor=s.min_volatility
@@ -140,19 +139,26 @@ def momentum_z(
 
 
 def atr_pct(
-    high: "pd.Series[Any]", low: "pd.Series[Any]", close: "pd.Series[Any]", *, rows: int
+    high: "pd.Series[Any]",
+    low: "pd.Series[Any]",
+    close: "pd.Series[Any]",
+    *,
+    rows: int,
+    floor: float,
 ) -> "pd.Series[Any]":
-    """Return Wilder's average true range as a share of the close [rate].
+    """Return the log of Wilder's average true range as a share of the close [ln rate].
 
-    Formula: TR_t = max(H_t, C_t-1) - min(L_t, C_t-1), its Wilder average over n rows, / C_t. The
-    first row has no close before it, so its range is H - L. A bar without range gives 0.
+    Formula: TR_t = max(H_t, C_t-1) - min(L_t, C_t-1); ln max(A / C, floor), A the Wilder average
+    of TR over n rows. The first row has no close before it, so its range is H - L. Bars without
+    range give the log of the floor. The log, because ranges vary by factors: a calm year then
+    lies as far from the average as a wild one, and the target is a log as well.
 
     Source:
-        Wilder (1978), "New Concepts in Technical Trading Systems".
+        Wilder (1978), "New Concepts in Technical Trading Systems"; the log is ours.
     """
     before = close.shift(1)
     top, bottom = high.where(~(before > high), before), low.where(~(before < low), before)
-    return _wilder_mean(top - bottom, rows=rows) / close
+    return _log((_wilder_mean(top - bottom, rows=rows) / close).clip(lower=floor))
 
 
 def volume_z(volume: "pd.Series[Any]", *, rows: int, min_deviation: float) -> "pd.Series[Any]":
@@ -202,20 +208,19 @@ def bb_pct_b(
     return position.mask(flat, 0.5)
 
 
-def vol_regime(
-    close: "pd.Series[Any]", *, short_rows: int, long_rows: int, floor: float
-) -> "pd.Series[Any]":
+def vol_regime(variance: "pd.Series[Any]", *, short_rows: int, long_rows: int) -> "pd.Series[Any]":
     """Return whether volatility is high against its own recent past [log ratio].
 
-    Formula: ln(s / l) with s, l the sample deviations of r over the short and the long window up
-    to t, each at least the floor. By construction at most ln((long - 1) / (short - 1)) / 2.
+    Formula: ln(mean(v, short) / mean(v, long)) / 2 over the rows up to t, v the floored
+    Garman-Klass variance, which says more about a row than its squared return does. By
+    construction at most ln(long / short) / 2.
 
     Source:
         Corsi (2009), "A simple approximate long-memory model of realized volatility", Journal of
         Financial Econometrics 7(2), for volatility at several horizons; the ratio is ours.
     """
-    short = trailing_volatility(close, rows=short_rows, floor=floor)
-    return _log(short / trailing_volatility(close, rows=long_rows, floor=floor))
+    short = variance.rolling(short_rows).mean()
+    return _log(short / variance.rolling(long_rows).mean()) / 2
 
 
 def return_accel(
@@ -266,11 +271,11 @@ def trailing_volatility(close: "pd.Series[Any]", *, rows: int, floor: float) -> 
     return log_returns(close).rolling(rows).std().clip(lower=floor)
 
 
-def log_gk_variance(bars: pd.DataFrame, *, floor: float) -> "pd.Series[Any]":
-    """Return the log of each bar's Garman-Klass variance, open to close [ln(log return squared)].
+def gk_variance(bars: pd.DataFrame, *, floor: float) -> "pd.Series[Any]":
+    """Return each bar's Garman-Klass variance, open to close [log return squared].
 
-    Formula: ln max(ln(H/L)^2 / 2 - (2 ln 2 - 1) ln(C/O)^2, floor). A bar without range has
-    variance 0, so its value is the log of the floor.
+    Formula: max(ln(H/L)^2 / 2 - (2 ln 2 - 1) ln(C/O)^2, floor). A bar without range has variance
+    0 and so gets the floor; its log would not exist.
 
     Args:
         bars: Columns open, high, low, close.
@@ -283,7 +288,12 @@ def log_gk_variance(bars: pd.DataFrame, *, floor: float) -> "pd.Series[Any]":
     spread = _log(bars["high"] / bars["low"])
     drift = _log(bars["close"] / bars["open"])
     variance = 0.5 * spread**2 - (2 * math.log(2) - 1) * drift**2
-    return _log(variance.clip(lower=floor))
+    return variance.clip(lower=floor)
+
+
+def log_gk_variance(bars: pd.DataFrame, *, floor: float) -> "pd.Series[Any]":
+    """Return the log of ``gk_variance`` [ln(log return squared)]."""
+    return _log(gk_variance(bars, floor=floor))
 
 
 def _standardise(series: "pd.Series[Any]", *, rows: int, min_deviation: float) -> "pd.Series[Any]":

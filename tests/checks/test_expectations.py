@@ -98,7 +98,7 @@ def test_bad_rows_are_counted_and_named_by_their_label(bars):
         (7, "2001-01-08", "61.5"),
         (31, "2001-02-01", "-3"),
     ]
-    assert result.reason == "2 of 200 rows break it: 61.5 at 2001-01-08, -3 at 2001-02-01."
+    assert result.seen == "2 of 200 rows break it: 61.5 at 2001-01-08, -3 at 2001-02-01."
 
 
 def test_counts_agree_with_pandas(bars):
@@ -192,7 +192,7 @@ def test_a_missing_column_is_unmeasurable_not_bad(bars, expectation):
     result = one(bars.rename(columns={column: f"{column}_x"}), expectation)
 
     assert result.outcome == "unmeasurable"
-    assert result.reason == f"Column '{column}' is missing. Did you mean '{column}_x'?"
+    assert result.seen == f"Column '{column}' is missing. Did you mean '{column}_x'?"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_text_among_numbers_is_unmeasurable_not_bad(bars, expectation):
     result = one(bars, expectation)
 
     assert result.outcome == "unmeasurable"
-    assert "could not be measured: " in result.reason
+    assert "The engine raised: " in result.seen
 
 
 @pytest.mark.parametrize("expectation", [e for e in GOOD if not isinstance(e, RowCount)])
@@ -233,14 +233,32 @@ def test_one_row_has_no_standard_deviation(bars):
     assert one(bars.iloc[:1], StdBetween(column="low", low=0, high=9)).outcome == "unmeasurable"
 
 
-def test_bad_outranks_unmeasurable_and_nothing_asked_is_not_a_pass(bars):
+def test_bad_outranks_unmeasurable_and_neither_passes(bars):
     bad, gone = Between(column="low", low=99), NotNull(column="gone")
 
     assert evaluate(bars, (bad, gone), suite="s").outcome == "fail"
     assert evaluate(bars, (*GOOD, gone), suite="s").outcome == "unmeasurable"
+    assert not evaluate(bars, (*GOOD, bad), suite="s").passed
     assert not evaluate(bars, (*GOOD, gone), suite="s").passed
-    assert not evaluate(bars, (), suite="s").passed
-    assert evaluate(bars, (), suite="s").outcome == "unmeasurable"
+
+
+def test_the_summary_keeps_bad_and_unmeasurable_apart(bars):
+    bars.loc["2001-01-08", "low"] = 49.0
+    report = evaluate(bars, (Between(column="low", low=50), NotNull(column="volum")), suite="s")
+
+    assert report.summary == (
+        "1 of 3 expectations hold on 200 rows. "
+        "Bad: low is at least 50 in every row. 1 of 200 rows break it: 49 at 2001-01-08. "
+        "Could not be measured: volum has a value in every row. Column 'volum' is missing."
+        " Did you mean 'volume'?"
+    )
+
+
+def test_a_workload_without_expectations_passes_and_says_so(bars):
+    report = evaluate(bars, (), suite="s")
+
+    assert report.passed
+    assert report.summary == "No expectation is declared, so nothing was asked of the values."
 
 
 def test_labels_may_repeat_and_share_a_columns_name(bars):

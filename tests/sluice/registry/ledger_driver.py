@@ -75,7 +75,9 @@ class Bench:
     def prepare(self) -> None:
         with self.open() as ledger:
             promote_chain(ledger, self.store, 2)
-            register_sample(ledger, self.store, salt=3, reference=ledger.version(MODEL, 2).candidate)
+            register_sample(
+                ledger, self.store, salt=3, reference=ledger.version(MODEL, 2).candidate
+            )
 
 
 def die_at(step: int) -> None:
@@ -225,7 +227,7 @@ def race_to_promote(bench: Bench, rounds: int) -> list[list[str]]:
             real(*arguments)
             gate.wait(30)
 
-        promotion.verify_artifacts = verify_and_wait
+        promotion.verify_artifacts = verify_and_wait  # type: ignore[assignment]
 
         def work(index: int, numbers: Any = numbers, expected: Any = expected) -> str:
             return "won" if bench.promote(numbers[index], expected) else "unmoved"
@@ -233,6 +235,7 @@ def race_to_promote(bench: Bench, rounds: int) -> list[list[str]]:
         results.append(race(work))
         promotion.verify_artifacts = verify
         expected = bench.production()
+        assert expected is not None
         with bench.open() as ledger:
             reference = ledger.version(MODEL, expected).candidate
     return results

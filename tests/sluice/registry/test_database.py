@@ -37,7 +37,7 @@ def test_refuses_a_url_that_cannot_hold_a_ledger(url: str) -> None:
         Database.open(url, create=True)
 
 
-def test_missing_driver_names_the_extra(tmp_path: Path) -> None:
+def test_missing_driver_names_the_extra() -> None:
     with pytest.raises(SettingsError, match=r"oracle.*not installed.*pip install"):
         Database.open("oracle+cx_oracle://u@h/x", create=True)
 
@@ -73,7 +73,7 @@ def test_read_only_registry_can_be_looked_at_and_not_changed(
 def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(StorageError, match="folder .*file/deep cannot be made"):
+    with pytest.raises(StorageError, match=r"folder .*file/deep cannot be made"):
         Database.open(f"sqlite:///{tmp_path / 'file' / 'deep' / 'registry.db'}", create=True)
 
 
@@ -124,9 +124,14 @@ def test_writer_that_never_ends_is_reported(
 def test_failed_write_is_undone(url: str) -> None:
     """A block that raises keeps nothing, whatever it raises."""
     database = Database.open(url, create=True)
-    with pytest.raises(KeyError), database.write() as connection:
-        connection.execute(sa.insert(models).values(name="x", created_at=Clock()()))
-        raise KeyError
+
+    def add_and_break() -> None:
+        with database.write() as connection:
+            connection.execute(sa.insert(models).values(name="x", created_at=Clock()()))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        add_and_break()
     with database.read() as connection:
         assert connection.execute(sa.select(models.c.name)).all() == []
     database.close()

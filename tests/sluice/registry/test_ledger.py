@@ -15,6 +15,7 @@ from sluice.registry.ledger import Ledger
 from sluice.registry.tables import APPEND_ONLY
 from tests.sluice.registry.ledger_samples import (
     CONFIG,
+    DATA,
     MODEL,
     NOW,
     WINDOW,
@@ -118,11 +119,47 @@ def test_latest_decision_is_about_any_reference(ledger: Ledger) -> None:
     assert ledger.latest_decision(MODEL, candidate=OTHER, window="e" * 64) is None
 
 
+def test_newest_receipt_about_a_subject_is_found(ledger: Ledger) -> None:
+    """A gate that fails again after it passed has failed, though the receipt is an old one."""
+    subject = {"data": DATA, "config": CONFIG}
+    bad, good = poc_receipt(passed=False), poc_receipt()
+    seen = []
+    for receipt in (bad, good, bad):
+        ledger.record_receipt(receipt)
+        found = ledger.find_receipt("poc", subject)
+        assert found is not None
+        seen.append(found.passed)
+
+    assert seen == [False, True, False]
+    assert ledger.find_receipt("poc", subject | {"data": OTHER}) is None
+    assert ledger.find_receipt("poc", {"data": CONFIG, "config": DATA}) is None
+    assert ledger.find_receipt("poc", subject | {"window": WINDOW}) is None
+    assert ledger.find_receipt("raw_data", subject) is None
+
+
+def test_decision_can_be_found_as_a_receipt(ledger: Ledger) -> None:
+    receipt = ledger.record_decision(MODEL, promotion_receipt(OTHER))
+
+    found = ledger.find_receipt("promotion", {"candidate": OTHER})
+
+    assert found is not None
+    assert found.digest == receipt.digest
+
+
+def test_version_is_found_by_its_candidate(ledger: Ledger, store: ArtifactStore) -> None:
+    number = register_sample(ledger, store, salt=4)
+    candidate = ledger.version(MODEL, number).candidate
+
+    assert ledger.version_of(MODEL, candidate) == ledger.version(MODEL, number)
+    assert ledger.version_of(MODEL, OTHER) is None
+    assert ledger.version_of("another", candidate) is None
+
+
 def test_register_refuses_a_second_answer(ledger: Ledger, store: ArtifactStore) -> None:
     lineage = sample_lineage(store)
     ledger.record_decision(MODEL, promotion_receipt(lineage.candidate, outcome="REJECT"))
 
-    with pytest.raises(ContractError, match="judged on this window .* already"):
+    with pytest.raises(ContractError, match=r"judged on this window .* already"):
         ledger.register(MODEL, lineage, [promotion_receipt(lineage.candidate)])
 
     assert ledger.versions(MODEL) == []
@@ -148,6 +185,9 @@ def test_register_refuses_parts_of_another_candidate(ledger: Ledger, store: Arti
         ledger.register(MODEL, lineage, [])
     with pytest.raises(ContractError, match="lineage of model 'x' is required"):
         ledger.register("x", sample_lineage(store), [])
+    for name in ("", " ", "a\nb", "m" * 201):
+        with pytest.raises(ContractError, match="1 to 200 printable"):
+            ledger.register(name, sample_lineage(store, model=name), [])
 
 
 def test_unknown_model_and_version_name_what_there_is(ledger: Ledger, store: ArtifactStore) -> None:
@@ -171,7 +211,7 @@ def test_evidence_keeps_nan(ledger: Ledger, store: ArtifactStore) -> None:
 
     (back,) = ledger.receipts(MODEL, 1)
 
-    assert str(back.receipt.evidence["folds"][1]["lower_bound"]) == "nan"
+    assert str(back.receipt.evidence["folds"][1]["low"]) == "nan"
     assert back.receipt.digest == receipt.digest
 
 

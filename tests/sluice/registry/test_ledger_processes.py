@@ -47,7 +47,9 @@ def test_of_racing_promoters_exactly_one_wins(url: str, tmp_path: Path) -> None:
     assert len(rounds) == 5
     for said in rounds:
         assert [s for s in said if not s.startswith("conflict: ")] == ["won"]
-        assert sum("was expected in production" in s and " promoted version" in s for s in said) == 7
+        assert (
+            sum("was expected in production" in s and " promoted version" in s for s in said) == 7
+        )
 
 
 def test_racing_writers_agree(url: str, tmp_path: Path) -> None:

@@ -253,9 +253,7 @@ def test_reinstate_is_no_way_around_the_gate(ledger: Ledger, store: ArtifactStor
     ledger.register(MODEL, lineage, [poc_receipt()])
 
     with pytest.raises(GateBlocked, match="there is none"):
-        ledger.promote(
-            MODEL, 1, expected=None, actor="a", reason="r", store=store, reinstate=True
-        )
+        ledger.promote(MODEL, 1, expected=None, actor="a", reason="r", store=store, reinstate=True)
 
 
 def test_rollback_refuses_a_version_that_would_not_load(
@@ -265,7 +263,7 @@ def test_rollback_refuses_a_version_that_would_not_load(
     weights = ledger.version(MODEL, 1).lineage.members[0].weights
     artifact_path(tmp_path / "artifacts", weights).unlink()
 
-    with pytest.raises(IntegrityError, match="version 1, weights of seed 0 fold 0.*missing"):
+    with pytest.raises(IntegrityError, match=r"version 1, weights of seed 0 fold 0.*missing"):
         rollback(ledger, store, 2)
 
     assert production(ledger) == 2
@@ -296,7 +294,9 @@ def test_who_and_why_are_required(
     (name,) = words
 
     with pytest.raises(ContractError, match=f"needs {name}"):
-        ledger.promote(MODEL, 1, expected=2, store=store, **said)
+        ledger.promote(
+            MODEL, 1, expected=2, store=store, actor=said["actor"], reason=said["reason"]
+        )
     with pytest.raises(ContractError, match=f"needs {name}"):
         ledger.rollback(MODEL, expected=2, store=store, **said)
 

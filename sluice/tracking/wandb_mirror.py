@@ -1,0 +1,232 @@
+"""Mirror a finished run to Weights & Biases: the one adapter to wandb (TRK-1).
+
+A mirror may fail without stopping anything, so it works in a process of its own: what wandb
+prints, changes or waits for stays there, and a time limit ends it. Nothing is ever read back.
+Offline by default; everything a later ``wandb sync`` needs lies in one folder.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from sluice.errors import StorageError
+from sluice.files import write_atomic
+from sluice.settings import Record, Settings
+from sluice.tracking.tracked_run import TrackedRun
+
+CREDENTIALS = ("WANDB_API_KEY", "WANDB_BASE_URL")
+Mode = Literal["offline", "online", "off"]
+
+
+class TrackingSettings(Settings):
+    """Where runs are mirrored to, and for how long that may be tried."""
+
+    mode: Mode = Field(
+        "offline",
+        description="'offline' writes files for a later sync, 'online' sends them with the key in "
+        "WANDB_API_KEY, 'off' does nothing.",
+    )
+    project: str = Field("sluice", min_length=1, description="Project the runs appear in.")
+    entity: str | None = Field(None, description="User or team; the key's own when empty.")
+    group: str | None = Field(None, description="Group of the runs; the pipeline when empty.")
+    tags: tuple[str, ...] = Field((), strict=False, description="Tags of every run.")
+    timeout_s: float = Field(60.0, gt=0, le=3600, description="Longest time a mirror takes [s].")
+
+
+class MirrorResult(Record):
+    """What became of a mirror; a failure is told, never raised."""
+
+    ok: bool
+    mode: Mode
+    run_id: str
+    folder: str | None = Field(description="The run's own folder, when there is one.")
+    reason: str = Field(description="One sentence for people.")
+    seconds: float = Field(description="Wall time [s].")
+
+
+def mirror(
+    run: TrackedRun, settings: TrackingSettings, *, folder: Path, environ: Mapping[str, str]
+) -> MirrorResult:
+    """Tell Weights & Biases about ``run``, once: the same content again does nothing.
+
+    Args:
+        run: What to tell.
+        settings: Where to, and the time limit.
+        folder: Holds everything wandb writes: runs, staged artifact files, caches, its own config.
+        environ: The caller's environment; online, the key is read from WANDB_API_KEY only.
+
+    Returns:
+        ``ok=False`` with the reason when wandb failed or took too long; this never raises.
+
+    Cost:
+        About 2 s offline, in another process.
+    """
+    start = time.monotonic()
+
+    def result(ok: bool, reason: str, run_folder: Path | None = None) -> MirrorResult:
+        return MirrorResult(
+            ok=ok,
+            mode=settings.mode,
+            run_id=run.run_id,
+            folder=str(run_folder) if run_folder else None,
+            reason=reason,
+            seconds=time.monotonic() - start,
+        )
+
+    if settings.mode == "off":
+        return result(True, "Tracking is off.")
+    if settings.mode == "online" and not environ.get("WANDB_API_KEY"):
+        return result(
+            False,
+            "Not mirrored: mode is online and WANDB_API_KEY is not set. Set it, or use offline.",
+        )
+    done_path = folder / "mirrored" / f"{settings.project}-{run.run_id}-{settings.mode}.json"
+    earlier = _earlier(done_path)
+    if earlier is not None:
+        return result(True, "This run was mirrored before.", earlier)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        run_folder = _in_own_process(run, settings, folder.resolve(), environ)
+        write_atomic(done_path, json.dumps({"folder": str(run_folder)}).encode())
+    except (_MirrorFailed, OSError, StorageError) as error:
+        # A torn offline run would be found by a later sync.
+        for torn in (folder / "wandb").glob(f"offline-run-*-{run.run_id}"):
+            shutil.rmtree(torn, ignore_errors=True)
+        return result(False, f"Not mirrored to Weights & Biases: {error}")
+    sync = f" Send it with: wandb sync {run_folder}" if settings.mode == "offline" else ""
+    return result(True, f"Mirrored to Weights & Biases ({settings.mode}).{sync}", run_folder)
+
+
+class _MirrorFailed(Exception):
+    """wandb failed or took too long."""
+
+
+def _earlier(done_path: Path) -> Path | None:
+    try:
+        run_folder = Path(json.loads(done_path.read_text())["folder"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return run_folder if run_folder.is_dir() else None
+
+
+def _in_own_process(
+    run: TrackedRun, settings: TrackingSettings, folder: Path, environ: Mapping[str, str]
+) -> Path:
+    payload = {
+        **asdict(run),
+        "run_id": run.run_id,
+        "scalars": [[s.name, s.epoch, s.value] for s in run.scalars],
+        "tags": [*settings.tags, *run.tags],
+        "group": settings.group or run.pipeline,
+        "project": settings.project,
+        "entity": settings.entity,
+        "mode": settings.mode,
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sluice.tracking.wandb_mirror"],
+        env=_environment(folder, environ),
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # its service process is ended with it
+    )
+    try:
+        answer, complaint = process.communicate(
+            json.dumps(payload).encode(), timeout=settings.timeout_s
+        )
+    except subprocess.TimeoutExpired:
+        raise _MirrorFailed(f"no end after {settings.timeout_s:g} s (timeout_s).") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
+        process.wait()
+    lines = complaint.decode(errors="replace").strip().splitlines()
+    if process.returncode:
+        raise _MirrorFailed(lines[-1] if lines else f"exit code {process.returncode}.")
+    run_folder = Path(json.loads(answer)["folder"])
+    if not run_folder.is_relative_to(folder):  # wandb falls back to a temporary folder
+        raise _MirrorFailed(f"it wrote to {run_folder}, {folder} is not writable.")
+    return run_folder
+
+
+def _environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    kept = {k: v for k, v in environ.items() if not k.startswith("WANDB_") or k in CREDENTIALS}
+    here = str(Path(__file__).resolve().parents[2])
+    path = [here, *filter(None, [environ.get("PYTHONPATH")])]
+    places = ("WANDB_DIR", "WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR")
+    return {
+        **kept,
+        **dict.fromkeys((*places, "WANDB_ARTIFACT_DIR"), str(folder)),
+        "WANDB_ERROR_REPORTING": "false",
+        # A key is taken from the environment only, never from a login on this machine.
+        "NETRC": os.devnull,
+        "PYTHONPATH": os.pathsep.join(path),
+    }
+
+
+def _tell(payload: Mapping[str, Any]) -> str:
+    """Run one wandb session; return the run's folder. Called in the process of its own."""
+    import wandb
+
+    quiet = wandb.Settings(
+        mode=payload["mode"],
+        console="off",
+        silent=True,
+        quiet=True,
+        disable_git=True,
+        disable_code=True,
+        disable_job_creation=True,
+        x_disable_stats=True,
+        x_disable_meta=True,
+        x_disable_machine_info=True,
+        x_save_requirements=False,
+    )
+    with wandb.init(
+        project=payload["project"],
+        entity=payload["entity"],
+        id=payload["run_id"],
+        name=payload["name"],
+        group=payload["group"],
+        tags=payload["tags"],
+        config={**payload["config"], "candidate": payload["candidate"]},
+        settings=quiet,
+    ) as session:
+        session.define_metric("epoch")
+        for split in ("train", "val", "test"):
+            session.define_metric(f"{split}/*", step_metric="epoch")
+        by_epoch: dict[int, dict[str, float]] = {}
+        for name, epoch, value in payload["scalars"]:
+            if epoch is None:
+                session.summary[name] = value
+            else:
+                by_epoch.setdefault(epoch, {})[name] = value
+        for epoch, values in sorted(by_epoch.items()):
+            session.log({"epoch": epoch, **values})
+        artifact = wandb.Artifact(
+            f"candidate-{payload['pipeline']}",
+            type="candidate",
+            metadata={"candidate": payload["candidate"]},
+        )
+        with artifact.new_file("manifest.json") as file:
+            json.dump(payload["manifest"], file, indent=2, sort_keys=True)
+        session.log_artifact(artifact, aliases=[payload["candidate"][:12]])
+        return str(Path(session.dir).parent)
+
+
+if __name__ == "__main__":
+    print(json.dumps({"folder": _tell(json.load(sys.stdin))}))

@@ -1,0 +1,88 @@
+"""The log of a whole experiment, from the logs of its units (LOG-1)."""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import ContractError
+from sluice.failfast.event_log import EventLog, validate_log
+from sluice.settings import nearest
+from sluice.training.members import Member
+from sluice.workloads.workload import Workload
+
+
+def merge_logs(
+    members: Sequence[Member],
+    store: ArtifactStore,
+    *,
+    workload: Workload,
+    architecture: str,
+    config: Mapping[str, Any],
+    started_at: datetime,
+    elapsed_seconds: float,
+    clock: Callable[[], datetime],
+) -> str:
+    """Write one validated log for all members and return its artifact digest.
+
+    It holds the experiment's start, every unit's events in (seed, fold) order, and the
+    experiment's end with the mean of the headline metric over all members.
+
+    Args:
+        members: The finished units.
+        store: Holds the units' logs and takes the merged one.
+        workload: Names the features and the headline metric.
+        architecture: Of the model settings.
+        config: The resolved settings, as plain JSON.
+        started_at: When training began, with a time zone.
+        elapsed_seconds: Wall time of training [s].
+        clock: Gives the time of the last event.
+
+    Raises:
+        ContractError: No members, or a log or the headline metric is not what was promised.
+        IntegrityError: A unit's log is missing or damaged.
+        StorageError: The merged log cannot be written.
+    """
+    if not members:
+        raise ContractError(
+            "A merged log requires at least one member, got none.", fix="Train a unit first."
+        )
+    ordered = sorted(members, key=lambda member: (member.seed, member.fold_id))
+    headline = workload.headline_metric
+    for member in ordered:
+        if headline not in member.test_metrics:
+            known = sorted(member.test_metrics)
+            raise ContractError(
+                f"The workload's headline_metric '{headline}' must be one of the metrics it "
+                f"returns, which are {', '.join(known) or 'none'}.{nearest(headline, known)}",
+                fix="Return it from metrics(), or name another headline_metric.",
+            )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "events.ndjson"
+        with EventLog(path, clock=lambda: started_at) as log:
+            log.write(
+                "experiment_start",
+                architecture=architecture,
+                features=list(workload.feature_columns),
+                config=dict(config),
+            )
+        with path.open("ab") as file:
+            for member in ordered:
+                file.write(store.get(member.event_log))
+        with EventLog(path, clock=clock) as log:
+            log.write(
+                "experiment_complete",
+                total_folds=len({member.fold_id for member in ordered}),
+                total_seeds=len({member.seed for member in ordered}),
+                elapsed_seconds=elapsed_seconds,
+                **{f"mean_{headline}": fmean(m.test_metrics[headline] for m in ordered)},
+            )
+        validate_log(
+            path,
+            test_metrics=tuple(f"test_{name}" for name in ordered[0].test_metrics),
+            headline=f"mean_{headline}",
+        )
+        return store.put(path.read_bytes())

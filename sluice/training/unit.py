@@ -1,0 +1,294 @@
+"""One (seed, fold) unit: fitted once, resumed when it was stopped, never fitted twice.
+
+A unit's key is the digest of all that determines its bits. Its folder ``runs/<key>`` holds the
+checkpoints while it is fitted, its event log, and at the end ``result.json``.
+"""
+
+import contextlib
+import fcntl
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+import torch
+
+from sluice.artifacts import ArtifactStore
+from sluice.data.folds import Fold
+from sluice.data.table import TableRecord, load_table
+from sluice.digests import digest_json, short
+from sluice.errors import IntegrityError, SettingsError
+from sluice.failfast.event_log import EventLog
+from sluice.files import storage_error, write_atomic
+from sluice.imports import import_named
+from sluice.models.scaled import Scaled, prepare_model
+from sluice.models.settings import ModelSettings
+from sluice.training.checkpoint import discard_checkpoints, load_checkpoint, save_checkpoint
+from sluice.training.code import code_digest
+from sluice.training.loop import EpochResult, TrainState, predict, train
+from sluice.training.members import Member
+from sluice.training.seeds import Stream, derive_seed, deterministic
+from sluice.training.settings import TrainSettings
+from sluice.training.unit_log import epoch_fields, rewind
+from sluice.training.weights import pack_model
+from sluice.workloads.workload import Examples, Workload
+
+Clock = Callable[[], datetime]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitSpec:
+    """All that a process needs to fit one unit, wherever it runs."""
+
+    workload: str
+    """Import path, 'module:Class'."""
+    workload_settings: dict[str, Any]
+    model: ModelSettings
+    training: TrainSettings
+    seed: int
+    fold: Fold
+    table: TableRecord
+    """The feature frame."""
+    artifacts: Path
+    runs: Path
+    sys_path: tuple[str, ...] = ()
+    """Folders to add to Python's path, so that the workload imports in another process."""
+
+    @property
+    def name(self) -> str:
+        """How a unit is called in messages."""
+        return f"Seed {self.seed}, fold {self.fold.fold_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitEvent:
+    """A piece of a unit's progress, for whoever watches."""
+
+    kind: Literal["started", "epoch", "finished", "reused"]
+    seed: int
+    fold_id: int
+    epochs_done: int
+    max_epochs: int
+    result: EpochResult | None = None
+    """Of the epoch, for kind 'epoch'."""
+    damaged_checkpoints: int = 0
+    """Passed over on resuming, for kind 'started'."""
+
+
+Hear = Callable[[UnitEvent], None]
+
+
+def utc_now() -> datetime:
+    """Return the time now, in UTC."""
+    return datetime.now(UTC)
+
+
+def train_unit(spec: UnitSpec, on_event: Hear, *, clock: Clock = utc_now) -> Member:
+    """Fit one unit, or return it when it is finished already.
+
+    A unit that was stopped goes on from its last checkpoint and ends with the same bits as one
+    that was not. A second process that wants the same unit waits for the first.
+
+    Args:
+        spec: What to fit.
+        on_event: Hears of every epoch.
+        clock: Gives the time of the log's events, with a time zone.
+
+    Raises:
+        TrainingFailed: A loss or gradient is not finite.
+        ContractError: The workload, its rows or its settings break their contract.
+        StorageError: Something cannot be read or written; checkpoints before it are kept.
+    """
+    workload = open_workload(spec)
+    subject = _subject(spec, workload)
+    folder = _folder(spec, subject)
+    with _only_one(folder):
+        member = _read_result(spec, subject)
+        if member is not None:
+            on_event(_event(spec, "reused", member.epochs_run))
+            return member
+        with Stream(derive_seed(spec.seed, "unit")).active(), deterministic():
+            member = _fit(spec, workload, subject, folder, on_event, clock)
+    on_event(_event(spec, "finished", member.epochs_run))
+    return member
+
+
+def find_finished(spec: UnitSpec) -> Member | None:
+    """Return the unit's member when it is finished and its weights are sound, without fitting."""
+    return _read_result(spec, _subject(spec, open_workload(spec)))
+
+
+def open_workload(spec: UnitSpec) -> Workload:
+    """Build the workload that ``spec`` names.
+
+    Raises:
+        SettingsError: It does not import, is no workload, or a setting of it is wrong.
+    """
+    sys.path.extend(folder for folder in spec.sys_path if folder not in sys.path)
+    cls = import_named(spec.workload, what="workload")
+    if not (isinstance(cls, type) and issubclass(cls, Workload)):
+        raise SettingsError(
+            f"The workload '{spec.workload}' must be a class that inherits from Workload, "
+            f"got {cls!r}.",
+            fix="Name the class itself and let it inherit from Workload.",
+        )
+    return cls(cls.settings_type.parse(spec.workload_settings, where=spec.workload))
+
+
+def _subject(spec: UnitSpec, workload: Workload) -> dict[str, Any]:
+    """Return all that determines the bits of the unit; its digest is the unit's key."""
+    return {
+        "data": spec.table.digest,
+        "workload": spec.workload,
+        "workload_settings": workload.settings.model_dump(mode="json"),
+        "model": spec.model.model_dump(mode="json"),
+        # How often a checkpoint is written changes no bit of the result.
+        "training": spec.training.model_dump(mode="json", exclude={"checkpoint_every_epochs"}),
+        "code": code_digest(workload, spec.model),
+        "torch": torch.__version__,
+        "seed": spec.seed,
+        "fold": spec.fold.model_dump(mode="json"),
+    }
+
+
+def _folder(spec: UnitSpec, subject: dict[str, Any]) -> Path:
+    return spec.runs / short(digest_json(subject))
+
+
+def _fit(
+    spec: UnitSpec,
+    workload: Workload,
+    subject: dict[str, Any],
+    folder: Path,
+    on_event: Hear,
+    clock: Clock,
+) -> Member:
+    store = ArtifactStore(spec.artifacts)
+    frame = load_table(spec.table, store)
+    fold = spec.fold
+    rows = {
+        "train": workload.examples(frame, fold.train),
+        "val": workload.examples(frame, fold.val),
+        "test": workload.examples(frame, fold.test),
+    }
+    model = prepare_model(workload, spec.model, rows["train"], seed=spec.seed)
+    restored = load_checkpoint(folder, subject=subject)
+    history = restored.state.history if restored.state else ()
+    log_path = folder / "events.ndjson"
+    rewind(log_path, spec.seed, fold.fold_id, rows, history, clock=clock)
+    on_event(_event(spec, "started", len(history), damaged=len(restored.damaged)))
+
+    with EventLog(log_path, clock=clock) as log:
+
+        def keep(state: TrainState) -> None:
+            nonlocal history
+            history = state.history
+            # The log first: a checkpoint never covers an epoch that the log does not have.
+            log.write("epoch_complete", **epoch_fields(spec.seed, fold.fold_id, history[-1]))
+            if len(history) % spec.training.checkpoint_every_epochs == 0:
+                save_checkpoint(folder, state, subject=subject)
+
+        epochs = train(
+            model,
+            workload.loss,
+            workload.losses,
+            rows["train"],
+            rows["val"],
+            spec.training,
+            seed=spec.seed,
+            select=workload.select_epoch,
+            resume=restored.state,
+            keep=keep,
+        )
+        for result in epochs:
+            on_event(_event(spec, "epoch", result.epoch, result=result))
+
+        best = history[workload.select_epoch({r.epoch: r.val_loss for r in history}) - 1]
+        metrics = _test_metrics(workload, model, rows["test"], frame)
+        log.write(
+            "fold_complete",
+            fold_id=fold.fold_id,
+            seed=spec.seed,
+            best_epoch=best.epoch,
+            epochs_run=len(history),
+            **{f"test_{name}": value for name, value in metrics.items()},
+        )
+    member = Member(
+        seed=spec.seed,
+        fold_id=fold.fold_id,
+        weights=store.put(pack_model(model)),
+        event_log=store.put(log_path.read_bytes()),
+        best_epoch=best.epoch,
+        epochs_run=len(history),
+        train_loss=best.train_loss,
+        val_loss=best.val_loss,
+        test_metrics=metrics,
+        trained_through=str(frame.index[max(fold.train.stop, fold.val.stop) - 1]),
+        seconds=sum(result.seconds for result in history),
+    )
+    outcome = {"key": digest_json(subject), "member": member.model_dump(mode="json")}
+    write_atomic(folder / "result.json", json.dumps(outcome, indent=2).encode())
+    discard_checkpoints(folder)
+    return member
+
+
+def _test_metrics(
+    workload: Workload, model: Scaled, test: Examples, frame: pd.DataFrame
+) -> dict[str, float]:
+    with torch.inference_mode():
+        metrics = workload.metrics(predict(model, test.x), test, frame)
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def _read_result(spec: UnitSpec, subject: dict[str, Any]) -> Member | None:
+    """Return the finished member, or None when it must be fitted (again)."""
+    try:
+        result = json.loads((_folder(spec, subject) / "result.json").read_bytes())
+        if result["key"] != digest_json(subject):
+            return None
+        member = Member.model_validate(result["member"])
+        store = ArtifactStore(spec.artifacts)
+        store.get(member.weights)
+        store.get(member.event_log)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, IntegrityError):
+        # Not ours, or damaged: fitting it again gives the same bits.
+        return None
+    return member
+
+
+@contextlib.contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Hold the unit's lock; the operating system frees it when the process dies."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("ab")
+    except OSError as error:
+        raise storage_error(folder, error) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _event(
+    spec: UnitSpec,
+    kind: Literal["started", "epoch", "finished", "reused"],
+    epochs_done: int,
+    *,
+    result: EpochResult | None = None,
+    damaged: int = 0,
+) -> UnitEvent:
+    return UnitEvent(
+        kind=kind,
+        seed=spec.seed,
+        fold_id=spec.fold.fold_id,
+        epochs_done=epochs_done,
+        max_epochs=spec.training.max_epochs,
+        result=result,
+        damaged_checkpoints=damaged,
+    )

@@ -1,0 +1,67 @@
+"""The event log of one unit, cut back to what its checkpoint covers (LOG-1)."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from sluice.failfast.event_log import EventLog
+from sluice.files import storage_error, write_atomic
+from sluice.training.loop import EpochResult
+from sluice.workloads.workload import Examples
+
+
+def rewind(
+    path: Path,
+    seed: int,
+    fold_id: int,
+    rows: Mapping[str, Examples],
+    history: Sequence[EpochResult],
+    *,
+    clock: Callable[[], datetime],
+) -> None:
+    """Make the log hold exactly the unit's start and the epochs of ``history``.
+
+    Later lines, as a killed process leaves them, are dropped. A log that lacks one of these lines
+    is written anew from ``history``. So the log of a resumed unit differs from that of an
+    uninterrupted one in times only.
+
+    Raises:
+        StorageError: The log cannot be read or written.
+    """
+    try:
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    except OSError as error:
+        raise storage_error(path, error) from error
+    covered = lines[: 1 + len(history)]
+    if history and _tells(covered, history):
+        write_atomic(path, b"".join(covered))
+        return
+    write_atomic(path, b"")
+    with EventLog(path, clock=clock) as log:
+        log.write(
+            "fold_start",
+            fold_id=fold_id,
+            seed=seed,
+            train_size=len(rows["train"]),
+            val_size=len(rows["val"]),
+            test_size=len(rows["test"]),
+        )
+        for result in history:
+            log.write("epoch_complete", **epoch_fields(seed, fold_id, result))
+
+
+def epoch_fields(seed: int, fold_id: int, result: EpochResult) -> dict[str, Any]:
+    """Return the fields of one ``epoch_complete`` event."""
+    return {"fold_id": fold_id, "seed": seed, **dataclasses.asdict(result)}
+
+
+def _tells(lines: Sequence[bytes], history: Sequence[EpochResult]) -> bool:
+    expected = ["fold_start", *(result.epoch for result in history)]
+    try:
+        events = [json.loads(line) for line in lines if line.endswith(b"\n")]
+        return [event.get("epoch", event["event"]) for event in events] == expected
+    except (ValueError, KeyError, AttributeError):
+        return False

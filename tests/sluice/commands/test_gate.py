@@ -1,0 +1,160 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sluice.commands import gate
+from sluice.errors import ContractError, SettingsError, SourceError
+from sluice.evaluation.losses import LossTable, write_losses
+
+NUM_ROWS = 400
+
+
+def losses(gain: float, *, num_seeds: int, seed: int) -> LossTable:
+    rng = np.random.default_rng(seed)
+    base_N = np.random.default_rng(1).exponential(size=NUM_ROWS) + 1
+    noise = rng.normal(size=(max(1, num_seeds), NUM_ROWS)) * 0.1
+    return LossTable(
+        subject="",
+        window="",
+        seeds=tuple(range(num_seeds)),
+        fold_N=np.arange(NUM_ROWS) // 100,
+        label_N=np.array([str(i) for i in range(NUM_ROWS)]),
+        loss_SN=base_N - gain + noise,
+    )
+
+
+@pytest.fixture
+def files(tmp_path) -> dict[str, Path]:
+    made = {
+        "rule": losses(0.0, num_seeds=0, seed=0),
+        "better": losses(0.1, num_seeds=5, seed=2),
+        "worse": losses(-0.1, num_seeds=5, seed=3),
+        "few": losses(0.1, num_seeds=3, seed=4),
+    }
+    paths = {name: tmp_path / f"{name}.parquet" for name in made}
+    for name, path in paths.items():
+        write_losses(made[name], path)
+    return paths
+
+
+def invoke(*arguments: object):
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    gate.register(app)
+    return CliRunner().invoke(app, ["gate", *map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    ("candidate", "outcome", "code"),
+    [("better", "PROMOTE", 0), ("worse", "REJECT", 1), ("few", "INCONCLUSIVE", 1)],
+)
+def test_the_exit_code_is_the_verdict(files, candidate, outcome, code):
+    result = invoke("--baseline", files["rule"], "--candidate", files[candidate])
+
+    assert result.exit_code == code
+    assert result.stdout.startswith(outcome)
+    assert result.stderr == ""
+
+
+def test_the_table_says_numbers_and_a_sentence(files):
+    said = invoke("--baseline", files["rule"], "--candidate", files["better"]).stdout
+
+    assert "Proven better" in said
+    assert "5 / none" in said
+    assert "400 in blocks of 8" in said
+
+
+def test_json_is_the_whole_verdict_and_nothing_else(files):
+    result = invoke("--baseline", files["rule"], "--candidate", files["better"], "--json")
+
+    verdict = json.loads(result.stdout)
+    assert verdict["outcome"] == "PROMOTE"
+    assert verdict["gain"] == pytest.approx(0.1, abs=0.03)
+    assert len(verdict["folds"]) == 4
+
+
+def test_numbers_that_cannot_be_computed_are_null_not_nan(files, tmp_path):
+    frame = losses(0.1, num_seeds=5, seed=2).to_frame()
+    frame.loc[7, "loss"] = np.nan
+    frame.to_csv(tmp_path / "diverged.csv", index=False)
+
+    result = invoke("--baseline", files["rule"], "--candidate", tmp_path / "diverged.csv", "--json")
+
+    verdict = json.loads(result.stdout, parse_constant=pytest.fail)
+    assert result.exit_code == 1
+    assert verdict["lower_bound"] is None
+    assert verdict["diverged_seeds"] == [0]
+
+
+def test_a_file_against_a_copy_of_itself_is_one_model(files, tmp_path):
+    copy = tmp_path / "copy.csv"
+    write_losses(losses(0.1, num_seeds=5, seed=2), copy)
+
+    result = invoke("--baseline", copy, "--candidate", files["better"])
+
+    assert result.exit_code == 1
+    assert "the same model" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "outcome"),
+    [
+        (["--min-gain", "0.5"], "REJECT"),
+        (["--min-seeds", "6"], "INCONCLUSIVE"),
+        (["--min-rows", "401"], "INCONCLUSIVE"),
+        (["--horizon", "30"], "INCONCLUSIVE"),
+        (["--alpha", "0.4", "--block-length", "1"], "PROMOTE"),
+        (["--min-gain", "0.2", "--margin-share", "0.5"], "EQUIVALENT"),
+    ],
+)
+def test_every_option_reaches_the_gate(files, options, outcome):
+    base = ["--baseline", files["rule"], "--candidate", files["better"], "--json"]
+
+    assert json.loads(invoke(*base, *options).stdout)["outcome"] == outcome
+
+
+def test_alpha_and_block_length_are_in_the_verdict(files):
+    base = ["--baseline", files["rule"], "--candidate", files["better"], "--json"]
+
+    verdict = json.loads(invoke(*base, "--alpha", "0.01", "--block-length", "11").stdout)
+
+    assert (verdict["alpha"], verdict["block_length"]) == (0.01, 11)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "cause"),
+    [
+        (["--alpha", "0.7"], SettingsError, "'alpha'.*0.7"),
+        (["--horizon", "3", "--block-length", "2"], SettingsError, "horizon of 3 rows"),
+        (["--candidate", "nowhere.csv"], SourceError, "nowhere.csv"),
+    ],
+)
+def test_the_users_mistakes_are_typed_errors(files, options, error, cause):
+    result = invoke("--baseline", files["rule"], "--candidate", files["better"], *options)
+
+    assert isinstance(result.exception, error)
+    assert result.exception.exit_code == 2
+    with pytest.raises(error, match=cause):
+        raise result.exception
+
+
+def test_other_rows_are_refused(files, tmp_path):
+    frame = losses(0.1, num_seeds=5, seed=2).to_frame()
+    path = tmp_path / "shorter.csv"
+    frame[frame["row"] != "17"].to_csv(path, index=False)
+
+    result = invoke("--baseline", files["rule"], "--candidate", path)
+
+    with pytest.raises(ContractError, match="only in .*first: fold 0, row 17"):
+        raise result.exception
+
+
+def test_help_has_an_example():
+    result = invoke("--help")
+
+    assert result.exit_code == 0
+    assert "sluice gate --baseline production.parquet" in " ".join(result.stdout.split())

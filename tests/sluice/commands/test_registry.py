@@ -1,0 +1,229 @@
+"""``sluice registry``: what a person and a script see."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sluice.artifacts import ArtifactStore
+from sluice.commands import registry
+from sluice.errors import (
+    ContractError,
+    GateBlocked,
+    IntegrityError,
+    SluiceError,
+    UnknownVersion,
+)
+from sluice.registry.ledger import Ledger
+from tests.sluice.registry.ledger_samples import (
+    CODE,
+    CONFIG,
+    DATA,
+    MODEL,
+    Clock,
+    artifact_path,
+    promote_chain,
+    register_sample,
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A registry with versions 1 and 2 promoted in turn, and 3 approved against 2."""
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("SLUICE_REGISTRY_URL", raising=False)
+    monkeypatch.delenv("SLUICE_ACTOR", raising=False)
+    store = ArtifactStore(tmp_path / "artifacts")
+    with Ledger.open(f"sqlite:///{tmp_path / 'registry.db'}", clock=Clock()) as ledger:
+        promote_chain(ledger, store, 2)
+        register_sample(ledger, store, salt=3, reference=ledger.version(MODEL, 2).candidate)
+    return tmp_path
+
+
+def invoke(*arguments: str) -> str:
+    """Run a command in process; its output, or the error it raised."""
+    app = typer.Typer()
+    registry.register(app)
+    app.callback()(lambda: None)
+    result = CliRunner().invoke(app, ["registry", *arguments])
+    if isinstance(result.exception, SluiceError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def invoke_json(*arguments: str) -> Any:
+    return json.loads(invoke(*arguments, "--json"))
+
+
+@pytest.mark.usefixtures("home")
+def test_list_has_one_line_per_version() -> None:
+    lines = [line.split() for line in invoke("list").splitlines()[2:]]
+
+    assert [line[:3] for line in lines] == [
+        [MODEL, "1", "archived"],
+        [MODEL, "2", "production"],
+        [MODEL, "3", "staging"],
+    ]
+    assert invoke("list") == invoke("list", MODEL)
+    listed = invoke_json("list")
+    assert [(v["number"], v["state"]) for v in listed] == [
+        (1, "archived"),
+        (2, "production"),
+        (3, "staging"),
+    ]
+
+
+@pytest.mark.usefixtures("home")
+def test_show_has_lineage_numbers_and_receipts() -> None:
+    """Issue item: the version, its lineage and the gate's numbers."""
+    page = invoke("show", MODEL, "2")
+
+    assert page.startswith(f"{MODEL}  version 2  production\n")
+    for digest in (DATA, CONFIG, CODE, "4f" * 20):
+        assert digest in page
+    for text in ("PROMOTE against version 1", "gain", "0.054", "0.0004", "effect size  ", "0.31"):
+        assert text in page
+    assert ["1", "0.047", "nan", "0.1", "739"] in [line.split() for line in page.splitlines()]
+    assert next(
+        line.split()[1:] for line in page.splitlines() if line.strip().startswith("libraries")
+    ) == ["torch", "2.13.0,", "numpy", "2.3.1"]
+    assert "poc " in page
+    assert max(len(line.rstrip()) for line in page.splitlines()) <= 100
+
+
+@pytest.mark.usefixtures("home")
+def test_show_takes_what_is_in_production() -> None:
+    assert invoke("show", MODEL) == invoke("show", MODEL, "2")
+
+
+def test_show_takes_the_newest_when_nothing_is(home: Path) -> None:
+    store = ArtifactStore(home / "artifacts")
+    with Ledger.open(f"sqlite:///{home / 'registry.db'}", clock=Clock()) as ledger:
+        lineage = ledger.version(MODEL, 1).lineage.model_copy(update={"model": "other"})
+        for _ in range(2):
+            ledger.register("other", lineage, [])
+            lineage = lineage.model_copy(update={"data": "b" * 64})
+            lineage = lineage.model_copy(update={"candidate": lineage.candidate_of_parts()})
+
+    page = invoke("show", "other")
+
+    assert page.startswith("other  version 2  dev\n")
+    assert "this version cannot be promoted" in page
+    assert store.path(lineage.members[0].weights).exists()
+
+
+@pytest.mark.usefixtures("home")
+def test_show_for_machines_is_strict_json() -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    shown = json.loads(invoke("show", MODEL, "2", "--json"), parse_constant=refuse)
+
+    assert shown["lineage"]["data"] == DATA
+    assert [receipt["gate"] for receipt in shown["receipts"]] == ["poc", "promotion"]
+    assert shown["receipts"][1]["evidence"]["folds"][1]["low"] == "NaN"
+    assert len(shown["receipts"][1]["digest"]) == 64
+
+
+@pytest.mark.usefixtures("home")
+def test_promote_rollback_and_history() -> None:
+    """REG-2: the version before is one command away, and the history says who, when and why."""
+    said = invoke("promote", MODEL, "3", "--reason", "agreed [in] review", "--actor", "ada")
+    assert said.strip() == f"{MODEL}: production is now version 3 (before: version 2)."
+    assert "already" in invoke("promote", MODEL, "3", "--reason", "again")
+
+    moved = invoke_json("rollback", MODEL, "--reason", "errors since noon")
+    assert (moved["version"], moved["previous"], moved["moved"]) == (2, 3, True)
+
+    last = invoke_json("history", MODEL)[-2:]
+    assert [(e["action"], e["actor"], e["reason"]) for e in last] == [
+        ("promote", "ada", "agreed [in] review"),
+        ("rollback", registry.current_user(), "errors since noon"),
+    ]
+    table = invoke("history", MODEL)
+    assert "agreed [in] review" in table
+    assert "3 -> 2" in table
+    assert "none -> 1" in table
+
+
+@pytest.mark.usefixtures("home")
+def test_actor_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_ACTOR", "night shift")
+    invoke("rollback", MODEL, "--reason", "r")
+
+    assert invoke_json("history", MODEL)[-1]["actor"] == "night shift"
+
+
+@pytest.mark.usefixtures("home")
+def test_gate_is_not_bypassed_from_the_command_line() -> None:
+    with pytest.raises(GateBlocked, match="about another reference"):
+        invoke("promote", MODEL, "1", "--reason", "I want it", "--reinstate")
+    with pytest.raises(ContractError, match="needs reason"):
+        invoke("promote", MODEL, "3", "--reason", "")
+
+
+@pytest.mark.usefixtures("home")
+def test_reason_is_required() -> None:
+    app = typer.Typer()
+    registry.register(app)
+    app.callback()(lambda: None)
+    for arguments in (["promote", MODEL, "3"], ["rollback", MODEL]):
+        result = CliRunner().invoke(app, ["registry", *arguments])
+
+        assert result.exit_code == 2
+        assert "--reason" in result.output
+
+
+def test_verify_names_what_is_damaged(home: Path) -> None:
+    assert invoke("verify").strip() == "Nothing wrong found in 3 versions."
+    assert invoke_json("verify", MODEL) == {"findings": []}
+    with Ledger.open(f"sqlite:///{home / 'registry.db'}", clock=Clock()) as ledger:
+        weights = ledger.version(MODEL, 1).lineage.members[0].weights
+    artifact_path(home / "artifacts", weights).write_bytes(b"x")
+
+    app = typer.Typer()
+    registry.register(app)
+    app.callback()(lambda: None)
+    result = CliRunner().invoke(app, ["registry", "verify"])
+
+    assert isinstance(result.exception, IntegrityError)
+    assert "1 finding." in str(result.exception)
+    assert "weights of seed 0 fold 0" in " ".join(result.stdout.split())
+
+
+@pytest.mark.usefixtures("home")
+def test_unknown_names_are_answered_with_known_ones() -> None:
+    for arguments in (
+        ("show", "sp500"),
+        ("history", "sp500"),
+        ("list", "sp500"),
+        ("verify", "sp500"),
+        ("promote", "sp500", "1", "--reason", "r"),
+        ("rollback", "sp500", "--reason", "r"),
+    ):
+        with pytest.raises(UnknownVersion, match=f"no model 'sp500'.*Known: {MODEL}"):
+            invoke(*arguments)
+    with pytest.raises(UnknownVersion, match="has no version 9"):
+        invoke("show", MODEL, "9")
+
+
+def test_looking_where_there_is_no_registry_makes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "empty"))
+    monkeypatch.delenv("SLUICE_REGISTRY_URL", raising=False)
+
+    with pytest.raises(UnknownVersion, match=r"no registry at .*sluice run"):
+        invoke("list")
+
+    assert not (tmp_path / "empty").exists()
+
+
+@pytest.mark.parametrize("command", ["list", "show", "history", "promote", "rollback", "verify"])
+def test_help_has_an_example(command: str) -> None:
+    assert f"Example: sluice registry {command}" in invoke(command, "--help")

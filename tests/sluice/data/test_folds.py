@@ -1,0 +1,79 @@
+"""Walk-forward folds (DATA-3)."""
+
+import itertools
+
+import pytest
+
+from sluice.data.folds import FoldSettings, rows_needed, walk_forward
+from sluice.errors import ContractError
+
+CASES = [
+    (num_rows, FoldSettings(num_folds=n, first_test_share=f, val_share=v, embargo_rows=e), h)
+    for num_rows, n, f, v, e, h in itertools.product(
+        (120, 121, 997, 4958), (1, 3, 4), (0.4, 0.71), (0.05, 0.3), (0, 5), (1, 7)
+    )
+]
+
+
+@pytest.mark.parametrize(("num_rows", "settings", "horizon_rows"), CASES)
+def test_folds_keep_order_gaps_and_coverage(num_rows, settings, horizon_rows):
+    folds = walk_forward(num_rows, settings, horizon_rows=horizon_rows)
+    gap = max(settings.embargo_rows, horizon_rows)
+
+    assert [fold.fold_id for fold in folds] == list(range(settings.num_folds))
+    for fold in folds:
+        assert fold.train.start == 0
+        assert fold.val.start - fold.train.stop == gap
+        assert fold.test.start - fold.val.stop == gap
+        assert len(fold.val) == max(1, int(fold.test.start * settings.val_share))
+    tested = [row for fold in folds for row in fold.test.positions()]
+    assert tested == list(range(int(num_rows * settings.first_test_share), num_rows))
+    assert all(a.train.stop < b.train.stop for a, b in itertools.pairwise(folds))
+    lengths = [len(fold.test) for fold in folds]
+    assert max(lengths) - min(lengths) <= 1
+
+
+@pytest.mark.parametrize("horizon_rows", [1, 3, 9])
+def test_no_training_target_reaches_into_validation_or_test(horizon_rows):
+    for fold in walk_forward(500, FoldSettings(embargo_rows=0), horizon_rows=horizon_rows):
+        assert fold.train.stop - 1 + horizon_rows < fold.val.start
+        assert fold.val.stop - 1 + horizon_rows < fold.test.start
+
+
+def test_a_known_split():
+    settings = FoldSettings(num_folds=2, first_test_share=0.5, val_share=0.2, embargo_rows=3)
+
+    first, second = walk_forward(100, settings, horizon_rows=1)
+
+    assert [(r.start, r.stop) for r in (first.train, first.val, first.test)] == [
+        (0, 34),
+        (37, 47),
+        (50, 75),
+    ]
+    assert [(r.start, r.stop) for r in (second.train, second.val, second.test)] == [
+        (0, 54),
+        (57, 72),
+        (75, 100),
+    ]
+
+
+def test_the_same_rows_are_split_the_same_way():
+    plans = [walk_forward(1000, FoldSettings(), horizon_rows=1) for _ in range(2)]
+
+    assert plans[0] == plans[1]
+
+
+@pytest.mark.parametrize("settings", [case[1] for case in CASES[::9]])
+def test_one_row_fewer_than_needed_is_refused_with_the_number(settings):
+    needed = rows_needed(settings, horizon_rows=1, min_train_rows=1)
+
+    assert walk_forward(needed, settings, horizon_rows=1)
+    with pytest.raises(ContractError, match=rf"at least {needed} rows, got {needed - 1} "):
+        walk_forward(needed - 1, settings, horizon_rows=1)
+
+
+def test_the_first_fold_gets_the_train_rows_asked_for():
+    needed = rows_needed(FoldSettings(), horizon_rows=1, min_train_rows=44)
+
+    assert len(walk_forward(needed, FoldSettings(), horizon_rows=1)[0].train) >= 44
+    assert len(walk_forward(needed - 1, FoldSettings(), horizon_rows=1)[0].train) < 44

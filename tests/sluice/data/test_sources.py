@@ -1,0 +1,189 @@
+"""Raw rows from files (DATA-2), and what is said when they cannot be read."""
+
+import itertools
+import os
+
+import fsspec
+import numpy as np
+import pandas as pd
+import pytest
+
+from sluice.data.schema import Column, Schema
+from sluice.data.sources import CsvSource, PackagedBars, ParquetSource, load_rows
+from sluice.errors import SourceError
+
+SCHEMA = Schema(
+    columns=(Column(name="close"), Column(name="volume")),
+    index_name="date",
+    index_kind="datetime",
+)
+TEXT = "date,close,volume\n2020-01-02,1.5,10\n2020-01-03,2.5,20\n2020-01-06,3.5,30\n"
+
+
+@pytest.fixture
+def csv(tmp_path):
+    """Write a CSV file and return its source."""
+    numbers = itertools.count()
+
+    def write(text: str | bytes, **settings: object) -> CsvSource:
+        path = tmp_path / f"bars{next(numbers)}.csv"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return CsvSource(uri=str(path), **settings)
+
+    return write
+
+
+def refusal(source) -> str:
+    with pytest.raises(SourceError) as caught:
+        load_rows(source, schema=SCHEMA)
+    return str(caught.value)
+
+
+def test_the_packaged_bars_are_the_real_ones():
+    rows = load_rows(PackagedBars(), schema=SCHEMA)
+
+    assert rows.shape == (5031, 5)
+    assert list(rows.columns) == ["open", "high", "low", "close", "volume"]
+    assert rows.index.name == "date"
+    assert rows.index[0] == pd.Timestamp("1999-01-04")
+    assert rows.loc["1999-01-04", "close"] == pytest.approx(1228.099976)
+    assert rows["volume"].dtype == np.float64
+
+
+def test_the_other_packaged_index_loads():
+    assert len(load_rows(PackagedBars(name="nasdaq"), schema=SCHEMA)) == 5031
+
+
+def test_csv_reads_numbers_and_dates(csv):
+    rows = load_rows(csv(TEXT), schema=SCHEMA)
+
+    assert rows.index.equals(pd.DatetimeIndex(["2020-01-02", "2020-01-03", "2020-01-06"]))
+    assert rows.index.name == "date"
+    assert rows["close"].tolist() == [1.5, 2.5, 3.5]
+    assert rows["volume"].dtype == np.float64
+
+
+def test_csv_names_and_formats_are_settings(csv):
+    text = "Day;Last;Vol\n02/01/2020;1.5;10\n03/02/2020;2.5;20\n"
+    source = csv(
+        text,
+        index="Day",
+        rename={"Last": "close", "Vol": "volume"},
+        separator=";",
+        date_format="%d/%m/%Y",
+    )
+
+    rows = load_rows(source, schema=SCHEMA)
+
+    assert list(rows.columns) == ["close", "volume"]
+    assert rows.index.name == "date"
+    assert rows.index[1] == pd.Timestamp(2020, 2, 3)
+
+
+def test_the_rows_are_left_as_they_stand(csv):
+    rows = load_rows(csv("date,close\n2020-01-03,1\n2020-01-02,\n2020-01-02,3\n"), schema=SCHEMA)
+
+    assert rows.index.day.tolist() == [3, 2, 2]
+    assert rows["close"].isna().tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("stored", ["index", "column"])
+def test_parquet_takes_a_stored_index_or_a_column(tmp_path, csv, stored):
+    expected = load_rows(csv(TEXT), schema=SCHEMA)
+    path = tmp_path / "bars.parquet"
+    (expected if stored == "index" else expected.reset_index()).to_parquet(path)
+
+    rows = load_rows(ParquetSource(uri=str(path)), schema=SCHEMA)
+
+    pd.testing.assert_frame_equal(rows, expected)
+
+
+def test_any_fsspec_path_is_read():
+    with fsspec.open("memory://folder/bars.csv", "w") as file:
+        file.write(TEXT)
+
+    assert len(load_rows(CsvSource(uri="memory://folder/bars.csv"), schema=SCHEMA)) == 3
+    assert "Did you mean 'bars.csv'?" in refusal(CsvSource(uri="memory://folder/bar.csv"))
+
+
+def test_a_missing_file_offers_the_nearest_name(csv):
+    source = csv(TEXT)
+    wrong = source.model_copy(update={"uri": source.uri.replace("bars0", "bras0")})
+
+    message = refusal(wrong)
+
+    assert f"There is no file {wrong.uri}." in message
+    assert "Did you mean 'bars0.csv'?" in message
+
+
+def test_a_missing_folder_says_so(tmp_path):
+    assert "cannot be listed" in refusal(CsvSource(uri=str(tmp_path / "no" / "bars.csv")))
+
+
+def test_a_folder_and_an_unknown_scheme_are_refused(tmp_path):
+    assert "cannot be read" in refusal(CsvSource(uri=str(tmp_path)))
+    assert "cannot be opened" in refusal(CsvSource(uri="nosuch://bars.csv"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_refused(csv):
+    source = csv(TEXT)
+    os.chmod(source.uri, 0)
+
+    assert "may read it" in refusal(source)
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "date,close,volume\n"])
+def test_a_file_without_rows_is_refused(csv, text):
+    assert "at least one row" in refusal(csv(text))
+
+
+@pytest.mark.parametrize("text", [TEXT + "2020-01-07,1,2,3,4\n", b"PAR1\xff\xfe\x00\x81,\n\x9d\n"])
+def test_what_is_not_csv_is_refused(csv, text):
+    assert "cannot be parsed as CSV" in refusal(csv(text))
+
+
+def test_what_is_not_parquet_is_refused(tmp_path):
+    path = tmp_path / "bars.parquet"
+    path.write_text(TEXT)
+
+    assert "cannot be read as Parquet" in refusal(ParquetSource(uri=str(path)))
+
+
+def test_text_in_a_price_is_named_with_line_and_value(csv):
+    message = refusal(csv("date,close\n2020-01-02,1\n\n2020-01-03,two\n2020-01-06,x\n"))
+
+    assert "column 'close' must hold numbers, got 'two' at line 4 (2 such values of 3)" in message
+
+
+def test_a_thousands_separator_is_not_a_number(csv):
+    assert "got '1,228.5' at line 2" in refusal(csv('date,close\n2020-01-02,"1,228.5"\n'))
+
+
+def test_text_in_parquet_is_named_with_its_row(tmp_path):
+    path = tmp_path / "bars.parquet"
+    pd.DataFrame({"date": ["2020-01-02", "2020-01-03"], "close": ["1", "?"]}).to_parquet(path)
+
+    assert "got '?' at row 1, counted from 0" in refusal(ParquetSource(uri=str(path)))
+
+
+@pytest.mark.parametrize("bad", ["31/12/2020", "2020-13-01", "soon", ""])
+def test_a_date_that_cannot_be_read_is_named(csv, bad):
+    message = refusal(csv(f"date,close\n2020-01-02,1\n{bad},2\n"))
+
+    assert "column 'date' must hold dates" in message
+    assert "at line 3" in message
+
+
+def test_dates_of_two_time_zones_are_refused(csv):
+    text = "date,close\n2020-01-02T00:00:00+01:00,1\n2020-01-03T00:00:00+02:00,2\n"
+
+    assert "one time zone" in refusal(csv(text))
+
+
+@pytest.mark.parametrize("settings", [{"index": "Date"}, {"rename": {"Close": "close"}}])
+def test_a_name_that_the_file_does_not_have_is_refused(csv, settings):
+    message = refusal(csv(TEXT, **settings))
+
+    assert "has no column" in message
+    assert "(nearest: '" in message

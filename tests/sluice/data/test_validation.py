@@ -1,0 +1,139 @@
+"""Schemas of tables (SCH-1)."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sluice.data.schema import Column, Schema
+from sluice.data.validation import nearest_name, validate_schema
+from sluice.errors import SchemaError
+
+SCHEMA = Schema(
+    columns=(Column(name="close"), Column(name="volume"), Column(name="note", kind="string")),
+    index_name="date",
+    index_kind="datetime",
+)
+
+
+def table(rows: int = 6) -> pd.DataFrame:
+    index = pd.date_range("2020-01-01", periods=rows, name="date")
+    return pd.DataFrame(
+        {"close": np.arange(rows) + 1.0, "volume": np.arange(rows), "note": ["x"] * rows}, index
+    )
+
+
+def refusal(frame: pd.DataFrame, schema: Schema = SCHEMA) -> str:
+    with pytest.raises(SchemaError) as caught:
+        validate_schema(frame, schema, "raw")
+    return str(caught.value)
+
+
+def test_a_good_table_passes_and_further_columns_are_allowed():
+    validate_schema(table().assign(more=1.0), SCHEMA, "raw")
+
+
+def test_missing_columns_come_with_nearest_available_and_shape():
+    message = refusal(table().rename(columns={"close": "Close", "volume": "vol"}))
+
+    assert message.startswith("raw: ")
+    assert "'close' is missing (nearest: 'Close')" in message
+    assert "'volume' is missing (nearest: 'vol')" in message
+    assert "Available columns: Close, note, vol." in message
+    assert "6 rows, 3 columns" in message
+
+
+def test_every_problem_is_said_at_once():
+    frame = table().drop(columns="volume").rename_axis("day")
+    frame.iloc[3, 0] = np.nan
+
+    message = refusal(frame[::-1])
+
+    for part in ("'volume' is missing", "named 'date', got 'day'", "no nulls", "must be sorted"):
+        assert part in message
+
+
+def test_the_first_null_is_placed_and_counted():
+    frame = table()
+    frame.loc[["2020-01-03", "2020-01-05"], "close"] = np.nan
+
+    assert "got 2 of 6, first at row 2 (label 2020-01-03" in refusal(frame)
+
+
+def test_nulls_are_welcome_where_declared_but_never_infinity():
+    schema = Schema(columns=(Column(name="close", nullable=True),))
+    frame = table()
+    frame.iloc[1, 0] = np.nan
+    validate_schema(frame, schema, "raw")
+
+    frame.iloc[4, 0] = -np.inf
+    assert "must be finite, got 1 infinite of 6, first at row 4" in refusal(frame, schema)
+
+
+def test_text_where_a_number_is_required_is_shown():
+    frame = table()
+    frame["close"] = ["1", "2", "n/a", "4", "5", "6"]
+
+    message = refusal(frame)
+
+    assert "'close' must be float" in message
+    assert "'n/a' first at row 2" in message
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("float", [1, 2], ["a", "b"]),
+        ("int", [1, 2], [1.0, 2.0]),
+        ("bool", [True, False], [0, 1]),
+        ("string", ["a", "b"], [1, 2]),
+        ("datetime", pd.to_datetime(["2020-01-01", "2020-01-02"]), ["2020-01-01", "2020-01-02"]),
+    ],
+)
+def test_each_kind_takes_its_own_and_refuses_another(kind, good, bad):
+    schema = Schema(columns=(Column(name="x", kind=kind),))
+
+    validate_schema(pd.DataFrame({"x": good}), schema, "raw")
+    assert f"'x' must be {kind}" in refusal(pd.DataFrame({"x": bad}), schema)
+
+
+def test_an_unsorted_index_names_the_first_label_that_falls():
+    frame = table().iloc[[0, 1, 4, 2, 3, 5]]
+
+    assert "first label that falls: 2020-01-03 00:00:00 at row 3, after 2020-01-05" in refusal(
+        frame
+    )
+
+
+def test_a_repeated_label_is_named():
+    frame = table().iloc[[0, 1, 1, 2, 2]]
+
+    assert "2 repeated labels, first at row 2 (label 2020-01-02" in refusal(frame)
+
+
+def test_an_index_without_name_or_dates_is_refused():
+    message = refusal(table().reset_index(drop=True))
+
+    assert "named 'date', got no name" in message
+    assert "index must be datetime, got int64" in message
+
+
+def test_an_index_with_a_hole_is_refused():
+    frame = table()
+    frame.index = frame.index.where(frame.index != "2020-01-04").rename("date")
+
+    assert "index must have no nulls, first at row 3" in refusal(frame)
+
+
+def test_a_column_that_occurs_twice_is_refused():
+    frame = table()
+    frame.insert(0, "close", 1.0, allow_duplicates=True)
+
+    assert "'close' occurs 2 times" in refusal(frame)
+
+
+def test_an_empty_table_still_gets_its_answer():
+    assert "Available columns: none. Shape: 0 rows" in refusal(pd.DataFrame())
+
+
+def test_nothing_like_the_name_offers_nothing():
+    assert nearest_name("close", ["zzz"]) is None

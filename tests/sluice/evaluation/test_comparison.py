@@ -1,0 +1,337 @@
+import math
+
+import numpy as np
+import pytest
+from loss_samples import LABELS, ar1, centred, spread, table, two_recipes
+from scipy import stats
+
+from sluice.errors import ContractError, SettingsError
+from sluice.evaluation.comparison import compare
+from sluice.evaluation.losses import LossTable
+from sluice.evaluation.settings import GateSettings
+
+NUM_ROWS = 400
+
+
+def judge(candidate, reference, *, horizon_rows=1, **settings):
+    return compare(candidate, reference, GateSettings(**settings), horizon_rows=horizon_rows)
+
+
+def arms(
+    gain: float,
+    *,
+    seed_size: float = 1e-3,
+    noise: float = 0.1,
+    num_seeds: int = 5,
+    num_rows: int = NUM_ROWS,
+    num_folds: int = 1,
+) -> tuple[LossTable, LossTable]:
+    """Candidate with exactly this mean gain over a rule without seeds, rows independent."""
+    base_N = np.random.default_rng(1).exponential(size=num_rows) + 1
+    noise_N = noise * centred(np.random.default_rng(2).normal(size=num_rows))
+    candidate_SN = base_N + noise_N - gain + spread(num_seeds, seed_size)
+    return (
+        table(candidate_SN, "candidate", num_folds=num_folds),
+        table(base_N[None], "rule", num_folds=num_folds, deterministic=True),
+    )
+
+
+def test_without_seed_spread_and_dependence_it_is_the_paired_t_interval():
+    candidate, reference = arms(0.02, seed_size=1e-9)
+    gain_N = reference.loss_SN[0] - candidate.loss_SN.mean(axis=0)
+    textbook = stats.ttest_1samp(gain_N, 0.0, alternative="greater")
+
+    verdict = judge(candidate, reference, block_length=1)
+
+    assert verdict.lower_bound == pytest.approx(textbook.confidence_interval(0.95).low)
+    assert verdict.p_value == pytest.approx(textbook.pvalue, rel=1e-6)
+    assert verdict.degrees_of_freedom == pytest.approx(NUM_ROWS - 1)
+    assert verdict.effect_size == pytest.approx(gain_N.mean() / gain_N.std(ddof=1))
+
+
+def test_with_seed_spread_alone_it_is_welchs_t_test_on_the_seeds():
+    rng = np.random.default_rng(3)
+    rows_N = 1e-7 * ar1(rng, 0.0, NUM_ROWS)
+    ours_S, theirs_S = rng.normal(1.0, 0.1, 6), rng.normal(1.2, 0.3, 9)
+    candidate = table(ours_S[:, None] + rows_N, "candidate")
+    reference = table(np.broadcast_to(theirs_S[:, None], (9, NUM_ROWS)).copy(), "reference")
+    welch = stats.ttest_ind(theirs_S, ours_S, equal_var=False, alternative="greater")
+
+    verdict = judge(candidate, reference)
+
+    assert verdict.p_value == pytest.approx(welch.pvalue, rel=1e-4)
+    assert verdict.lower_bound == pytest.approx(welch.confidence_interval(0.95).low, rel=1e-4)
+    assert (verdict.num_seeds, verdict.num_reference_seeds) == (6, 9)
+
+
+def test_seeds_and_rows_add_up_and_satterthwaite_joins_them():
+    candidate, reference = arms(0.02, seed_size=0.02)
+    gain_N = reference.loss_SN[0] - candidate.loss_SN.mean(axis=0)
+    seeds, rows = 0.02**2 / 5, gain_N.var(ddof=1) / NUM_ROWS
+
+    verdict = judge(candidate, reference, block_length=1)
+
+    assert verdict.seed_se == pytest.approx(math.sqrt(seeds))
+    assert verdict.row_se == pytest.approx(math.sqrt(rows))
+    assert verdict.standard_error == pytest.approx(math.sqrt(seeds + rows))
+    freedom = (seeds + rows) ** 2 / (seeds**2 / 4 + rows**2 / (NUM_ROWS - 1))
+    assert verdict.degrees_of_freedom == pytest.approx(freedom)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_a_shift_between_folds_is_not_uncertainty(shift):
+    candidate, reference = arms(0.02, num_folds=4)
+    shifted = table(candidate.loss_SN + shift * (candidate.fold_N - 1.5), "candidate", num_folds=4)
+
+    verdict = judge(shifted, reference)
+
+    assert verdict.gain == pytest.approx(0.02)
+    assert verdict.row_se == pytest.approx(judge(candidate, reference).row_se)
+
+
+def test_each_outcome_from_where_the_bounds_lie():
+    verdicts = [judge(*arms(g), equivalence_margin_share=0.005) for g in (0.05, 0.006, 0.0, -0.05)]
+
+    assert [v.outcome for v in verdicts] == ["PROMOTE", "INCONCLUSIVE", "EQUIVALENT", "REJECT"]
+    assert [v.passed for v in verdicts] == [True, False, False, False]
+    assert all(v.lower_bound < v.gain < v.upper_bound for v in verdicts)
+
+
+def test_a_gain_below_what_is_required_is_rejected_even_when_better():
+    verdict = judge(*arms(0.05), min_gain=0.2)
+
+    assert verdict.outcome == "REJECT"
+    assert verdict.lower_bound > 0
+    assert "too little" in verdict.reason
+
+
+def test_the_bound_decides_not_the_estimate():
+    below = judge(*arms(0.0085), equivalence_margin_share=0.0)
+    bound = below.gain - below.lower_bound
+
+    above = judge(*arms(bound * 1.02), equivalence_margin_share=0.0)
+    under = judge(*arms(bound * 0.98), equivalence_margin_share=0.0)
+
+    assert (above.outcome, under.outcome) == ("PROMOTE", "INCONCLUSIVE")
+    assert (above.p_value < 0.05, under.p_value < 0.05) == (True, False)
+
+
+def test_stricter_alpha_never_raises_the_lower_bound():
+    candidate, reference = arms(0.02)
+    bounds = [judge(candidate, reference, alpha=a).lower_bound for a in (0.2, 0.1, 0.05, 0.01)]
+
+    assert bounds == sorted(bounds, reverse=True)
+
+
+def test_more_seeds_or_rows_never_widen_the_error():
+    by_seeds = [judge(*arms(0.0, seed_size=0.05, num_seeds=s)).seed_se for s in (5, 8, 20)]
+    by_rows = [judge(*arms(0.0, num_rows=n)).row_se for n in (300, 1000, 4000)]
+
+    assert by_seeds == sorted(by_seeds, reverse=True)
+    assert by_rows == sorted(by_rows, reverse=True)
+
+
+def test_dependent_rows_widen_the_error():
+    rng = np.random.default_rng(4)
+    base_N = rng.exponential(size=1000) + 1
+    reference = table(base_N[None], "rule", num_folds=4, deterministic=True)
+    errors = []
+    for rho in (0.0, 0.5, 0.8):
+        moved_N = 0.1 * ar1(np.random.default_rng(5), rho, 1000)
+        candidate = table(base_N + moved_N + spread(5, 1e-3), "candidate", num_folds=4)
+        errors.append(judge(candidate, reference).row_se)
+
+    # True ratios are 1, 1.7, 3; rows taken as independent would give 1, 1, 1.
+    assert errors[1] > 1.3 * errors[0]
+    assert errors[2] > 2.0 * errors[0]
+
+
+def test_swapping_the_arms_mirrors_the_bounds():
+    candidate, reference = two_recipes(np.random.default_rng(6), rho=0.5, gain=0.1)
+
+    forth, back = judge(candidate, reference), judge(reference, candidate)
+
+    assert forth.outcome == "PROMOTE"
+    assert back.outcome == "REJECT"
+    assert back.gain == pytest.approx(-forth.gain)
+    assert back.lower_bound == pytest.approx(-forth.upper_bound)
+    assert back.p_value == pytest.approx(1 - forth.p_value)
+
+
+def test_the_order_of_the_references_rows_does_not_matter():
+    candidate, reference = two_recipes(np.random.default_rng(6), rho=0.5, gain=0.1)
+    order = np.random.default_rng(0).permutation(reference.num_rows)
+    shuffled = LossTable(
+        subject=reference.subject,
+        window=reference.window,
+        seeds=reference.seeds,
+        fold_N=reference.fold_N[order],
+        label_N=reference.label_N[order],
+        loss_SN=reference.loss_SN[:, order],
+    )
+
+    assert judge(candidate, shuffled) == judge(candidate, reference)
+
+
+def test_the_unit_of_the_losses_does_not_change_the_verdict():
+    candidate, reference = two_recipes(np.random.default_rng(6), rho=0.5, gain=0.05)
+    in_thousands = [
+        table(arm.loss_SN * 1000, arm.subject, num_folds=4) for arm in (candidate, reference)
+    ]
+
+    small, large = judge(candidate, reference), judge(*in_thousands)
+
+    assert large.outcome == small.outcome
+    assert large.p_value == pytest.approx(small.p_value)
+    assert large.lower_bound == pytest.approx(1000 * small.lower_bound)
+
+
+def test_fold_gains_average_to_the_gain_by_their_rows():
+    verdict = judge(*two_recipes(np.random.default_rng(6), rho=0.5, num_rows=1003))
+
+    shares = [fold.num_rows for fold in verdict.folds]
+    assert sum(shares) == 1003
+    assert np.average([f.gain for f in verdict.folds], weights=shares) == pytest.approx(
+        verdict.gain
+    )
+    assert all(fold.low < fold.gain < fold.high for fold in verdict.folds)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("arm", [0, 1])
+def test_one_bad_loss_in_one_seed_decides_nothing_and_is_counted(bad, arm):
+    pair = list(two_recipes(np.random.default_rng(6), rho=0.0, gain=1.0))
+    assert judge(*pair).outcome == "PROMOTE"
+    loss_SN = pair[arm].loss_SN.copy()
+    loss_SN[2, 17] = bad
+    pair[arm] = table(loss_SN, pair[arm].subject, num_folds=4)
+
+    verdict = judge(*pair)
+
+    assert verdict.outcome == "INCONCLUSIVE"
+    assert not verdict.passed
+    assert (verdict.diverged_seeds, verdict.diverged_reference_seeds)[arm] == (2,)
+    assert "not finite in 1 of 5 seeds (2)" in verdict.reason
+    assert math.isnan(verdict.lower_bound)
+
+
+@pytest.mark.parametrize("arm", [0, 1])
+def test_a_bad_number_cannot_pass_even_where_nothing_else_looks_for_it(monkeypatch, arm):
+    """The comparisons themselves put NaN on the safe side (STAT-1)."""
+    pair = list(two_recipes(np.random.default_rng(6), rho=0.0, gain=1.0))
+    loss_SN = pair[arm].loss_SN.copy()
+    loss_SN[2] = math.nan
+    pair[arm] = table(loss_SN, pair[arm].subject, num_folds=4)
+    monkeypatch.setattr("sluice.evaluation.comparison.find_lacking", lambda *_, **__: ())
+
+    verdict = judge(*pair)
+
+    assert verdict.outcome == "INCONCLUSIVE"
+    assert math.isnan(verdict.gain)
+
+
+@pytest.mark.parametrize("arm", [0, 1])
+def test_four_seeds_refuse_and_five_do_not(arm):
+    pair = list(two_recipes(np.random.default_rng(6), rho=0.0, gain=1.0))
+    pair[arm] = table(pair[arm].loss_SN[:4], pair[arm].subject, num_folds=4)
+
+    verdict = judge(*pair)
+
+    assert verdict.outcome == "INCONCLUSIVE"
+    assert f"the {('candidate', 'reference')[arm]} has 4 seeds, required 5" in verdict.reason
+    assert verdict.remedy == "Train it with 1 more."
+    assert judge(*pair, min_seeds=4).outcome == "PROMOTE"
+
+
+def test_copies_of_one_seed_are_one_seed():
+    candidate, reference = two_recipes(np.random.default_rng(6), rho=0.0, gain=1.0)
+    copied = table(np.repeat(candidate.loss_SN[:1], 5, axis=0), "candidate", num_folds=4)
+
+    verdict = judge(copied, reference)
+
+    assert verdict.outcome == "INCONCLUSIVE"
+    assert "4 repeat the losses of another" in verdict.reason
+
+
+def test_a_rule_without_seeds_may_be_replaced_but_not_promoted():
+    candidate, rule = arms(0.05)
+
+    assert judge(candidate, rule).outcome == "PROMOTE"
+    backwards = judge(rule, candidate)
+    assert backwards.outcome == "INCONCLUSIVE"
+    assert "the candidate has 0 seeds" in backwards.reason
+
+
+def test_too_few_rows_decide_nothing():
+    few = judge(*arms(0.5, num_rows=249))
+    enough = judge(*arms(0.5, num_rows=250))
+
+    assert (few.outcome, enough.outcome) == ("INCONCLUSIVE", "PROMOTE")
+    assert "249 test rows, required 250" in few.reason
+    assert few.remedy == "Score 1 more rows."
+
+
+def test_a_fold_shorter_than_two_blocks_decides_nothing():
+    verdict = judge(*arms(0.5, num_folds=8), horizon_rows=26)
+
+    assert verdict.block_length == 51
+    assert verdict.outcome == "INCONCLUSIVE"
+    assert "the smallest fold has 50 test rows, required 102" in verdict.reason
+
+
+@pytest.mark.parametrize("gain", [0.5, 0.0])
+def test_a_constant_difference_decides_nothing(gain):
+    verdict = judge(*arms(gain, noise=0.0))
+
+    assert verdict.outcome == "INCONCLUSIVE"
+    assert "the same on every row" in verdict.reason
+
+
+def test_a_model_against_itself_decides_nothing():
+    candidate, reference = two_recipes(np.random.default_rng(6), rho=0.0, gain=1.0)
+    same = table(reference.loss_SN, candidate.subject, num_folds=4)
+
+    verdict = judge(candidate, same)
+
+    assert verdict.outcome == "INCONCLUSIVE"
+    assert "the same model" in verdict.reason
+
+
+def test_another_window_and_other_rows_are_refused():
+    candidate, reference = arms(0.05)
+    elsewhere = table(reference.loss_SN, "rule", deterministic=True, window="other")
+    later = LossTable(
+        subject="rule",
+        window="window",
+        seeds=(),
+        fold_N=reference.fold_N,
+        label_N=LABELS[1 : NUM_ROWS + 1],
+        loss_SN=reference.loss_SN,
+    )
+
+    with pytest.raises(ContractError, match="on one window"):
+        judge(candidate, elsewhere)
+    with pytest.raises(ContractError, match="same \\(fold, row\\) pairs: 1 are only in"):
+        judge(candidate, later)
+
+
+def test_a_block_shorter_than_the_horizon_is_refused():
+    with pytest.raises(SettingsError, match="horizon of 5 rows, got block_length 4"):
+        judge(*arms(0.05), block_length=4, horizon_rows=5)
+    with pytest.raises(SettingsError, match="at least 1 row, got 0"):
+        judge(*arms(0.05), horizon_rows=0)
+
+
+def test_what_is_lacking_is_named_seeds_or_rows():
+    seeds = judge(*arms(0.018, seed_size=0.03), equivalence_margin_share=0.0)
+    rows = judge(*arms(0.006), equivalence_margin_share=0.0)
+
+    assert seeds.outcome == rows.outcome == "INCONCLUSIVE"
+    assert "It lacks seeds of the candidate" in seeds.remedy
+    assert "It lacks test rows" in rows.remedy
+
+
+def test_the_same_evidence_gives_the_same_verdict():
+    pair = two_recipes(np.random.default_rng(6), rho=0.5)
+
+    assert judge(*pair) == judge(*pair)

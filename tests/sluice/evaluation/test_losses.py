@@ -1,0 +1,153 @@
+import numpy as np
+import pandas as pd
+import pytest
+from loss_samples import table
+
+from sluice.errors import ContractError, SourceError
+from sluice.evaluation.losses import LossTable, read_losses, write_losses
+
+
+def sample(**changes) -> LossTable:
+    parts = {
+        "subject": "model",
+        "window": "window",
+        "seeds": (3, 8),
+        "fold_N": np.array([0, 0, 1]),
+        "label_N": np.array(["2020-01-01", "2020-01-02", "2020-02-01"]),
+        "loss_SN": np.array([[1.0, 2.0, 3.0], [4.0, 5.0, np.nan]]),
+    }
+    return LossTable(**(parts | changes))
+
+
+def assert_same(left: LossTable, right: LossTable) -> None:
+    assert (left.subject, left.window, left.seeds) == (right.subject, right.window, right.seeds)
+    np.testing.assert_array_equal(left.fold_N, right.fold_N)
+    np.testing.assert_array_equal(left.label_N, right.label_N)
+    np.testing.assert_array_equal(left.loss_SN, right.loss_SN)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_table_survives_its_file(tmp_path, suffix, deterministic):
+    before = sample()
+    if deterministic:
+        before = sample(seeds=(), loss_SN=np.array([[0.1, np.inf, 1 / 3]]))
+    path = tmp_path / f"losses{suffix}"
+
+    write_losses(before, path)
+
+    assert_same(read_losses(path, subject="model", window="window"), before)
+
+
+def test_shuffled_lines_come_back_in_time_order():
+    frame = sample().to_frame().sample(frac=1, random_state=1)
+
+    assert_same(LossTable.from_frame(frame, subject="model", window="window"), sample())
+
+
+def test_numbers_sort_as_numbers_and_dates_as_dates():
+    numbers = pd.DataFrame({"seed": 0, "fold": 0, "row": [10, 9, 100], "loss": [1.0, 2.0, 3.0]})
+    times = pd.to_datetime(["2020-03-01", "2020-01-01", "2020-02-01"])
+
+    by_number = LossTable.from_frame(numbers, subject="m")
+    by_date = LossTable.from_frame(numbers.assign(row=times), subject="m")
+
+    assert by_number.label_N.tolist() == ["9", "10", "100"]
+    assert by_number.loss_SN.tolist() == [[2.0, 1.0, 3.0]]
+    assert by_date.loss_SN.tolist() == [[2.0, 3.0, 1.0]]
+
+
+def test_the_window_digest_is_of_the_rows_not_of_the_losses():
+    frame = sample().to_frame()
+    other = frame.assign(loss=0.5)
+    fewer = frame[frame["row"] != "2020-02-01"]
+    digests = [LossTable.from_frame(f, subject="m").window for f in (frame, other, fewer)]
+
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_alignment_is_by_key_not_by_position():
+    mine = sample()
+    order = np.array([2, 0, 1])
+    shuffled = sample(
+        fold_N=mine.fold_N[order], label_N=mine.label_N[order], loss_SN=mine.loss_SN[:, order]
+    )
+
+    assert_same(shuffled.aligned_to(mine), mine)
+
+
+def test_other_rows_are_refused_with_what_differs():
+    other = sample(label_N=np.array(["2020-01-01", "2020-01-09", "2020-02-01"]))
+
+    with pytest.raises(ContractError, match=r"1 are only in model \(first: fold 0, row 2020-01-02"):
+        sample().aligned_to(other)
+
+
+def test_the_same_row_in_another_fold_is_another_row():
+    with pytest.raises(ContractError, match="same \\(fold, row\\)"):
+        sample(fold_N=np.array([0, 1, 1])).aligned_to(sample())
+
+
+def test_another_window_is_refused():
+    with pytest.raises(ContractError, match="one window, got window and elsewhere"):
+        sample().aligned_to(sample(window="elsewhere"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"label_N": np.array(["a", "a", "b"])}, "must occur once per seed, got 1 repeats"),
+        ({"seeds": (3, 3)}, "Seeds must differ"),
+        ({"seeds": (1, 2, 3)}, r"\(seeds, rows\) = \(3, 3\)"),
+        ({"seeds": ()}, r"\(seeds, rows\) = \(1, 3\)"),
+        ({"fold_N": np.array([0, 0])}, r"\(2,\) folds"),
+    ],
+)
+def test_a_table_that_cannot_be_true_is_refused(changes, cause):
+    with pytest.raises(ContractError, match=cause):
+        sample(**changes)
+
+
+def test_diverged_and_copied_seeds_are_counted():
+    losses = np.array([[1.0, 2.0], [np.inf, 2.0], [1.0, 2.0], [np.nan, 1.0]])
+
+    found = table(losses, "m")
+
+    assert found.diverged_seeds == (1, 3)
+    assert found.num_distinct_seeds == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (lambda f: f.drop(columns="fold"), "needs the columns seed, fold, row, loss"),
+        (lambda f: f.iloc[:0], "0 lines"),
+        (lambda f: pd.concat([f, f.iloc[:1]]), "must occur once, got 1 repeats, first seed 3"),
+        (lambda f: f.iloc[1:], "1 missing, first seed 3, fold 0, row 2020-01-01"),
+        (lambda f: f.assign(fold=0.5), "'fold' must hold whole numbers, got .*0.5"),
+        (lambda f: f.assign(seed=["x"] * 6), "'seed' must hold whole numbers, got 'x'"),
+        (lambda f: f.assign(seed=[None, *[1] * 5]), "or, for a rule without seeds, in none"),
+        (lambda f: f.assign(loss=["low", *["1"] * 5]), "'loss' must hold numbers, got 'low'"),
+        (lambda f: f.assign(row=[None, *f["row"][1:]]), "must name every row, got nothing"),
+    ],
+)
+def test_a_bad_line_is_refused_by_its_cause(change, cause):
+    with pytest.raises(ContractError, match=cause):
+        LossTable.from_frame(change(sample().to_frame()), subject="m")
+
+
+@pytest.mark.parametrize("name", ["missing.parquet", "missing.csv"])
+def test_a_missing_file_is_a_source_error(tmp_path, name):
+    with pytest.raises(SourceError, match="missing"):
+        read_losses(tmp_path / name, subject="m")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("empty.csv", b""), ("empty.parquet", b""), ("text.parquet", b"seed,fold"), ("l.txt", b"")],
+)
+def test_an_unreadable_file_is_a_source_error(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(SourceError, match="must"):
+        read_losses(tmp_path / name, subject="m")

@@ -1,0 +1,147 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from scored_workload import FOLDS, Counting, Shifted, member
+
+from sluice.data.folds import Fold, RowRange
+from sluice.errors import ContractError
+from sluice.evaluation.scoring import (
+    predict,
+    score_baseline,
+    score_members,
+    score_production,
+    window_digest,
+)
+from sluice.training.members import Member
+
+WORKLOAD = Counting()
+FRAME = WORKLOAD.compute_features(WORKLOAD.load_rows())
+MEMBERS = [member(seed, fold) for seed in (7, 3) for fold in (1, 0)]
+
+
+def load(one: Member) -> Shifted:
+    return Shifted(one.seed + one.fold_id)
+
+
+def score(members, **changes):
+    arguments = {"subject": "candidate"} | changes
+    return score_members(WORKLOAD, FRAME, FOLDS, members, load, **arguments)
+
+
+def test_each_member_is_scored_on_the_test_rows_of_its_fold():
+    losses = score(MEMBERS).losses
+
+    assert losses.seeds == (3, 7)
+    assert losses.subject == "candidate"
+    assert losses.fold_N.tolist() == [0] * 8 + [1] * 16
+    assert losses.label_N[[0, -1]].tolist() == ["2020-01-17T00:00:00", "2020-02-09T00:00:00"]
+    assert losses.loss_SN.dtype == np.float64
+    assert losses.loss_SN[0].tolist() == [9.0] * 8 + [16.0] * 16
+    assert losses.loss_SN[1].tolist() == [49.0] * 8 + [64.0] * 16
+
+
+def test_metrics_are_averaged_over_folds_by_their_rows():
+    scores = score(MEMBERS)
+
+    by_seed = [seed["loss"] for seed in scores.metrics_by_seed]
+    assert by_seed == pytest.approx([(8 * 9 + 16 * 16) / 24, (8 * 49 + 16 * 64) / 24])
+    assert scores.metrics["loss"] == pytest.approx(scores.losses.loss_SN.mean())
+    assert scores.metrics["first_row"] == pytest.approx((8 * 16 + 16 * 24) / 24)
+
+
+def test_the_baseline_has_no_seeds_and_the_same_window():
+    scores = score_baseline(WORKLOAD, FRAME, FOLDS, subject="baseline")
+
+    assert scores.losses.is_deterministic
+    assert scores.losses.window == score(MEMBERS).losses.window
+    # The mean of train targets 0..9 is 4.5; the first test target is 16.
+    assert scores.losses.loss_SN[0, 0] == pytest.approx((16 - 4.5) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("members", "cause"),
+    [
+        (MEMBERS[1:], r"missing \(seed, fold\) \[\(7, 1\)\]"),
+        ([*MEMBERS, member(7, 5)], r"not planned \[\(7, 5\)\]"),
+        ([*MEMBERS, member(7, 0)], "repeated 1"),
+        ([], "At least one member"),
+    ],
+)
+def test_members_that_do_not_cover_the_folds_are_refused(members, cause):
+    with pytest.raises(ContractError, match=cause):
+        score(members)
+
+
+def test_a_diverged_member_is_scored_not_dropped():
+    def broken(one: Member) -> Shifted:
+        return Shifted(math.nan if one.seed == 7 else 1.0)
+
+    losses = score_members(WORKLOAD, FRAME, FOLDS, MEMBERS, broken, subject="c").losses
+
+    assert losses.diverged_seeds == (7,)
+
+
+def test_predictions_come_without_dropout_and_leave_the_mode_as_it_was():
+    model = Shifted(1.0).train()
+    x = torch.arange(9000, dtype=torch.float32)[:, None, None]
+
+    output = predict(model, x)
+
+    assert torch.equal(output, x[:, -1] + 1)
+    assert model.training
+    assert not output.requires_grad
+
+
+def test_predictions_of_another_shape_are_refused():
+    class Flat(Shifted):
+        def forward(self, x):
+            return super().forward(x).squeeze(1)
+
+    with pytest.raises(ContractError, match=r"must be \(8, 1\), got \(8,\) from seed 3, fold 0"):
+        score_members(WORKLOAD, FRAME, FOLDS, MEMBERS, lambda _: Flat(0.0), subject="c")
+
+
+def test_losses_that_are_not_per_example_are_refused():
+    class Averaged(Counting):
+        def losses(self, output, y):
+            return (output - y).square().mean()
+
+    with pytest.raises(ContractError, match=r"one per example, \(8,\), got \(\)"):
+        score_members(Averaged(), FRAME, FOLDS, MEMBERS, load, subject="c")
+
+
+def test_the_window_changes_with_the_data_and_with_the_test_rows():
+    other_frame = FRAME.assign(y=FRAME["y"] + 1)
+    shorter = Fold(
+        fold_id=1, train=FOLDS[1].train, val=FOLDS[1].val, test=RowRange(start=24, stop=39)
+    )
+    digests = {
+        window_digest(FRAME, FOLDS),
+        window_digest(other_frame, FOLDS),
+        window_digest(FRAME, (FOLDS[0], shorter)),
+    }
+
+    assert len(digests) == 3
+
+
+def test_production_is_scored_with_the_latest_member_that_has_not_seen_the_rows():
+    members = [
+        member(seed, fold, through=through)
+        for seed in (3, 7)
+        for fold, through in ((0, "2020-01-05"), (1, "2020-01-20"), (2, "2020-02-01"))
+    ]
+
+    losses = score_production(WORKLOAD, FRAME, FOLDS, members, load, subject="production").losses
+
+    # Fold 0's test begins on 2020-01-17 and fold 1's on 2020-01-25.
+    assert losses.loss_SN[0].tolist() == [9.0] * 8 + [16.0] * 16
+    assert losses.window == window_digest(FRAME, FOLDS)
+
+
+def test_production_that_has_seen_the_rows_cannot_be_compared():
+    seen = [member(3, 0, through="2020-01-17"), member(3, 1, through="2020-01-30")]
+
+    with pytest.raises(ContractError, match="seed 3 must have a member trained through more"):
+        score_production(WORKLOAD, FRAME, FOLDS, seen, load, subject="production")

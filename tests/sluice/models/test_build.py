@@ -1,0 +1,62 @@
+"""TRAIN-1: the architectures, and the user's own by import path."""
+
+import pytest
+import torch
+from torch import nn
+
+from sluice.errors import SettingsError
+from sluice.models.build import ARCHITECTURES, build_network
+from sluice.models.settings import ModelSettings
+
+
+class Own(nn.Module):
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
+        super().__init__()
+        self.head = nn.Linear(num_features, num_outputs + settings.hidden)
+
+
+class Stubborn(nn.Module):
+    pass
+
+
+def no_module(num_features: int, num_outputs: int, settings: ModelSettings) -> int:
+    return num_features + num_outputs + settings.hidden
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_maps_windows_to_outputs(name, layers):
+    network = build_network(9, 2, ModelSettings(architecture=name, hidden=4, layers=layers))
+
+    assert network(torch.randn(5, 22, 9)).shape == (5, 2)
+
+
+def test_the_same_seed_gives_the_same_network():
+    def weights(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return nn.utils.parameters_to_vector(build_network(3, 1, ModelSettings()).parameters())
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
+
+
+def test_own_class_is_called_with_sizes_and_settings():
+    network = build_network(3, 1, ModelSettings(architecture=f"{__name__}:Own", hidden=6))
+
+    assert isinstance(network, Own)
+    assert network.head.weight.shape == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("grru", "Did you mean 'gru'"),
+        ("no_such_module_here:Net", "no_such_module_here"),
+        (f"{__name__}:Owm", "Did you mean 'Own'"),
+        (f"{__name__}:no_module", "one of type int"),
+        (f"{__name__}:Stubborn", "three arguments"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(name, cause):
+    with pytest.raises(SettingsError, match=cause):
+        build_network(3, 1, ModelSettings(architecture=name))

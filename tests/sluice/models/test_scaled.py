@@ -1,0 +1,114 @@
+"""DATA-3: the normaliser is fitted on train rows and travels with the weights."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sluice.models.scaled import Scaled, prepare_model
+from sluice.models.settings import ModelSettings
+from sluice.workloads.workload import Examples
+from tests.support.synthetic import SineWorkload
+
+X = torch.tensor([[[1.0, 10.0], [3.0, 10.0]], [[5.0, 10.0], [7.0, 10.0]]])
+Y = torch.tensor([[100.0], [300.0]])
+
+
+class LastRow(nn.Module):
+    def forward(self, x):
+        return x[:, -1, :1]
+
+
+def fit(**changes):
+    options = {"num_outputs": 1, "scale_inputs": True, "scale_target": True, **changes}
+    return Scaled.fit(LastRow(), X, Y, **options)
+
+
+def test_known_answer():
+    """Mean 4, deviation sqrt(5) of 1, 3, 5, 7; target mean 200, deviation 100."""
+    model = fit()
+
+    assert model.x_mean.tolist() == [4, 10]
+    assert model.x_std.tolist() == pytest.approx([5**0.5, 1])
+    assert model(X).flatten().tolist() == pytest.approx(
+        [200 + 100 * (3 - 4) / 5**0.5, 200 + 100 * (7 - 4) / 5**0.5]
+    )
+
+
+def test_each_scaling_can_be_left_out():
+    assert fit(scale_target=False)(X).flatten().tolist() == pytest.approx(
+        [-1 / 5**0.5, 3 / 5**0.5]
+    )
+    assert fit(scale_inputs=False)(X).flatten().tolist() == pytest.approx([500, 900])
+    assert fit(scale_inputs=False, scale_target=False)(X.long()).dtype == torch.int64
+
+
+def test_a_constant_column_stays_harmless():
+    """Also one whose deviation is only rounding: 0.1 has no exact form."""
+    x = torch.full((1000, 2, 1), 0.1)
+    model = Scaled.fit(LastRow(), x, Y, num_outputs=1, scale_inputs=True, scale_target=False)
+
+    assert model.x_std.tolist() == [1]
+    assert model(x).abs().max() < 1e-6
+
+
+def test_a_high_level_keeps_its_digits():
+    noise = torch.randn(10_000, 1, 1, generator=torch.Generator().manual_seed(0))
+    x = 10_000 + noise
+    model = Scaled.fit(LastRow(), x, Y, num_outputs=1, scale_inputs=True, scale_target=False)
+
+    assert float(model.x_std) == pytest.approx(float(x.double().std()), rel=1e-3)
+
+
+def test_scaling_is_part_of_the_weights():
+    fresh = Scaled(LastRow(), num_features=2, num_outputs=1, scale_inputs=True, scale_target=True)
+    fresh.load_state_dict(fit().state_dict())
+
+    assert torch.equal(fresh(X), fit()(X))
+
+
+def rows(offset: float) -> Examples:
+    return Examples(x=X + offset, y=Y, rows=np.arange(2))
+
+
+def test_prepared_model_follows_from_its_seed_alone():
+    def weights(seed: int, disturb: int) -> torch.Tensor:
+        torch.manual_seed(disturb)
+        model = prepare_model(SineWorkload(), ModelSettings(hidden=4), rows(0), seed=seed)
+        return nn.utils.parameters_to_vector(model.parameters())
+
+    assert torch.equal(weights(1, 5), weights(1, 6))
+    assert not torch.equal(weights(1, 5), weights(2, 5))
+
+
+def test_preparing_does_not_move_the_callers_generators():
+    torch.manual_seed(3)
+    random.seed(3)
+    expected = torch.rand(1), random.random()
+    torch.manual_seed(3)
+    random.seed(3)
+    prepare_model(SineWorkload(), ModelSettings(hidden=4), rows(0), seed=9)
+
+    assert (torch.rand(1), random.random()) == expected
+
+
+def test_prepared_model_is_scaled_by_the_train_rows():
+    model = prepare_model(SineWorkload(), ModelSettings(hidden=4), rows(50), seed=1)
+
+    assert model.x_mean.tolist() == [54, 60]
+    assert (model.num_features, model.num_outputs) == (2, 1)
+
+
+def test_the_workload_says_how_many_outputs_the_targets_need():
+    class Classes(SineWorkload):
+        scale_target = False
+
+        def output_shape(self, y):
+            return (len(y), 7)
+
+    labels = Examples(x=X, y=torch.tensor([3, 4]), rows=np.arange(2))
+    model = prepare_model(Classes(), ModelSettings(hidden=4), labels, seed=1)
+
+    assert model(X).shape == (2, 7)

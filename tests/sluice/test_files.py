@@ -1,0 +1,93 @@
+"""Whole-or-nothing writes, with the file system refusing in several ways."""
+
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.errors import StorageError
+from sluice.files import storage_error, write_atomic
+
+
+def test_writes_and_replaces(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+    for content in (b"one", b"two", b""):
+        write_atomic(path, content)
+        assert path.read_bytes() == content
+    assert [p.name for p in path.parent.iterdir()] == ["b"]
+
+
+@pytest.mark.parametrize("broken", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
+def test_interrupted_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: BaseException
+) -> None:
+    """Full disk and Ctrl-C (bad input of the issue)."""
+    path = tmp_path / "file"
+    write_atomic(path, b"old")
+
+    def fsync(_: int) -> None:
+        raise broken
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises((StorageError, KeyboardInterrupt)):
+        write_atomic(path, b"new")
+
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_full_disk_for_real(tmp_path: Path) -> None:
+    """The operating system refuses to let the file grow, as a full disk does."""
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+    script = (
+        "import sys, pathlib; from sluice.files import write_atomic\n"
+        "write_atomic(pathlib.Path(sys.argv[1]) / 'file', bytes(5000))"
+    )
+    environ = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        env=environ,
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "StorageError: No room left to write" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(StorageError, match=r"Cannot write .*file/x"):
+        write_atomic(tmp_path / "file" / "x", b"")
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "No room left"),
+        (errno.EDQUOT, "No room left"),
+        (errno.EFBIG, "No room left"),
+        (errno.EACCES, "Make the folder writable"),
+        (errno.EROFS, "Make the folder writable"),
+        (errno.EIO, "Check the path and the disk"),
+    ],
+)
+def test_message_names_path_and_remedy(number: int, words: str) -> None:
+    error: Any = storage_error(Path("some/file"), OSError(number, os.strerror(number)))
+
+    assert "some/file" in str(error)
+    assert words in str(error)

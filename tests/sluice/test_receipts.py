@@ -1,0 +1,67 @@
+"""A receipt that does not allow exactly what is to be done is refused."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sluice.errors import GateBlocked
+from sluice.receipts import Receipt, require
+
+SUBJECT = {"data": "d" * 64, "config": "c" * 64}
+NOW = datetime(2025, 1, 1, tzinfo=UTC)
+
+
+def receipt(**changes: Any) -> Receipt:
+    values: dict[str, Any] = {
+        "gate": "poc",
+        "outcome": "pass",
+        "passed": True,
+        "subject": SUBJECT,
+        "evidence": {"loss": 0.5, "nan": float("nan"), "nested": {"list": [1, 2.5]}},
+        "reason": "All held.",
+        "decided_at": NOW,
+    }
+    return Receipt(**(values | changes))
+
+
+def test_passed_receipt_about_the_subject_is_returned() -> None:
+    found = receipt()
+
+    assert require(found, gate="poc", subject=SUBJECT) is found
+    assert require(found, gate="poc", subject={"data": SUBJECT["data"]}) is found
+
+
+@pytest.mark.parametrize(
+    ("found", "cause"),
+    [
+        (None, "there is none"),
+        (receipt(gate="promotion"), "got one of the promotion gate"),
+        (receipt(passed=False, outcome="fail", reason="NaN loss."), "said fail: NaN loss"),
+        (receipt(passed=False, outcome="pass"), "said pass"),
+        (receipt(subject=SUBJECT | {"data": "e" * 64}), r"another data \(e{12}, now d{12}\)"),
+        (receipt(subject={"data": "d" * 64}), r"another config \(none, now c{12}\)"),
+    ],
+)
+def test_anything_else_blocks(found: Receipt | None, cause: str) -> None:
+    with pytest.raises(GateBlocked, match=cause):
+        require(found, gate="poc", subject=SUBJECT)
+
+
+def test_digest_is_of_the_decision_and_not_of_its_time() -> None:
+    assert receipt().digest == receipt(decided_at=NOW + timedelta(days=1)).digest
+    for change in (
+        {"gate": "x"},
+        {"outcome": "x"},
+        {"passed": False},
+        {"subject": {}},
+        {"evidence": {}},
+        {"reason": "x"},
+    ):
+        assert receipt(**change).digest != receipt().digest
+
+
+def test_digest_survives_storage() -> None:
+    stored = receipt().model_dump_json()
+
+    assert Receipt.model_validate_json(stored).digest == receipt().digest

@@ -1,0 +1,81 @@
+"""CONF-1: settings are frozen, strict, and a typo names the nearest key."""
+
+import math
+
+import pytest
+from pydantic import Field, ValidationError
+
+from sluice.errors import USER_MISTAKE, SettingsError
+from sluice.settings import Record, Settings, nearest
+
+
+class Inner(Settings):
+    rate: float = Field(0.1, gt=0, le=1)
+
+
+class Outer(Settings):
+    num_rows: int = Field(5, ge=1)
+    inner: Inner = Inner()
+    names: tuple[str, ...] = Field((), strict=False)  # YAML has no tuples
+
+
+class Evidence(Record):
+    loss: float
+
+
+def test_defaults_and_values() -> None:
+    built = Outer.parse({"num_rows": 7, "inner": {"rate": 0.5}}, where="defs.yaml")
+
+    assert built == Outer(num_rows=7, inner=Inner(rate=0.5))
+
+
+def test_typo_names_the_nearest_key_where_it_is() -> None:
+    with pytest.raises(SettingsError, match=r"defs.yaml: 'num_row' .* Did you mean 'num_rows'\?"):
+        Outer.parse({"num_row": 7}, where="defs.yaml")
+    with pytest.raises(SettingsError, match=r"'inner.rte' .* Did you mean 'rate'\? Known here: ra"):
+        Outer.parse({"inner": {"rte": 0.5}}, where="defs.yaml")
+
+
+@pytest.mark.parametrize(
+    ("values", "cause"),
+    [
+        ({"num_rows": 0}, "'num_rows': Input should be greater than or equal to 1, got 0"),
+        ({"num_rows": "7"}, "'num_rows': Input should be a valid integer, got '7'"),
+        ({"num_rows": 1.0}, "'num_rows': Input should be a valid integer, got 1.0"),
+        ({"inner": {"rate": 2}}, "'inner.rate': .* less than or equal to 1, got 2"),
+        ({"inner": {"rate": math.nan}}, "'inner.rate': .*finite.*|'inner.rate': .*greater"),
+        ({"inner": {"rate": math.inf}}, "'inner.rate'"),
+    ],
+)
+def test_value_out_of_range_says_what_arrived(values: dict[str, object], cause: str) -> None:
+    with pytest.raises(SettingsError, match=cause) as caught:
+        Outer.parse(values, where="defs.yaml")
+
+    assert caught.value.exit_code == USER_MISTAKE
+
+
+def test_every_offence_is_listed_at_once() -> None:
+    with pytest.raises(SettingsError, match=r"'num_rows'.*'wrong'"):
+        Outer.parse({"num_rows": 0, "wrong": 1}, where="defs.yaml")
+
+
+def test_lists_stand_for_tuples() -> None:
+    assert Outer.parse({"names": ["a", "b"]}, where="defs.yaml").names == ("a", "b")
+
+
+def test_settings_and_records_are_frozen() -> None:
+    for value in (Outer(), Evidence(loss=1.0)):
+        with pytest.raises(ValidationError, match="frozen"):
+            value.extra = 1  # type: ignore[union-attr]
+
+
+def test_record_keeps_what_is_not_finite() -> None:
+    """Evidence of a failure must survive storage."""
+    for loss in (math.nan, math.inf, -math.inf):
+        back = Evidence.model_validate_json(Evidence(loss=loss).model_dump_json())
+        assert repr(back.loss) == repr(loss)
+
+
+def test_nearest_is_silent_when_nothing_is_near() -> None:
+    assert nearest("rate", ["rote", "x"]) == " Did you mean 'rote'?"
+    assert nearest("zzz", ["rate"]) == ""

@@ -1,0 +1,200 @@
+"""TRK-1: offline runs hold the right names and values, and a broken wandb stops nothing."""
+
+import json
+import os
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from sluice.settings import Settings
+from sluice.tracking.tracked_run import Scalar, TrackedRun, unit_task
+from sluice.tracking.wandb_mirror import TrackingSettings, mirror
+
+RUN = TrackedRun(
+    name="bars abc",
+    pipeline="bars",
+    candidate="c" * 64,
+    config={"train": {"learning_rate": 0.002}, "seeds": [0, 1]},
+    manifest={"weights": "d" * 64},
+    scalars=(
+        *(
+            Scalar(
+                split=split, task=unit_task(seed, 1), metric="loss", value=v / epoch, epoch=epoch
+            )
+            for epoch in (1, 2, 3)
+            for seed in (0, 1)
+            for split, v in (("train", 1.0), ("val", 2.0 + seed))
+        ),
+        Scalar(split="test", metric="loss", value=0.643),
+        Scalar(split="test", task="production", metric="loss", value=0.697),
+    ),
+    tags=("promote",),
+)
+
+
+def read_records(path: Path) -> list:
+    """Read a .wandb file without wandb's reader: a LevelDB log of protobuf records."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, records, parts = path.read_bytes(), 7, [], b""  # 7 bytes of file header
+    while at < len(data):
+        if 32768 - at % 32768 < 7:  # no record header fits into the rest of a block
+            at += 32768 - at % 32768
+            continue
+        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        parts += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # a full record, or the last piece of one
+            records.append(Record.FromString(parts))
+            parts = b""
+    return records
+
+
+def items(update) -> dict:
+    return {i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in update}
+
+
+def fake_wandb(folder: Path, body: str) -> dict[str, str]:
+    """An environment in which `import wandb` runs ``body``."""
+    (folder / "fake").mkdir()
+    (folder / "fake" / "wandb.py").write_text(body)
+    return {**os.environ, "PYTHONPATH": str(folder / "fake")}
+
+
+@pytest.mark.slow
+def test_an_offline_run_holds_everything_and_is_told_once(tmp_path, capfd):
+    settings = TrackingSettings(project="p", tags=("t",))
+    folder = tmp_path / "wandb"
+    environ = {**os.environ, "WANDB_MODE": "online", "WANDB_DIR": str(tmp_path / "elsewhere")}
+    before = dict(os.environ)
+
+    result = mirror(RUN, settings, folder=folder, environ=environ)
+
+    assert result.ok, result.reason
+    assert capfd.readouterr() == ("", "")
+    assert dict(os.environ) == before
+    assert [p.name for p in tmp_path.iterdir()] == ["wandb"]  # nothing outside its folder
+    (log,) = Path(result.folder).glob("*.wandb")
+    records = read_records(log)
+    (run,) = (r.run for r in records if r.WhichOneof("record_type") == "run")
+    assert (run.run_id, run.project, run.run_group) == (RUN.run_id, "p", "bars")
+    assert (run.display_name, list(run.tags)) == ("bars abc", ["t", "promote"])
+    config = items(run.config.update)
+    assert config["train"] == {"learning_rate": 0.002}
+    assert config["candidate"] == "c" * 64
+    history = [items(r.history.item) for r in records if r.WhichOneof("record_type") == "history"]
+    tracked = [{k: v for k, v in row.items() if not k.startswith("_")} for row in history]
+    assert tracked == [
+        {
+            "epoch": epoch,
+            "train/seed0-fold1/loss": 1 / epoch,
+            "val/seed0-fold1/loss": 2 / epoch,
+            "train/seed1-fold1/loss": 1 / epoch,
+            "val/seed1-fold1/loss": 3 / epoch,
+        }
+        for epoch in (1, 2, 3)
+    ]
+    summary = {}
+    for record in records:
+        summary |= items(record.summary.update)
+    assert summary["test/loss"] == 0.643
+    assert summary["test/production/loss"] == 0.697
+    (artifact,) = (
+        r.request.log_artifact.artifact if r.WhichOneof("record_type") == "request" else r.artifact
+        for r in records
+        if r.WhichOneof("record_type") == "artifact" or r.request.HasField("log_artifact")
+    )
+    assert artifact.name == "candidate-bars"
+    assert set(artifact.aliases) == {"latest", "c" * 12}
+    (entry,) = artifact.manifest.contents
+    staged = Path(entry.local_path)
+    assert staged.is_relative_to(folder)
+    assert json.loads(staged.read_text()) == {"weights": "d" * 64}
+    assert any(r.WhichOneof("record_type") == "exit" for r in records)  # finished
+    assert not any(r.WhichOneof("record_type") in ("stats", "output_raw") for r in records)
+
+    again = mirror(RUN, settings, folder=folder, environ=environ)
+
+    assert (again.ok, again.folder) == (True, result.folder)
+    assert "before" in again.reason
+    assert len(list((folder / "wandb").glob("offline-run-*"))) == 1
+
+
+def test_a_hung_wandb_is_ended_with_what_it_started(tmp_path):
+    environ = fake_wandb(
+        tmp_path,
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen(['sleep', '60'])\n"
+        "open('child.pid', 'w').write(str(child.pid))\n"
+        "time.sleep(60)\n",
+    )
+    start = time.monotonic()
+
+    result = mirror(
+        RUN, TrackingSettings(timeout_s=1.5), folder=tmp_path / "wandb", environ=environ
+    )
+
+    assert time.monotonic() - start < 5
+    assert not result.ok
+    assert "no end after 1.5 s (timeout_s)" in result.reason
+    pid = (tmp_path / "wandb" / "child.pid").read_text()
+    state = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True).stdout
+    assert state.strip() in ("", "Z", "Zs")
+
+
+def test_a_wandb_that_raises_is_told_and_leaves_no_torn_run(tmp_path, capfd):
+    environ = fake_wandb(
+        tmp_path,
+        "import os\n"
+        f"os.makedirs('wandb/offline-run-1-{RUN.run_id}')\n"
+        "print('noise')\n"
+        "raise RuntimeError('no such project')\n",
+    )
+
+    result = mirror(RUN, TrackingSettings(), folder=tmp_path / "wandb", environ=environ)
+
+    assert not result.ok
+    assert result.reason == "Not mirrored to Weights & Biases: RuntimeError: no such project"
+    assert list((tmp_path / "wandb" / "wandb").iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_wandb_that_writes_elsewhere_is_not_believed(tmp_path):
+    answer = json.dumps({"folder": str(tmp_path / "elsewhere")})
+    environ = fake_wandb(tmp_path, f"import os\nprint({answer!r}, flush=True)\nos._exit(0)\n")
+
+    result = mirror(RUN, TrackingSettings(), folder=tmp_path / "wandb", environ=environ)
+
+    assert not result.ok
+    assert "is not writable" in result.reason
+
+
+def test_a_folder_that_cannot_be_made_stops_nothing(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+
+    result = mirror(RUN, TrackingSettings(), folder=tmp_path / "file" / "wandb", environ={})
+
+    assert not result.ok
+    assert "Not a directory" in result.reason
+
+
+def test_off_writes_nothing(tmp_path):
+    result = mirror(RUN, TrackingSettings(mode="off"), folder=tmp_path / "wandb", environ={})
+
+    assert (result.ok, result.reason) == (True, "Tracking is off.")
+    assert not (tmp_path / "wandb").exists()
+
+
+def test_online_takes_its_key_from_the_environment_only(tmp_path):
+    result = mirror(RUN, TrackingSettings(mode="online"), folder=tmp_path / "wandb", environ={})
+
+    assert not result.ok
+    assert "WANDB_API_KEY is not set" in result.reason
+
+
+def test_offline_is_the_default():
+    assert issubclass(TrackingSettings, Settings)
+    assert TrackingSettings().mode == "offline"

@@ -1,0 +1,47 @@
+"""A home in a temporary folder, and units of the sine workload in it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sluice.artifacts import ArtifactStore
+from sluice.data.table import save_table
+from sluice.models.settings import ModelSettings
+from sluice.training.settings import TrainSettings
+from sluice.training.unit import UnitSpec
+from tests.support.synthetic import SineSettings, SineWorkload
+
+
+def make_specs(
+    home: Path, *, seeds=(0,), folds=1, hidden=6, max_epochs=4, dropout=0.2, **settings
+) -> list[UnitSpec]:
+    """Return the units of ``seeds`` times the first ``folds`` folds."""
+    training = {"batch_rows": 32, "learning_rate": 1e-2}
+    training |= {n: settings.pop(n) for n in list(settings) if n in TrainSettings.model_fields}
+    workload = SineWorkload(SineSettings(**settings))
+    frame = workload.compute_features(workload.load_rows())
+    table = save_table(frame, ArtifactStore(home / "artifacts"))
+    return [
+        UnitSpec(
+            workload="tests.support.synthetic:SineWorkload",
+            workload_settings=settings,
+            model=ModelSettings(hidden=hidden, layers=2, dropout=dropout),
+            training=TrainSettings(max_epochs=max_epochs, **training),
+            seed=seed,
+            fold=fold,
+            table=table,
+            artifacts=home / "artifacts",
+            runs=home / "runs",
+        )
+        for seed in seeds
+        for fold in workload.plan_folds(frame)[:folds]
+    ]
+
+
+@pytest.fixture
+def specs(tmp_path) -> Callable[..., list[UnitSpec]]:
+    def build(folder: str = "home", **options) -> list[UnitSpec]:
+        return make_specs(tmp_path / folder, **options)
+
+    return build

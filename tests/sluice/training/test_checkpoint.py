@@ -1,0 +1,147 @@
+"""REPRO-4: a checkpoint is whole or not there, and of this training or refused."""
+
+import resource
+
+import pytest
+import torch
+from torch import nn
+
+from sluice.errors import ContractError, StorageError
+from sluice.training.checkpoint import discard_checkpoints, load_checkpoint, save_checkpoint
+from sluice.training.loop import EpochResult, TrainState
+from sluice.training.seeds import rng_state
+
+SUBJECT = {"seed": 1, "training": {"learning_rate": 0.1}, "fold": [0, 10]}
+
+
+def state(epochs: int) -> TrainState:
+    result = EpochResult(
+        epoch=1,
+        train_loss=0.1 + 0.2,
+        val_loss=1 / 3,
+        learning_rate=1e-3,
+        grad_norm_mean=1.0,
+        grad_norm_max=2.0,
+        clipped_share=0.0,
+        improved=True,
+        seconds=0.5,
+    )
+    weights = {"weight": torch.full((3,), float(epochs))}
+    return TrainState(
+        history=(result,) * epochs,
+        steps=7 * epochs,
+        best_epoch=1,
+        model=weights,
+        best={"weight": torch.zeros(3)},
+        optimizer={"0/exp_avg": torch.ones(3), "0/step": torch.tensor(7.0)},
+        rng=rng_state(),
+    )
+
+
+def same(a: TrainState, b: TrainState) -> bool:
+    parts = ("model", "best", "optimizer", "rng")
+    return (a.history, a.steps, a.best_epoch) == (b.history, b.steps, b.best_epoch) and all(
+        getattr(a, part).keys() == getattr(b, part).keys()
+        and all(
+            torch.equal(t.nan_to_num(7), getattr(b, part)[n].nan_to_num(7))
+            for n, t in getattr(a, part).items()
+        )
+        for part in parts
+    )
+
+
+def test_everything_comes_back(tmp_path):
+    written = state(3)
+    save_checkpoint(tmp_path, written, subject=SUBJECT)
+    restored = load_checkpoint(tmp_path, subject=SUBJECT)
+
+    assert restored.state is not None
+    assert same(restored.state, written)
+    assert restored.damaged == ()
+
+
+def test_an_empty_or_missing_folder_holds_none(tmp_path):
+    assert load_checkpoint(tmp_path / "none", subject=SUBJECT).state is None
+
+
+def test_the_last_two_are_kept(tmp_path):
+    for epochs in range(1, 13):
+        save_checkpoint(tmp_path, state(epochs), subject=SUBJECT)
+
+    assert sorted(path.name[:12] for path in tmp_path.iterdir()) == ["epoch-000011", "epoch-000012"]
+    discard_checkpoints(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
+def test_a_damaged_one_is_passed_over(tmp_path, damage):
+    save_checkpoint(tmp_path, state(1), subject=SUBJECT)
+    newest = save_checkpoint(tmp_path, state(2), subject=SUBJECT)
+    content = bytearray(newest.read_bytes())
+    content[-1] ^= 1
+    newest.write_bytes({"cut": content[:-9], "flip": content, "empty": b""}[damage])
+    restored = load_checkpoint(tmp_path, subject=SUBJECT)
+
+    assert restored.damaged == (newest,)
+    assert restored.state is not None
+    assert same(restored.state, state(1)) or len(restored.state.history) == 1
+
+
+def test_when_all_are_damaged_there_is_none(tmp_path):
+    path = save_checkpoint(tmp_path, state(1), subject=SUBJECT)
+    path.write_bytes(b"torn")
+
+    assert load_checkpoint(tmp_path, subject=SUBJECT).state is None
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({"seed": 2}, "seed was 1, now 2"),
+        ({"training": {"learning_rate": 0.2}}, r"training was .*0\.1.*now .*0\.2"),
+        ({"extra": True}, "extra was None, now True"),
+    ],
+)
+def test_one_of_other_settings_is_refused(tmp_path, change, cause):
+    save_checkpoint(tmp_path, state(1), subject=SUBJECT)
+
+    with pytest.raises(ContractError, match=cause):
+        load_checkpoint(tmp_path, subject={**SUBJECT, **change})
+
+
+def test_tensors_that_share_memory_are_written(tmp_path):
+    """As tied weights do, and the weights of a recurrent layer on an accelerator."""
+    weight = nn.Parameter(torch.arange(6.0))
+    shared = {"a": weight, "b": weight, "c": weight[2:4]}
+    shares = TrainState(
+        history=state(1).history,
+        steps=7,
+        best_epoch=1,
+        model=shared,
+        best=shared,
+        optimizer={},
+        rng={},
+    )
+    save_checkpoint(tmp_path, shares, subject=SUBJECT)
+    restored = load_checkpoint(tmp_path, subject=SUBJECT).state
+
+    assert restored is not None
+    assert restored.model["c"].tolist() == [2, 3]
+
+
+def test_a_full_disk_leaves_the_one_before(tmp_path):
+    """The limit on file size stands for the disk: the system refuses in the middle of the write."""
+    save_checkpoint(tmp_path, state(1), subject=SUBJECT)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(StorageError, match="No room left to write"):
+            save_checkpoint(tmp_path, state(2), subject=SUBJECT)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    restored = load_checkpoint(tmp_path, subject=SUBJECT).state
+    assert restored is not None
+    assert len(restored.history) == 1

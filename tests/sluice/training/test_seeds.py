@@ -1,0 +1,104 @@
+"""REPRO-1, TRACE-6: one base seed, a stream of its own for every stage."""
+
+import hashlib
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from sluice.training.seeds import (
+    Stream,
+    derive_seed,
+    deterministic,
+    restore_rng,
+    rng_state,
+    seed_everything,
+)
+
+
+def draw() -> tuple[float, ...]:
+    return (
+        random.random(),
+        random.gauss(0, 1),
+        float(np.random.rand()),
+        float(np.random.standard_normal()),
+        float(torch.rand(1)),
+        float(torch.randn(1)),
+    )
+
+
+def test_derived_seed_is_the_sha256_of_base_and_stage():
+    expected = int(hashlib.sha256(b"17_order").hexdigest()[:16], 16) // 2
+
+    assert derive_seed(17, "order") == expected
+
+
+def test_stages_and_bases_do_not_share_a_seed():
+    seeds = {derive_seed(base, f"{stage}_{e}") for base in range(20) for stage in "ab" for e in "12"}
+
+    assert len(seeds) == 80
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_one_call_seeds_every_generator(monkeypatch):
+    monkeypatch.setenv("PYTHONHASHSEED", "random")
+
+    def first(seed: int) -> tuple[float, ...]:
+        seed_everything(seed)
+        return draw()
+
+    assert first(1) == first(1)
+    assert all(a != b for a, b in zip(first(1), first(2), strict=True))
+    assert os.environ["PYTHONHASHSEED"] == "2"
+    seed_everything(2**63 - 1)
+
+
+def test_state_comes_back_exactly():
+    """After an odd number of normal draws Python and NumPy hold a second one back."""
+    random.gauss(0, 1)
+    np.random.standard_normal()
+    state = rng_state()
+    expected = [draw() for _ in range(3)]
+    seed_everything_elsewhere = [draw() for _ in range(5)]
+    restore_rng({name: tensor.clone() for name, tensor in state.items()})
+
+    assert [draw() for _ in range(3)] == expected
+    assert seed_everything_elsewhere[0] not in expected
+
+
+def test_a_stream_and_its_caller_do_not_see_each_other():
+    def draws(disturb: bool) -> list[tuple[float, ...]]:
+        stream = Stream(4)
+        drawn = []
+        for _ in range(3):
+            with stream.active():
+                drawn.append(draw())
+            if disturb:
+                draw()
+        return drawn
+
+    before = rng_state()
+    alone = draws(disturb=False)
+    after = rng_state()
+
+    assert draws(disturb=True) == alone
+    assert all(torch.equal(before[n], after[n]) for n in before if not n.endswith("gauss"))
+    assert len(set(alone)) == 3
+
+
+def test_deterministic_mode_ends_with_the_block():
+    threads, enabled = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+
+    def fail() -> None:
+        with deterministic():
+            assert torch.are_deterministic_algorithms_enabled()
+            assert torch.get_num_threads() == 1
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert torch.get_num_threads() == threads
+    assert torch.are_deterministic_algorithms_enabled() == enabled
+    assert torch.utils.deterministic.fill_uninitialized_memory

@@ -1,0 +1,269 @@
+"""Issue 2, training: every (seed, fold) is a resumable unit of its own."""
+
+import dataclasses
+import json
+import resource
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from sluice.artifacts import ArtifactStore
+from sluice.data.table import load_table
+from sluice.errors import SettingsError, StorageError
+from sluice.failfast.event_log import read_events, validate_log
+from sluice.training.loop import predict
+from sluice.training.unit import find_finished, train_unit
+from sluice.training.weights import load_member
+from tests.support.synthetic import SineWorkload
+
+
+def ignore(event):
+    pass
+
+
+def events(spec, member):
+    """Return the unit's events without their times."""
+    text = ArtifactStore(spec.artifacts).get(member.event_log).decode()
+    return [
+        {k: v for k, v in json.loads(line).items() if k not in ("timestamp", "seconds")}
+        for line in text.splitlines()
+    ]
+
+
+def unit_folder(spec) -> Path:
+    (folder,) = spec.runs.iterdir()
+    return folder
+
+
+def stop_after(epochs: int):
+    """Return a listener that ends the unit as Ctrl-C would."""
+
+    def listen(event):
+        if event.kind == "epoch" and event.epochs_done == epochs:
+            raise KeyboardInterrupt
+
+    return listen
+
+
+def interrupted(spec, epochs: int) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train_unit(spec, stop_after(epochs))
+
+
+def bits(member):
+    return member.weights, member.test_metrics, member.best_epoch, member.epochs_run
+
+
+def test_member_says_what_was_fitted(specs):
+    (spec,) = specs()
+    heard = []
+    member = train_unit(spec, heard.append)
+
+    assert [e.kind for e in heard] == ["started", *["epoch"] * 4, "finished"]
+    assert (member.seed, member.fold_id, member.epochs_run) == (0, 0, 4)
+    best = heard[member.best_epoch].result
+    assert (member.train_loss, member.val_loss) == (best.train_loss, best.val_loss)
+    assert member.val_loss == min(e.result.val_loss for e in heard if e.result)
+    assert member.trained_through == str(spec.fold.val.stop - 1)
+    assert member.seconds == sum(e.result.seconds for e in heard if e.result)
+
+
+def test_stored_weights_predict_what_was_reported(specs):
+    """The test metric is computed again from the artifact alone."""
+    (spec,) = specs()
+    member = train_unit(spec, ignore)
+    store, workload = ArtifactStore(spec.artifacts), SineWorkload()
+    model = load_member(member, workload, spec.model, store)
+    test = workload.examples(load_table(spec.table, store), spec.fold.test)
+    val = workload.examples(load_table(spec.table, store), spec.fold.val)
+
+    loss = float((predict(model, test.x) - test.y).square().mean())
+    assert member.test_metrics == pytest.approx({"loss": loss, "rmse": loss**0.5})
+    val_loss = float((predict(model, val.x) - val.y).square().mean())
+    assert member.val_loss == pytest.approx(val_loss)
+
+
+def test_log_is_valid_and_complete(specs):
+    """LOG-1: fold_start, an epoch_complete per epoch, fold_complete with test metrics."""
+    (spec,) = specs()
+    train_unit(spec, ignore)
+    path = unit_folder(spec) / "events.ndjson"
+    report = validate_log(path, test_metrics=("test_loss", "test_rmse"), headline="")
+    first = read_events(path).events[0]
+
+    assert report.counts == {"fold_start": 1, "epoch_complete": 4, "fold_complete": 1}
+    assert (first["train_size"], first["seed"]) == (len(spec.fold.train) - 7, 0)
+
+
+def test_a_finished_unit_is_reused(specs):
+    (spec,) = specs()
+    member = train_unit(spec, ignore)
+    heard = []
+
+    assert train_unit(spec, heard.append) == member
+    assert [e.kind for e in heard] == ["reused"]
+    assert find_finished(spec) == member
+
+
+def test_damaged_weights_are_fitted_again_to_the_same_bits(specs):
+    (spec,) = specs()
+    member = train_unit(spec, ignore)
+    ArtifactStore(spec.artifacts).path(member.weights).write_bytes(b"damaged")
+
+    assert find_finished(spec) is None
+    assert bits(train_unit(spec, ignore)) == bits(member)
+    assert find_finished(spec) is not None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"key": "x", "member": {}}'])
+def test_a_result_that_is_not_ours_is_not_reused(specs, content):
+    (spec,) = specs(max_epochs=1)
+    train_unit(spec, ignore)
+    (unit_folder(spec) / "result.json").write_text(content)
+
+    assert find_finished(spec) is None
+
+
+def test_same_seed_same_bits_other_seed_other_bits(specs):
+    (one,), (again,), (other,) = specs("a"), specs("b"), specs("c", seeds=(1,))
+    torch.manual_seed(1)
+    first = train_unit(one, ignore)
+    torch.manual_seed(2)
+    second = train_unit(again, ignore)
+
+    assert bits(first) == bits(second)
+    assert events(one, first) == events(again, second)
+    assert train_unit(other, ignore).weights != first.weights
+
+
+@pytest.mark.parametrize(
+    "change", [{"hidden": 7}, {"learning_rate": 2e-2}, {"noise": 0.06}, {"seq_len": 9}]
+)
+def test_whatever_determines_the_bits_makes_another_unit(specs, change):
+    (spec,), (other,) = specs(max_epochs=1), specs(max_epochs=1, **change)
+    train_unit(spec, ignore)
+
+    assert find_finished(spec) is not None
+    assert find_finished(other) is None
+
+
+def test_how_often_checkpoints_are_written_does_not(specs):
+    (spec,), (other,) = specs(max_epochs=1), specs(max_epochs=1, checkpoint_every_epochs=3)
+
+    assert train_unit(spec, ignore) == find_finished(other)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+@pytest.mark.parametrize("stopped_after", [1, 3, 4])
+def test_a_stopped_unit_ends_with_the_same_bits_and_log(specs, every, stopped_after):
+    (whole,), (cut,) = (specs(name, checkpoint_every_epochs=every) for name in "ab")
+    expected = train_unit(whole, ignore)
+    interrupted(cut, stopped_after)
+    heard = []
+    member = train_unit(cut, heard.append)
+
+    assert heard[0].epochs_done == stopped_after // every * every
+    assert bits(member) == bits(expected)
+    assert events(cut, member) == events(whole, expected)
+
+
+def test_a_damaged_checkpoint_costs_an_epoch_and_no_bit(specs):
+    (whole,), (cut,) = specs("a"), specs("b")
+    expected = train_unit(whole, ignore)
+    interrupted(cut, 3)
+    newest = max(unit_folder(cut).glob("epoch-*"))
+    newest.write_bytes(newest.read_bytes()[:-20])
+    heard = []
+    member = train_unit(cut, heard.append)
+
+    assert (heard[0].epochs_done, heard[0].damaged_checkpoints) == (2, 1)
+    assert bits(member) == bits(expected)
+    assert events(cut, member) == events(whole, expected)
+
+
+@pytest.mark.parametrize("log", ["", "not json\n", '{"event": "fold_start"}\n{"half": '])
+def test_a_lost_log_is_written_anew_from_the_checkpoint(specs, log):
+    (whole,), (cut,) = specs("a"), specs("b")
+    expected = train_unit(whole, ignore)
+    interrupted(cut, 2)
+    (unit_folder(cut) / "events.ndjson").write_text(log)
+    member = train_unit(cut, ignore)
+
+    assert events(cut, member) == events(whole, expected)
+
+
+def test_a_full_disk_while_writing_a_checkpoint(specs):
+    """One message, nothing half-written, and the next run goes on to the same bits."""
+    (whole,), (cut,) = specs("a"), specs("b")
+    expected = train_unit(whole, ignore)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill_disk(event):
+        if event.kind == "epoch" and event.epochs_done == 2:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+
+    try:
+        with pytest.raises(StorageError, match=r"No room left to write .*epoch-000003"):
+            train_unit(cut, fill_disk)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not [path for path in unit_folder(cut).iterdir() if path.name.startswith(".")]
+    heard = []
+    member = train_unit(cut, heard.append)
+
+    assert heard[0].epochs_done == 2
+    assert bits(member) == bits(expected)
+    assert events(cut, member) == events(whole, expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"workload": "no_such_module_here:Sine"}, "no_such_module_here"),
+        ({"workload": "tests.support.synthetic:SineSettings"}, "inherits from Workload"),
+        ({"workload_settings": {"seq_length": 3}}, "Did you mean 'seq_len'"),
+    ],
+)
+def test_a_workload_that_cannot_be_built_is_refused(specs, changes, cause):
+    (spec,) = specs()
+
+    with pytest.raises(SettingsError, match=cause):
+        train_unit(dataclasses.replace(spec, **changes), ignore)
+
+
+KILLED = """
+    import pickle, sys
+    from sluice.training.unit import train_unit
+    train_unit(pickle.load(sys.stdin.buffer), lambda event: print(event.kind, flush=True))
+"""
+
+
+@pytest.mark.slow
+def test_killed_twice_in_the_middle_of_an_epoch_ends_with_the_same_bits(specs, tmp_path):
+    """REPRO-4, with SIGKILL: no handler runs, and another process ends what one began."""
+    marker = tmp_path / "died"
+    # 10 batches an epoch: the 25th call is in the middle of epoch 3.
+    options = {"kill_at_loss": 25, "only_first_time": str(marker), "batch_rows": 12}
+    (cut,) = specs("cut", num_rows=320, max_epochs=5, **options)
+    script = [sys.executable, "-c", textwrap.dedent(KILLED)]
+    import pickle
+
+    killed = subprocess.run(
+        script, input=pickle.dumps(cut), capture_output=True, cwd=Path(__file__).parents[3]
+    )
+    assert killed.returncode == -9, killed.stderr.decode()
+    assert marker.exists()
+    resumed_from = len(list(unit_folder(cut).glob("epoch-*")))
+    heard = []
+    member = train_unit(cut, heard.append)
+    (whole,) = specs("whole", num_rows=320, max_epochs=5, **options)
+    expected = train_unit(whole, ignore)
+
+    assert 0 < heard[0].epochs_done < 5
+    assert resumed_from == min(2, heard[0].epochs_done)
+    assert bits(member) == bits(expected)
+    assert events(cut, member) == events(whole, expected)

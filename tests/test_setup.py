@@ -1,0 +1,364 @@
+"""REPRO-5: hashed locks, the right build of torch, and a set-up that repairs itself."""
+
+import fcntl
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from requirements import bootstrap, lock
+
+ROOT = Path(__file__).resolve().parent.parent
+HASH = "0" * 64
+COMPILED = f"""\
+filelock==4.2.11 \\
+    --hash=sha256:{HASH}
+    # via torch
+cuda-bindings==13.5.0 ; sys_platform == 'linux' \\
+    --hash=sha256:{HASH}
+    # via torch
+only-cuda==1.0 \\
+    --hash=sha256:{HASH}
+    # via
+    #   cuda-bindings
+    #   nvidia-cudnn-cu13
+for-only-cuda==1.0 \\
+    --hash=sha256:{HASH}
+    # via only-cuda
+shared==1.0 \\
+    --hash=sha256:{HASH}
+    # via
+    #   cuda-bindings
+    #   filelock
+nvidia-cudnn-cu13==9.20 ; sys_platform == 'linux' \\
+    --hash=sha256:{HASH}
+    # via torch
+root==2.0 \\
+    --hash=sha256:{HASH}
+torch==2.13.0 \\
+    --hash=sha256:{HASH}
+    # via
+    #   -c requirements/constraints.txt
+    #   sluice (pyproject.toml)
+triton==3.7.1 ; sys_platform == 'linux' \\
+    --hash=sha256:{HASH}
+    # via torch
+"""
+
+
+def names(pins) -> list[str]:
+    return [pin.name for pin in pins]
+
+
+def test_torch_and_what_only_cuda_needs_go_apart():
+    others, torch = lock.split_torch(lock.read_pins(COMPILED))
+
+    assert names(others) == ["filelock", "shared", "root"]
+    assert names(torch) == [
+        "cuda-bindings",
+        "only-cuda",
+        "for-only-cuda",
+        "nvidia-cudnn-cu13",
+        "torch",
+        "triton",
+    ]
+
+
+def test_splitting_loses_no_line():
+    others, torch = lock.split_torch(lock.read_pins(COMPILED))
+
+    assert sorted("".join(p.text for p in (*others, *torch)).splitlines()) == sorted(
+        COMPILED.splitlines()
+    )
+
+
+@pytest.mark.parametrize("version", ["2.13.1", None])
+def test_a_torch_whose_cpu_build_is_unknown_is_refused(version):
+    pins = [p for p in lock.read_pins(COMPILED) if p.name != "torch" or version]
+    pins = [p._replace(version=version) if p.name == "torch" else p for p in pins]
+
+    with pytest.raises(ValueError, match=r"torch must be locked once, as 2\.13\.0, got"):
+        lock.split_torch(pins)
+
+
+def test_a_line_that_is_no_pin_is_refused():
+    with pytest.raises(ValueError, match="must hold only 'name==version' pins, got '--index-url"):
+        lock.read_pins("--index-url somewhere\n" + COMPILED)
+
+
+def test_every_committed_pin_has_hashes_and_lies_in_one_file():
+    seen: set[tuple[str, str]] = set()
+    for name in ("lock.txt", "torch.txt", "torch-cpu.txt"):
+        for pin in lock.read_pins((ROOT / "requirements" / name).read_text()):
+            assert re.search(r"--hash=sha256:[0-9a-f]{64}", pin.text), pin.name
+            key = (pin.name, pin.text.splitlines()[0])  # a version per Python has its own marker
+            assert key not in seen
+            seen.add(key)
+    assert lock.TORCH_VERSION in (ROOT / lock.CONSTRAINTS).read_text()
+
+
+def test_every_dependency_of_the_project_is_locked():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [
+        *project["dependencies"],
+        *itertools.chain(*project["optional-dependencies"].values()),
+    ]
+    texts = [(ROOT / "requirements" / name).read_text() for name in ("lock.txt", "torch.txt")]
+    locked = {pin.name for text in texts for pin in lock.read_pins(text)}
+
+    asked = {re.match(r"[A-Za-z0-9._-]+", line)[0].lower() for line in wanted}
+
+    assert asked - locked == set(), "run `make lock`"
+
+
+def report(version: str, sha: str | None) -> dict:
+    hashes = {"hashes": {"sha256": sha}} if sha else {}
+    return {
+        "install": [
+            {"metadata": {"version": version}, "download_info": {"archive_info": hashes}},
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("version", "sha", "file"),
+    [
+        ("2.13.0+cpu", "a" * 64, "torch-cpu.txt"),
+        ("2.13.0+cpu", "b" * 64, "torch.txt"),  # a CPU build whose bytes nobody vouched for
+        ("2.13.0+cpu", None, "torch.txt"),
+        ("2.13.0", "a" * 64, "torch.txt"),
+        ("2.13.0+cu130", "a" * 64, "torch.txt"),
+    ],
+)
+def test_the_cpu_build_is_taken_only_when_its_bytes_are_known(version, sha, file):
+    cpu_lock = lock.cpu_pin(["c" * 64, "a" * 64])
+
+    assert bootstrap.torch_file(report(version, sha), cpu_lock) == file
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch) -> Path:
+    """A checkout whose installs are recorded, not done."""
+    root = tmp_path / "checkout"
+    (root / "requirements").mkdir(parents=True)
+    for name in ("lock.txt", "torch.txt", "torch-cpu.txt", "bootstrap.py", "setup.sh"):
+        shutil.copy(ROOT / "requirements" / name, root / "requirements" / name)
+    (root / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    monkeypatch.setattr(bootstrap.Environment, "_install_locked", _fake_locked)
+    monkeypatch.setattr(bootstrap.Environment, "_create", _fake_create)
+    monkeypatch.setattr(bootstrap.Environment, "_pip", lambda *_, **__: None)
+    return root
+
+
+def _fake_create(self):
+    self._clear()
+    self.python.parent.mkdir()
+    self.python.symlink_to(sys.executable)
+
+
+def _fake_locked(self):
+    (self.folder / "installed").touch()
+    self._write_state(environment=self._key)
+
+
+def make(root: Path, *, with_project: bool = True) -> None:
+    bootstrap.Environment(root).make_ready(with_project=with_project)
+
+
+def steps(text: str) -> list[str]:
+    return re.findall(r"^(\[\d/\d\]) .* \d+ s$", text, flags=re.MULTILINE)
+
+
+def test_set_up_is_told_step_by_step_and_done_once(checkout, capfd):
+    make(checkout)
+    assert steps(capfd.readouterr().err) == ["[1/3]", "[2/3]", "[3/3]"]
+
+    make(checkout)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", ["lock.txt", "torch.txt", "torch-cpu.txt", "bootstrap.py"])
+def test_a_changed_lock_makes_the_environment_anew(checkout, capfd, name):
+    make(checkout)
+    (checkout / ".venv" / "left over").touch()
+    with (checkout / "requirements" / name).open("a") as file:
+        file.write("\n")
+
+    make(checkout)
+
+    assert len(steps(capfd.readouterr().err)) == 6
+    assert not (checkout / ".venv" / "left over").exists()
+
+
+def test_a_changed_pyproject_installs_only_the_project_again(checkout, capfd):
+    make(checkout)
+    (checkout / "pyproject.toml").write_text("[project]\nname = 'y'\n")
+    capfd.readouterr()
+
+    make(checkout)
+
+    assert steps(capfd.readouterr().err) == ["[1/1]"]
+
+
+def test_a_moved_checkout_is_set_up_anew(checkout, capfd):
+    make(checkout)
+    moved = checkout.rename(checkout.with_name("moved"))
+    capfd.readouterr()
+
+    make(moved)
+
+    assert len(steps(capfd.readouterr().err)) == 3
+
+
+def test_a_python_that_went_away_is_replaced(checkout, capfd):
+    make(checkout)
+    (checkout / ".venv" / "bin" / "python").unlink()
+    capfd.readouterr()
+
+    make(checkout)
+
+    assert len(steps(capfd.readouterr().err)) == 3
+
+
+@pytest.mark.parametrize("step", ["_create", "_install_locked", "_clear"])
+def test_an_interrupted_set_up_is_repaired_by_the_next(checkout, capfd, monkeypatch, step):
+    make(checkout)
+    (checkout / "requirements" / "lock.txt").write_text("changed")
+
+    def interrupted(self):
+        (self.folder / "half").touch()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bootstrap.Environment, step, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            make(checkout)
+    capfd.readouterr()
+
+    make(checkout)
+
+    assert len(steps(capfd.readouterr().err)) == 3
+    assert not (checkout / ".venv" / "half").exists()
+
+
+def test_interrupted_while_removing_counts_as_unfinished(checkout, capfd, monkeypatch):
+    """The old lock files come back afterwards: the half-removed environment must not count."""
+    make(checkout)
+    before = (checkout / "requirements" / "lock.txt").read_text()
+    (checkout / "requirements" / "lock.txt").write_text("changed")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            make(checkout)
+    (checkout / "requirements" / "lock.txt").write_text(before)
+    capfd.readouterr()
+
+    make(checkout)
+
+    assert len(steps(capfd.readouterr().err)) == 3
+
+
+def _interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_an_environment_that_is_not_ours_is_left_alone(checkout):
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    (checkout / ".venv" / "bin" / "mine").touch()
+
+    with pytest.raises(bootstrap.SetupFailed, match="was not made by this Makefile"):
+        make(checkout)
+
+    assert (checkout / ".venv" / "bin" / "mine").exists()
+
+
+def test_locking_needs_no_project(checkout, capfd):
+    """pyproject.toml may be ahead of the lock files that `make lock` is about to write."""
+    make(checkout, with_project=False)
+    assert len(steps(capfd.readouterr().err)) == 2
+
+    make(checkout, with_project=False)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_failing_installer_shows_the_end_of_its_output(checkout):
+    environment = bootstrap.Environment(checkout)
+    environment.folder.mkdir()
+    script = "import sys; [print(i) for i in range(100)]; sys.exit('no such wheel')"
+
+    with pytest.raises(
+        bootstrap.SetupFailed, match=r"99\nno such wheel\nThis failed: .*\n.*setup\.log"
+    ):
+        environment._call([sys.executable, "-c", script])
+
+
+def test_a_second_set_up_waits_and_then_has_nothing_to_do(checkout):
+    """The first is this process, holding the lock; the second is a real one."""
+    environment = bootstrap.Environment(checkout)
+    script = (
+        "import sys; from pathlib import Path; from requirements import bootstrap as b;"
+        "b.Environment._install_project = lambda self: sys.exit('installed twice');"
+        "b.Environment(Path(sys.argv[1])).make_ready(with_project=True)"
+    )
+    with (checkout / "requirements" / "bootstrap.py").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        second = subprocess.Popen(
+            [sys.executable, "-c", script, str(checkout)],
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        assert "waiting for it" in second.stderr.readline()
+        for _, step in environment._steps(with_project=True):
+            step()
+    rest = second.communicate(timeout=20)[1]
+
+    assert (second.returncode, rest) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [("3.10", 2), ("3.14", 2), ("3.11", 0), ("3.12", 0), ("", 2)]
+)
+def test_a_python_that_will_not_do_is_named(checkout, version, code):
+    """``setup.sh`` with one python3 on the path, which claims a version or does not start."""
+    tools = checkout / "bin"
+    tools.mkdir()
+    for tool in ("sh", "dirname"):
+        (tools / tool).symlink_to(shutil.which(tool))
+    fake = tools / "python3"
+    fake.write_text(f'#!/bin/sh\n[ "$1" = -c ] || exit 0\n[ -n "{version}" ] && echo {version}\n')
+    fake.chmod(0o755)
+
+    done = subprocess.run(
+        [checkout / "requirements" / "setup.sh"],
+        env={"PATH": str(tools)},
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == code
+    if code:
+        assert "Sluice needs Python 3.11, 3.12 or 3.13" in done.stderr
+        assert (f"python3 is {version}" if version else "no python3 was found") in done.stderr
+
+
+def test_make_lists_its_targets():
+    done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, env=dict(os.environ))
+
+    targets = {line.split()[1] for line in done.stdout.splitlines()}
+    assert {"run", "test", "dev", "check", "lock", "clean"} <= targets
+
+
+def test_the_state_file_is_json(checkout):
+    make(checkout)
+
+    state = json.loads((checkout / ".venv" / "sluice-setup.json").read_text())
+
+    assert set(state) == {"environment", "project"}
