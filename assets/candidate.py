@@ -6,9 +6,7 @@ from pathlib import Path
 import dagster as dg
 
 from assets.evaluation import Evaluation
-from assets.features import FeatureSet
 from assets.metadata import table
-from assets.poc_report import poc_subject
 from assets.promotion_verdict import Decision
 from assets.resources import State, utc_now
 from assets.tracking import mirror_version
@@ -35,7 +33,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         key=[pipeline.name, "candidate"],
         ins={
             name: dg.AssetIn(key=[pipeline.name, name])
-            for name in ("features", "trained_models", "evaluation", "promotion_verdict")
+            for name in ("trained_models", "evaluation", "promotion_verdict")
         },
         group_name="promotion",
         kinds={"sqlalchemy"},
@@ -46,13 +44,12 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     def candidate(
         context: dg.AssetExecutionContext,
         state: State,
-        features: FeatureSet,
         trained_models: TrainedModels,
         evaluation: Evaluation,
         promotion_verdict: Decision,
-    ) -> dg.Output[Registration]:
+    ) -> dg.MaterializeResult[Registration]:
         workload = pipeline.loaded_workload
-        subject = poc_subject(pipeline, features)
+        subject = evaluation.subject
         receipt = promotion_verdict.receipt
         with state.ledger() as ledger:
             poc = require(ledger.find_receipt("poc", subject), gate="poc", subject=subject)
@@ -85,8 +82,8 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         new = "new" if registration.created else "known: the same data, config, code and weights"
         context.log.info(f"version {version.number} ({new}), {receipt.outcome}: {receipt.reason}")
         mirrored = mirror_version(pipeline, state, version, trained_models)
-        return dg.Output(
-            registration,
+        return dg.MaterializeResult(
+            value=registration,
             data_version=dg.DataVersion(version.candidate),
             metadata={
                 VERDICT: receipt.outcome,

@@ -60,7 +60,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         raw_data: TableRecord,
         features: FeatureSet,
         trained_models: TrainedModels,
-    ) -> dg.Output[Evaluation]:
+    ) -> dg.MaterializeResult[Evaluation]:
         workload = pipeline.loaded_workload
         store = state.store
         frame = load_table(features.table, store)
@@ -102,8 +102,8 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             metrics=candidate_scores.metrics,
             reference_metrics=reference_scores.metrics,
         )
-        return dg.Output(
-            record,
+        return dg.MaterializeResult(
+            value=record,
             data_version=dg.DataVersion(record.window[:32] + record.losses[:32]),
             metadata={
                 "compared with": name,

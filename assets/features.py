@@ -35,7 +35,7 @@ def features_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     )
     def features(
         context: dg.AssetExecutionContext, state: State, raw_data: TableRecord
-    ) -> dg.Output[FeatureSet]:
+    ) -> dg.MaterializeResult[FeatureSet]:
         workload = pipeline.loaded_workload
         with state.ledger() as ledger:
             require(
@@ -48,8 +48,8 @@ def features_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         folds = workload.plan_folds(frame)
         record = FeatureSet(table=save_table(frame, state.store), raw=raw_data.digest, folds=folds)
         context.log.info(f"{len(frame)} rows, {len(workload.feature_columns)} features")
-        return dg.Output(
-            record,
+        return dg.MaterializeResult(
+            value=record,
             data_version=dg.DataVersion(record.table.digest),
             metadata={
                 "dagster/row_count": record.table.num_rows,

@@ -43,7 +43,7 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         state: State,
         progress: dg.ResourceParam[Progress],
         features: FeatureSet,
-    ) -> dg.Output[GateReport]:
+    ) -> dg.MaterializeResult[GateReport]:
         subject = poc_subject(pipeline, features)
         finished: list[CheckResult] = []
 
@@ -72,8 +72,8 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 on_result=heard,
             )
             ledger.record_receipt(report.receipt(subject, utc_now()))
-        return dg.Output(
-            report,
+        return dg.MaterializeResult(
+            value=report,
             metadata={
                 "passed": report.passed,
                 "seconds": report.seconds,

@@ -28,20 +28,20 @@ def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     )
     def production_model(
         context: dg.AssetExecutionContext, state: State, config: PromotionConfig
-    ) -> dg.Output[Promotion]:
+    ) -> dg.MaterializeResult[Promotion]:
         with state.ledger() as ledger:
             promotion = ledger.promote(
                 pipeline.name,
                 config.version,
                 expected=ledger.production_number(pipeline.name),
                 actor="promotion_job",
-                reason=f"the gate said PROMOTE (run {context.run_id[:8]})",
+                reason=f"the gate said PROMOTE (run {context.run.run_id[:8]})",
                 store=state.store,
             )
             version = ledger.version(pipeline.name, config.version)
         context.log.info(promotion.summary)
-        return dg.Output(
-            promotion,
+        return dg.MaterializeResult(
+            value=promotion,
             data_version=dg.DataVersion(version.candidate),
             metadata={
                 "version": promotion.version,

@@ -35,7 +35,7 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     )
     def promotion_verdict(
         context: dg.AssetExecutionContext, state: State, evaluation: Evaluation
-    ) -> dg.Output[Decision]:
+    ) -> dg.MaterializeResult[Decision]:
         candidate, reference = evaluated_losses(evaluation, state.store)
         verdict = compare(
             candidate,
@@ -53,8 +53,8 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             verdict = Verdict.model_validate(receipt.evidence)
         context.log.info(f"{verdict.outcome}: {verdict.reason}")
         unit = pipeline.loaded_workload.loss_unit
-        return dg.Output(
-            Decision(verdict=verdict, receipt=receipt),
+        return dg.MaterializeResult(
+            value=Decision(verdict=verdict, receipt=receipt),
             metadata={
                 "verdict": verdict.outcome,
                 "why": verdict.reason,

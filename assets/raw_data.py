@@ -19,13 +19,15 @@ def raw_data_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         description="Rows as the source holds them. The data version is the digest of their "
         "content: the same rows are the same version, whatever file they came in.",
     )
-    def raw_data(context: dg.AssetExecutionContext, state: State) -> dg.Output[TableRecord]:
+    def raw_data(
+        context: dg.AssetExecutionContext, state: State
+    ) -> dg.MaterializeResult[TableRecord]:
         workload = pipeline.loaded_workload
         frame = workload.load_rows()
         record = save_table(frame, state.store)
         context.log.info(f"{record.num_rows} rows, {record.first_label} to {record.last_label}")
-        return dg.Output(
-            record,
+        return dg.MaterializeResult(
+            value=record,
             data_version=dg.DataVersion(record.digest),
             metadata={
                 "dagster/row_count": record.num_rows,

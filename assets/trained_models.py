@@ -9,7 +9,7 @@ import pandas as pd
 from assets.features import FeatureSet
 from assets.metadata import picture, table
 from assets.poc_report import poc_subject
-from assets.resources import Progress, State, utc_now
+from assets.resources import Progress, State
 from sluice.artifacts import ArtifactStore
 from sluice.evaluation.plots import training_curves_png
 from sluice.failfast.event_log import read_events
@@ -40,7 +40,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         state: State,
         progress: dg.ResourceParam[Progress],
         features: FeatureSet,
-    ) -> dg.Output[TrainedModels]:
+    ) -> dg.MaterializeResult[TrainedModels]:
         subject = poc_subject(pipeline, features)
         with state.ledger() as ledger:
             require(ledger.find_receipt("poc", subject), gate="poc", subject=subject)
@@ -73,9 +73,6 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             workload=pipeline.loaded_workload,
             architecture=pipeline.model.architecture,
             config=pipeline.config,
-            started_at=utc_now(),
-            elapsed_seconds=sum(m.seconds for m in members),
-            clock=utc_now,
         )
         record = TrainedModels(
             **subject,
@@ -86,8 +83,8 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             reused=reused,
         )
         curves = epochs(event_log, state.store)
-        return dg.Output(
-            record,
+        return dg.MaterializeResult(
+            value=record,
             data_version=dg.DataVersion(record.candidate),
             metadata={
                 "members": len(members),

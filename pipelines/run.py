@@ -150,11 +150,14 @@ def _blocked(instance: dg.DagsterInstance, run_id: str) -> GateBlocked:
 
 
 def _find_ours(error: BaseException) -> SluiceError | None:
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, SluiceError):
-            return seen
-        seen = seen.__cause__ or seen.__context__
+    """Return our own error among the causes; Dagster's chain of them may be a circle."""
+    link: BaseException | None = error
+    met: set[int] = set()
+    while link is not None and id(link) not in met:
+        if isinstance(link, SluiceError):
+            return link
+        met.add(id(link))
+        link = link.__cause__ or link.__context__
     return None
 
 

@@ -1,7 +1,6 @@
 """One pipeline as its YAML says: which workload, and every setting of the line it walks."""
 
 import importlib.util
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,7 @@ class PipelineSettings(Settings):
             raise ValueError("seeds must be distinct and not negative")
         return tuple(sorted(seeds))
 
-    @cached_property
+    @property
     def loaded_workload(self) -> Workload:
         """The workload, built from its settings.
 

@@ -71,6 +71,12 @@ def test_torch_and_what_only_cuda_needs_go_apart():
     ]
 
 
+def test_what_limits_a_version_does_not_need_the_package():
+    (torch,) = (pin for pin in lock.read_pins(COMPILED) if pin.name == "torch")
+
+    assert torch.parents == {"sluice (pyproject.toml)"}
+
+
 def test_splitting_loses_no_line():
     others, torch = lock.split_torch(lock.read_pins(COMPILED))
 

@@ -98,16 +98,10 @@ class LossTable:
         Raises:
             ContractError: The windows or the rows differ; the message says in what.
         """
-        if self.window != other.window:
-            raise ContractError(
-                f"Both arms must be scored on one window, got {self.window[:12]} and "
-                f"{other.window[:12]}.",
-                cause="The data or the test rows changed between the two scorings.",
-                fix="Score both models again on the same data and folds.",
-            )
-        if np.array_equal(self.fold_N, other.fold_N) and np.array_equal(
+        in_place = np.array_equal(self.fold_N, other.fold_N) and np.array_equal(
             self.label_N, other.label_N
-        ):
+        )
+        if in_place and self.window == other.window:
             return self
         mine = pd.MultiIndex.from_arrays([self.fold_N, self.label_N])
         theirs = pd.MultiIndex.from_arrays([other.fold_N, other.label_N])
@@ -118,6 +112,13 @@ class LossTable:
                 f"only in {self.subject[:12]}{_first(only_mine)}, {len(only_theirs)} only in "
                 f"{other.subject[:12]}{_first(only_theirs)}.",
                 fix="Score both models on the same rows; label the rows the same way.",
+            )
+        if self.window != other.window:
+            raise ContractError(
+                f"Both arms must be scored on one window, got {self.window[:12]} and "
+                f"{other.window[:12]} with the same row labels.",
+                cause="The data changed between the two scorings.",
+                fix="Score both models again on the same data and folds.",
             )
         order_N = mine.get_indexer(theirs)
         return LossTable(

@@ -93,7 +93,7 @@ def _wrong_loss(loss: object, losses: object, num_examples: int) -> Finding | No
     if not bool(torch.isfinite(loss)):
         return Finding(
             outcome="fail",
-            summary=f"The loss of the first batch is {float(loss)}.",
+            summary=f"The loss of the first batch is {float(loss.detach())}.",
             kind="non-finite loss",
         )
     if not loss.requires_grad:

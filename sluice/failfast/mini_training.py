@@ -14,7 +14,7 @@ from sluice.failfast.settings import PocSettings
 from sluice.models.scaled import prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.training.loop import mean_loss, train
-from sluice.training.seeds import derive_seed
+from sluice.training.seeds import derive_seed, deterministic
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples, Workload
 
@@ -79,10 +79,12 @@ def check_mini_training(
     for index in range(settings.mini_seeds):
         own = derive_seed(seed, f"poc_mini_training_{index}")
         model = prepare_model(workload, model_settings, slice_, seed=own)
-        first = mean_loss(model, workload.losses, slice_)
         epochs = train(model, workload.loss, workload.losses, slice_, slice_, brief, seed=own)
         try:
-            curves.append([first, *(result.val_loss for result in epochs)])
+            # As in the real training; one thread is also the fastest for so few rows.
+            with deterministic():
+                first = mean_loss(model, workload.losses, slice_)
+                curves.append([first, *(result.val_loss for result in epochs)])
         except TrainingFailed as error:
             return Finding(
                 outcome="fail",

@@ -66,8 +66,8 @@ def save_checkpoint(folder: Path, state: TrainState, *, subject: Mapping[str, An
 
 
 def discard_checkpoints(folder: Path) -> None:
-    """Remove all checkpoints of a unit that is finished."""
-    _drop(_newest_first(folder))
+    """Remove all checkpoints of a unit that is finished, and what a killed write left behind."""
+    _drop([*_newest_first(folder), *folder.glob(".epoch-*")])
 
 
 def load_checkpoint(folder: Path, *, subject: Mapping[str, Any]) -> Restored:

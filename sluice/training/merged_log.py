@@ -1,7 +1,8 @@
 """The log of a whole experiment, from the logs of its units (LOG-1)."""
 
+import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean
@@ -22,14 +23,13 @@ def merge_logs(
     workload: Workload,
     architecture: str,
     config: Mapping[str, Any],
-    started_at: datetime,
-    elapsed_seconds: float,
-    clock: Callable[[], datetime],
 ) -> str:
     """Write one validated log for all members and return its artifact digest.
 
     It holds the experiment's start, every unit's events in (seed, fold) order, and the
-    experiment's end with the mean of the headline metric over all members.
+    experiment's end with the mean of the headline metric over all members. Its times are those of
+    the units, and elapsed_seconds is the fitting time of all of them, so that the same members
+    make the same bytes, whenever they are merged (DATA-4).
 
     Args:
         members: The finished units.
@@ -37,9 +37,6 @@ def merge_logs(
         workload: Names the features and the headline metric.
         architecture: Of the model settings.
         config: The resolved settings, as plain JSON.
-        started_at: When training began, with a time zone.
-        elapsed_seconds: Wall time of training [s].
-        clock: Gives the time of the last event.
 
     Raises:
         ContractError: No members, or a log or the headline metric is not what was promised.
@@ -60,9 +57,11 @@ def merge_logs(
                 f"returns, which are {', '.join(known) or 'none'}.{nearest(headline, known)}",
                 fix="Return it from metrics(), or name another headline_metric.",
             )
+    logs = [store.get(member.event_log) for member in ordered]
+    first, last = _span(logs)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.ndjson"
-        with EventLog(path, clock=lambda: started_at) as log:
+        with EventLog(path, clock=lambda: first) as log:
             log.write(
                 "experiment_start",
                 architecture=architecture,
@@ -70,14 +69,13 @@ def merge_logs(
                 config=dict(config),
             )
         with path.open("ab") as file:
-            for member in ordered:
-                file.write(store.get(member.event_log))
-        with EventLog(path, clock=clock) as log:
+            file.writelines(logs)
+        with EventLog(path, clock=lambda: last) as log:
             log.write(
                 "experiment_complete",
                 total_folds=len({member.fold_id for member in ordered}),
                 total_seeds=len({member.seed for member in ordered}),
-                elapsed_seconds=elapsed_seconds,
+                elapsed_seconds=sum(member.seconds for member in ordered),
                 **{f"mean_{headline}": fmean(m.test_metrics[headline] for m in ordered)},
             )
         validate_log(
@@ -86,3 +84,13 @@ def merge_logs(
             headline=f"mean_{headline}",
         )
         return store.put(path.read_bytes())
+
+
+def _span(logs: Sequence[bytes]) -> tuple[datetime, datetime]:
+    """Return the first and the last time in the units' logs."""
+    times = [
+        datetime.fromisoformat(json.loads(line)["timestamp"])
+        for log in logs
+        for line in log.splitlines()
+    ]
+    return min(times), max(times)

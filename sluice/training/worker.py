@@ -8,7 +8,6 @@ without a main guard.
 import os
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import sluice
 from sluice.errors import SluiceError, TrainingFailed
+from sluice.failfast.user_code import place_of
 from sluice.training.members import Member
 from sluice.training.unit import UnitEvent, UnitSpec, train_unit, utc_now
 
@@ -124,10 +124,8 @@ def answer(
     except (BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:  # the edge of the process: the user's code may raise anything
-        place = traceback.extract_tb(error.__traceback__)[-1]
         return TrainingFailed(
-            f"{unit.name}: {type(error).__name__}: {error} "
-            f"(at {place.filename}:{place.lineno} in {place.name}).",
+            f"{unit.name}: {type(error).__name__}: {error} (raised {place_of(error)}).",
             cause="The code of the workload or the model raised while a unit was fitted.",
             fix="Correct the named line; the POC gate shows most such errors within seconds.",
         )

@@ -159,7 +159,8 @@ class BarsWorkload(Workload):
 
         Sharpe and Sortino are per year, and NaN when they are not defined (no variation, no loss).
         """
-        error = (output - examples.y).detach().double()
+        output = output.detach()
+        error = (output - examples.y).double()
         earned_N = self._earned(output, examples, frame)
         per_year = self.settings.position.rows_per_year
         return {
@@ -189,7 +190,7 @@ class BarsWorkload(Workload):
     def _earned(
         self, output: Tensor, examples: Examples, frame: pd.DataFrame
     ) -> "np.ndarray[Any, np.dtype[np.float64]]":
-        forecast_N = output.detach().cpu().double().flatten().numpy()
+        forecast_N = output.cpu().double().flatten().numpy()
         rows = frame.iloc[examples.rows]
         if self.settings.target == "log_gk_variance":
             log_vol_N = np.clip(forecast_N / 2, -_LARGEST_LOG_VOL, _LARGEST_LOG_VOL)

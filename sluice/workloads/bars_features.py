@@ -201,8 +201,7 @@ def bb_pct_b(
     Source:
         Bollinger (2001), "Bollinger on Bollinger Bands".
     """
-    window = close.rolling(rows)
-    middle, deviation = window.mean(), window.std(ddof=0)
+    middle, deviation = _window_moments(close, rows=rows)
     flat = deviation <= min_deviation * middle
     position = 0.5 + (close - middle) / (2 * width * deviation.mask(flat))
     return position.mask(flat, 0.5)
@@ -301,6 +300,24 @@ def _standardise(series: "pd.Series[Any]", *, rows: int, min_deviation: float) -
     deviation = window.std()
     flat = deviation <= min_deviation
     return ((series - window.mean()) / deviation.mask(flat)).mask(flat, 0.0)
+
+
+def _window_moments(
+    series: "pd.Series[Any]", *, rows: int
+) -> tuple["pd.Series[Any]", "pd.Series[Any]"]:
+    """Return mean and population deviation of the last ``rows`` values.
+
+    Each row is computed from its own window alone. pandas updates running sums instead, and after
+    a price has fallen by a factor of 1e8 their rounding error is larger than the deviation.
+    """
+    values = series.to_numpy(np.float64)
+    middle, deviation = np.full(len(values), np.nan), np.full(len(values), np.nan)
+    if len(values) >= rows:
+        lags = np.lib.stride_tricks.sliding_window_view(values, rows).T
+        mean = sum(lags) / rows
+        middle[rows - 1 :] = mean
+        deviation[rows - 1 :] = np.sqrt(sum((lag - mean) ** 2 for lag in lags) / rows)
+    return pd.Series(middle, series.index), pd.Series(deviation, series.index)
 
 
 def _log(series: "pd.Series[Any]") -> "pd.Series[Any]":

@@ -145,7 +145,7 @@ class Workload(ABC):
         frame: pd.DataFrame,  # noqa: ARG002 - auxiliary columns for a workload's own metrics
     ) -> Mapping[str, float]:
         """Return metrics of predictions on one split; the loss alone unless replaced."""
-        return {"loss": float(self.losses(output, examples.y).mean())}
+        return {"loss": float(self.losses(output.detach(), examples.y).mean())}
 
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
         """Return what a simple rule predicts for the fold's test examples.

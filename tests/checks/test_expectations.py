@@ -195,6 +195,17 @@ def test_a_missing_column_is_unmeasurable_not_bad(bars, expectation):
     assert result.seen == f"Column '{column}' is missing. Did you mean '{column}_x'?"
 
 
+def test_a_column_that_stands_twice_is_unmeasurable(bars):
+    twice = pd.concat([bars, bars[["low"]]], axis=1)
+
+    result = one(twice, Between(column="low", low=0))
+
+    assert (result.outcome, result.seen) == (
+        "unmeasurable",
+        "Column 'low' stands 2 times in the table.",
+    )
+
+
 @pytest.mark.parametrize(
     "expectation",
     [Between(column="low", low=0), StdBetween(column="low", low=0, high=9)],
@@ -212,7 +223,9 @@ def test_text_among_numbers_is_unmeasurable_not_bad(bars, expectation):
 
 @pytest.mark.parametrize("expectation", [e for e in GOOD if not isinstance(e, RowCount)])
 def test_no_rows_prove_nothing(bars, expectation):
-    assert one(bars.iloc[:0], expectation).outcome == "unmeasurable"
+    result = one(bars.iloc[:0], expectation)
+
+    assert (result.outcome, result.seen) == ("unmeasurable", "The table has no rows.")
 
 
 @pytest.mark.parametrize(

@@ -1,44 +1,64 @@
-"""A real state folder and one short run of the whole line, shared by the tests of a module."""
+"""A real state folder and one short run of the whole line, shared by the tests of a session."""
 
+import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
-import dagster as dg
 import pytest
 from rich.console import Console
 
 from pipelines.console import RunConsole
-from pipelines.instance import open_instance
 from pipelines.run import RunReport, run_pipeline
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings, read_pipeline
+from sluice.registry.ledger import Ledger
 
-WAVES = Path(__file__).parents[1] / "support" / "waves.yaml"
+ECHO = Path(__file__).parents[1] / "support" / "echo.yaml"
 
 Runner = Callable[[PipelineSettings, Home], RunReport]
 
 
+def run_line(pipeline: PipelineSettings, home: Home) -> RunReport:
+    with RunConsole(Console(stderr=True)) as console:
+        return run_pipeline(pipeline, home, console, started=time.perf_counter())
+
+
+def ledger_of(home: Home) -> Ledger:
+    return Ledger.open(home.registry_url, clock=lambda: datetime.now(UTC))
+
+
+def home_at(folder: Path) -> Home:
+    return Home.from_environment({"SLUICE_HOME": str(folder)}, cwd=folder.parent)
+
+
 @pytest.fixture(scope="session")
-def waves() -> PipelineSettings:
-    return read_pipeline(WAVES)
+def echo() -> PipelineSettings:
+    return read_pipeline(ECHO)
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    return Home.from_environment({"SLUICE_HOME": str(tmp_path / "home")}, cwd=tmp_path)
-
-
-@pytest.fixture
-def instance(home: Home) -> Iterator[dg.DagsterInstance]:
-    with open_instance(home) as opened:
-        yield opened
+    return home_at(tmp_path / "home")
 
 
 @pytest.fixture
 def run() -> Runner:
-    def run_it(pipeline: PipelineSettings, home: Home) -> RunReport:
-        with RunConsole(Console(stderr=True)) as console:
-            return run_pipeline(pipeline, home, console, started=time.perf_counter())
+    return run_line
 
-    return run_it
+
+@pytest.fixture(scope="session")
+def _green(
+    tmp_path_factory: pytest.TempPathFactory, echo: PipelineSettings
+) -> tuple[Path, RunReport]:
+    folder = tmp_path_factory.mktemp("green") / "home"
+    return folder, run_line(echo, home_at(folder))
+
+
+@pytest.fixture
+def green(_green: tuple[Path, RunReport], tmp_path: Path) -> tuple[Home, RunReport]:
+    """Return a copy of the state after one green run, and what that run came to."""
+    folder, report = _green
+    shutil.copytree(folder, tmp_path / "green")
+    return home_at(tmp_path / "green"), report

@@ -50,14 +50,15 @@ def test_anything_else_blocks(found: Receipt | None, cause: str) -> None:
 
 def test_digest_is_of_the_decision_and_not_of_its_time() -> None:
     assert receipt().digest == receipt(decided_at=NOW + timedelta(days=1)).digest
-    for change in (
+    changes: list[dict[str, Any]] = [
         {"gate": "x"},
         {"outcome": "x"},
         {"passed": False},
         {"subject": {}},
         {"evidence": {}},
         {"reason": "x"},
-    ):
+    ]
+    for change in changes:
         assert receipt(**change).digest != receipt().digest
 
 

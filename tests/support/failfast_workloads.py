@@ -8,9 +8,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from sluice.data.folds import RowRange
 from sluice.data.schema import Column, Schema
 from sluice.models.settings import ModelSettings
-from sluice.workloads.workload import Workload, WorkloadSettings
+from sluice.workloads.workload import Examples, Workload, WorkloadSettings
 
 
 class SignalSettings(WorkloadSettings):
@@ -55,12 +56,16 @@ class OwnNet(Signals):
 
     net: type[Net] = Net
 
-    def build_model(self, num_features: int, num_outputs: int, settings: ModelSettings) -> nn.Module:
+    def build_model(
+        self, num_features: int, num_outputs: int, settings: ModelSettings
+    ) -> nn.Module:
         return self.net(num_features, num_outputs, settings.hidden)
 
 
 class WrongInputSize(OwnNet):
-    def build_model(self, num_features: int, num_outputs: int, settings: ModelSettings) -> nn.Module:
+    def build_model(
+        self, num_features: int, num_outputs: int, settings: ModelSettings
+    ) -> nn.Module:
         return Net(num_features + 1, num_outputs, settings.hidden)
 
 
@@ -76,7 +81,9 @@ class FlatOutput(OwnNet):
 
 
 class NanWeights(OwnNet):
-    def build_model(self, num_features: int, num_outputs: int, settings: ModelSettings) -> nn.Module:
+    def build_model(
+        self, num_features: int, num_outputs: int, settings: ModelSettings
+    ) -> nn.Module:
         net = Net(num_features, num_outputs, settings.hidden)
         with torch.no_grad():
             net.first.weight[0, 0] = math.nan
@@ -134,14 +141,18 @@ class NanGradients(OwnNet):
 
 
 class AllFrozen(OwnNet):
-    def build_model(self, num_features: int, num_outputs: int, settings: ModelSettings) -> nn.Module:
+    def build_model(
+        self, num_features: int, num_outputs: int, settings: ModelSettings
+    ) -> nn.Module:
         return super().build_model(num_features, num_outputs, settings).requires_grad_(False)
 
 
 class FirstFrozen(OwnNet):
     """Healthy: a frozen first layer is a choice."""
 
-    def build_model(self, num_features: int, num_outputs: int, settings: ModelSettings) -> nn.Module:
+    def build_model(
+        self, num_features: int, num_outputs: int, settings: ModelSettings
+    ) -> nn.Module:
         net = Net(num_features, num_outputs, settings.hidden)
         net.first.requires_grad_(False)
         return net
@@ -159,11 +170,11 @@ class LossesReduced(Signals):
 
 class LossAsFloat(Signals):
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        return float(super().loss(output, y))  # type: ignore[return-value]
+        return super().loss(output, y).item()  # type: ignore[return-value]
 
 
 class LossIsNan(Signals):
-    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:  # noqa: ARG002
         return (output - output.detach() - 1).log().mean()
 
 
@@ -178,7 +189,7 @@ class LossUpsideDown(Signals):
 
 
 class LossRaises(Signals):
-    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:  # noqa: ARG002
         raise KeyError("no such class weight")
 
 
@@ -193,5 +204,5 @@ class SelectsLast(Signals):
 
 
 class NoExamples(Signals):
-    def examples(self, frame, rows):
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:  # noqa: ARG002
         raise ValueError("the window is empty")

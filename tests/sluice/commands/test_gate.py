@@ -149,7 +149,7 @@ def test_other_rows_are_refused(files, tmp_path):
 
     result = invoke("--baseline", files["rule"], "--candidate", path)
 
-    with pytest.raises(ContractError, match="only in .*first: fold 0, row 17"):
+    with pytest.raises(ContractError, match=r"only in .*first: fold 0, row 17"):
         raise result.exception
 
 

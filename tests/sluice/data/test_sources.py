@@ -187,3 +187,11 @@ def test_a_name_that_the_file_does_not_have_is_refused(csv, settings):
 
     assert "has no column" in message
     assert "(nearest: '" in message
+
+
+def test_dates_whose_day_and_month_cannot_be_told_apart_are_refused(csv):
+    text = "date,close\n01/02/2020,1\n02/02/2020,2\n"
+
+    assert "ISO 8601 (2024-12-31), got '01/02/2020' at line 2" in refusal(csv(text))
+    rows = load_rows(csv(text, date_format="%m/%d/%Y"), schema=SCHEMA)
+    assert rows.index[0] == pd.Timestamp(2020, 1, 2)

@@ -2,13 +2,13 @@ import math
 
 import numpy as np
 import pytest
-from loss_samples import LABELS, ar1, centred, spread, table, two_recipes
 from scipy import stats
 
 from sluice.errors import ContractError, SettingsError
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.settings import GateSettings
+from tests.sluice.evaluation.loss_samples import LABELS, ar1, centred, spread, table, two_recipes
 
 NUM_ROWS = 400
 

@@ -1,11 +1,11 @@
-"""How often the gate is wrong when nothing is to be gained, and right when something is (STAT-3)."""
+"""How often the gate promotes: rarely without a true gain, mostly with one (STAT-3)."""
 
 import numpy as np
 import pytest
-from loss_samples import two_recipes
 
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.settings import GateSettings
+from tests.sluice.evaluation.loss_samples import two_recipes
 
 NUM_RUNS = 300
 SETTINGS = GateSettings()

@@ -1,10 +1,10 @@
 import numpy as np
 import pandas as pd
 import pytest
-from loss_samples import table
 
 from sluice.errors import ContractError, SourceError
 from sluice.evaluation.losses import LossTable, read_losses, write_losses
+from tests.sluice.evaluation.loss_samples import table
 
 
 def sample(**changes) -> LossTable:

@@ -5,13 +5,13 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from loss_samples import table, two_recipes
 from PIL import Image
 
 from sluice.errors import ContractError
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.plots import fold_gains_png, loss_over_time_png, training_curves_png
 from sluice.evaluation.settings import GateSettings
+from tests.sluice.evaluation.loss_samples import table, two_recipes
 
 LARGEST_BYTES = 40_000
 

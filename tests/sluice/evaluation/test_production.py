@@ -1,9 +1,9 @@
 import pandas as pd
 import pytest
-from scored_workload import FOLDS, member
 
 from sluice.errors import ContractError
 from sluice.evaluation.production import latest_unseen, row_labels
+from tests.sluice.evaluation.scored_workload import FOLDS, member
 
 DATES = pd.date_range("2020-01-01", periods=40)
 FOLD = FOLDS[0]  # its test begins at position 16, 2020-01-17

@@ -3,7 +3,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from scored_workload import FOLDS, Counting, Shifted, member
 
 from sluice.data.folds import Fold, RowRange
 from sluice.errors import ContractError
@@ -15,6 +14,7 @@ from sluice.evaluation.scoring import (
     window_digest,
 )
 from sluice.training.members import Member
+from tests.sluice.evaluation.scored_workload import FOLDS, Counting, Shifted, member
 
 WORKLOAD = Counting()
 FRAME = WORKLOAD.compute_features(WORKLOAD.load_rows())

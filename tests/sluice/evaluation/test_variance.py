@@ -3,7 +3,6 @@ import math
 
 import numpy as np
 import pytest
-from loss_samples import ar1
 from scipy import stats
 
 from sluice.evaluation.variance import (
@@ -17,6 +16,7 @@ from sluice.evaluation.variance import (
     seeds_part,
     shortest_block,
 )
+from tests.sluice.evaluation.loss_samples import ar1
 
 
 @pytest.mark.parametrize(("num_rows", "block_length"), [(6, 2), (7, 3), (5, 5), (5, 1)])

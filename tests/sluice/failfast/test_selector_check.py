@@ -17,16 +17,21 @@ def sorted_and_first(scores):
     return sorted(epoch for epoch, score in usable.items() if score == lowest)[0]
 
 
+def right_but_empties_its_history(scores):
+    best = best_epoch(scores)
+    scores.clear()
+    return best
+
+
 WRONG = {
     "last epoch": max,
     "first epoch": min,
-    "always 100": lambda scores: 100,
+    "always 100": lambda _: 100,
     "maximises": lambda scores: max(scores, key=scores.get),
     "trips over NaN": lambda scores: min(scores, key=scores.get),
-    "latest of ties": lambda scores: min(
-        (s, -e) for e, s in scores.items() if math.isfinite(s)
-    )[1]
-    * -1,
+    "latest of ties": lambda scores: (
+        min((s, -e) for e, s in scores.items() if math.isfinite(s))[1] * -1
+    ),
     "position, not epoch": lambda scores: int(np.nanargmin(list(scores.values()))),
     "order of the mapping": lambda scores: list(scores)[
         int(np.nanargmin([scores[e] for e in sorted(scores)]))
@@ -50,11 +55,10 @@ WRONG = {
     "never looks past epoch 100": lambda scores: best_epoch(
         {e: s for e, s in scores.items() if e <= 100} or scores
     ),
-    "empties the history": lambda scores: (best_epoch(scores), scores.clear())[0] + 1,
 }
 
 
-@pytest.mark.parametrize("select", [best_epoch, sorted_and_first])
+@pytest.mark.parametrize("select", [best_epoch, sorted_and_first, right_but_empties_its_history])
 @pytest.mark.parametrize("seed", range(20))
 def test_a_right_selector_passes(select, seed, settings):
     finding = check_selector(select, settings, seed=seed)
@@ -77,6 +81,12 @@ def test_the_answer_is_named(settings):
     finding = check_selector(max, settings, seed=0)
 
     assert "best planted at epoch 10: epoch 10 was required, got epoch 200" in finding.summary
+
+
+def test_an_exception_of_the_selector_is_told(settings):
+    finding = check_selector(WRONG["raises on NaN"], settings, seed=0)
+
+    assert "was required, got ZeroDivisionError: division by zero" in finding.summary
 
 
 def test_candidates_are_every_ten_epochs_to_two_hundred(settings):

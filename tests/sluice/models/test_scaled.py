@@ -38,9 +38,7 @@ def test_known_answer():
 
 
 def test_each_scaling_can_be_left_out():
-    assert fit(scale_target=False)(X).flatten().tolist() == pytest.approx(
-        [-1 / 5**0.5, 3 / 5**0.5]
-    )
+    assert fit(scale_target=False)(X).flatten().tolist() == pytest.approx([-1 / 5**0.5, 3 / 5**0.5])
     assert fit(scale_inputs=False)(X).flatten().tolist() == pytest.approx([500, 900])
     assert fit(scale_inputs=False, scale_target=False)(X.long()).dtype == torch.int64
 

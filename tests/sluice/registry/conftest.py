@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> ArtifactStore:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """A PostgreSQL of our own on a socket in a temporary folder; its URL up to the database."""
+    """A PostgreSQL of our own on a socket in a temporary folder; its URL."""
     pytest.importorskip("psycopg", reason="psycopg is not installed (extra: postgres)")
     binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     found = str(binaries[-1]) if binaries else shutil.which("initdb")
@@ -58,7 +58,7 @@ def postgres_server() -> Iterator[str]:
         options = f"-k {folder} -c listen_addresses= -c fsync=off"
         run(control, "-D", str(data), "-w", "-l", str(folder / "log"), "-o", options, "start")
         try:
-            yield f"postgresql://sluice@/{{name}}?host={folder}"
+            yield f"postgresql://sluice@/postgres?host={folder}"
         finally:
             run(control, "-D", str(data), "-m", "immediate", "stop")
     finally:
@@ -73,10 +73,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     import psycopg
 
     server = str(request.getfixturevalue("postgres_server"))
-    name = f"r{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(server.format(name="postgres"), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return server.format(name=name)
+    name = f"r{uuid.uuid4().hex[:12]}"  # a schema each: a database each takes 300 files
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {name}")
+    return f"{server}&options=-csearch_path%3D{name}"
 
 
 @pytest.fixture

@@ -159,25 +159,26 @@ def kill_at_random(bench: Bench, rounds: int) -> dict[str, int]:
     """Kill a process that promotes and rolls back without pause, at random moments."""
     bench.prepare()
     draw = random.Random(5)
-    moves = 0
-
-    def work() -> None:
-        while True:
-            if bench.production() == 3:
-                bench.rollback(3)
-            else:
-                bench.promote(3, 2)
-
     for _ in range(rounds):
+        told, tell = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                work()
+                while True:
+                    os.write(tell, b".")
+                    if bench.production() == 3:
+                        bench.rollback(3)
+                    else:
+                        bench.promote(3, 2)
             finally:
                 os._exit(1)
-        time.sleep(0.02 + draw.random() * 0.15)
+        for _ in range(draw.randint(1, 2)):  # dots, not seconds: a busy machine moves as often
+            assert os.read(told, 1)
+        time.sleep(draw.random() * 0.05)
         os.kill(child, signal.SIGKILL)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        os.close(told)
+        os.close(tell)
         assert bench.production() in (2, 3)
     with bench.open() as ledger:
         moves = len(ledger.history(MODEL))

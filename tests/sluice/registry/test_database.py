@@ -12,7 +12,7 @@ from sluice.artifacts import ArtifactStore
 from sluice.errors import SettingsError, StorageError, UnknownVersion
 from sluice.registry.database import Database
 from sluice.registry.ledger import Ledger
-from sluice.registry.tables import models
+from sluice.registry.tables import models, version_receipts
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, sample_lineage
 
 
@@ -42,12 +42,11 @@ def test_missing_driver_names_the_extra() -> None:
         Database.open("oracle+cx_oracle://u@h/x", create=True)
 
 
-@pytest.mark.parametrize("url", ["postgresql://ada:s3cret@localhost:1/x?connect_timeout=2"])
-def test_unreachable_server_is_named_without_its_password(url: str) -> None:
+def test_unreachable_server_is_named_without_its_password() -> None:
     pytest.importorskip("psycopg", reason="psycopg is not installed (extra: postgres)")
 
     with pytest.raises(StorageError, match=r"ada:\*\*\*@localhost:1.*server runs") as caught:
-        Database.open(url, create=True)
+        Database.open("postgresql://ada:s3cret@localhost:1/x?connect_timeout=2", create=True)
 
     assert "s3cret" not in str(caught.value)
 
@@ -134,6 +133,19 @@ def test_failed_write_is_undone(url: str) -> None:
         add_and_break()
     with database.read() as connection:
         assert connection.execute(sa.select(models.c.name)).all() == []
+    database.close()
+
+
+def test_row_about_a_version_that_is_not_there_is_refused(url: str) -> None:
+    database = Database.open(url, create=True)
+    values = {"model": "x", "number": 1, "receipt": "a" * 64, "linked_at": Clock()()}
+
+    def add() -> None:
+        with database.write() as connection:
+            connection.execute(sa.insert(version_receipts).values(values))
+
+    with pytest.raises(StorageError, match=r"(?i)foreign key"):
+        add()
     database.close()
 
 

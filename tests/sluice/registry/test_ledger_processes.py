@@ -38,7 +38,7 @@ def test_killed_anywhere_it_happened_or_it_did_not(action: str, url: str, tmp_pa
 
 
 def test_killed_at_random_moments_leaves_a_consistent_registry(url: str, tmp_path: Path) -> None:
-    assert drive("random", url, tmp_path)["moves"] > 10  # 5 of them made before the killing
+    assert drive("random", url, tmp_path)["moves"] > 5 + 3  # 5 made before the killing
 
 
 def test_of_racing_promoters_exactly_one_wins(url: str, tmp_path: Path) -> None:

@@ -134,6 +134,31 @@ def test_receipt_must_be_about_what_is_in_production_now(
     assert production(ledger) == 2
 
 
+def test_later_judgement_about_another_reference_is_beside_the_point(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
+    """3 beat 1, then lost to 2; 2 was rolled back, so what counts is that 3 beat 1."""
+    promote_chain(ledger, store, 2)
+    first, second = (version.candidate for version in ledger.versions(MODEL))
+    lineage = sample_lineage(store, salt=3)
+    ledger.register(
+        MODEL,
+        lineage,
+        [
+            poc_receipt(),
+            promotion_receipt(lineage.candidate, reference=first),
+            promotion_receipt(lineage.candidate, reference=second, outcome="REJECT"),
+        ],
+    )
+    with pytest.raises(GateBlocked, match="said REJECT"):
+        promote(ledger, store, 3, 2)
+    rollback(ledger, store, 2)
+
+    promote(ledger, store, 3, 1)
+
+    assert production(ledger) == 3
+
+
 def test_a_later_no_outweighs_an_earlier_yes(ledger: Ledger, store: ArtifactStore) -> None:
     register_sample(ledger, store, salt=1)
     lineage = ledger.version(MODEL, 1).lineage

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import save
 
 from sluice.artifacts import ArtifactStore
 from sluice.errors import IntegrityError
@@ -74,11 +75,13 @@ def test_missing_and_changed_artifacts(
     assert "other bytes" in findings[1].what
 
 
-def test_weights_that_are_no_safetensors(ledger: Ledger, store: ArtifactStore) -> None:
+@pytest.mark.parametrize("content", [b"\x80\x04K\x01.", b"", save({})], ids=["pickle", "", "none"])
+def test_weights_that_are_no_safetensors(
+    ledger: Ledger, store: ArtifactStore, content: bytes
+) -> None:
     """REG-3: the right digest of the wrong kind of file."""
     lineage = sample_lineage(store, salt=8)
-    pickled = store.put(b"\x80\x04K\x01.")
-    member = lineage.members[0].model_copy(update={"weights": pickled})
+    member = lineage.members[0].model_copy(update={"weights": store.put(content)})
     changed = lineage.model_copy(update={"members": (member, *lineage.members[1:])})
     changed = changed.model_copy(update={"candidate": changed.candidate_of_parts()})
     ledger.register(MODEL, changed, [])
@@ -137,6 +140,20 @@ def test_swapped_weights_are_no_rollback_target(
 
     with pytest.raises(IntegrityError, match="lineage names parts of"):
         ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
+
+
+def test_swapped_weights_are_not_promoted(
+    ledger: Ledger, store: ArtifactStore, intruder: Intruder
+) -> None:
+    register_sample(ledger, store, salt=3, reference=ledger.version(MODEL, 2).candidate)
+    ours = ledger.version(MODEL, 3).lineage.members[0].weights
+    theirs = ledger.version(MODEL, 1).lineage.members[0].weights
+    intruder.run(
+        "UPDATE sluice_versions SET lineage = replace(lineage, ?, ?) WHERE number = 3", ours, theirs
+    )
+
+    with pytest.raises(IntegrityError, match="lineage names parts of"):
+        ledger.promote(MODEL, 3, expected=2, actor="a", reason="r", store=store)
 
 
 def test_emptied_lineage(ledger: Ledger, store: ArtifactStore, intruder: Intruder) -> None:
@@ -199,6 +216,7 @@ def test_rollback_refuses_a_moved_pointer(
         ("DELETE FROM sluice_history WHERE revision = 1", ["history", "pointer"]),
         ("DELETE FROM sluice_history WHERE revision = 2", ["pointer"]),
         ("UPDATE sluice_history SET from_version = 9 WHERE revision = 2", ["history"]),
+        ("UPDATE sluice_history SET revision = 7 WHERE revision = 2", ["history"]),
         ("UPDATE sluice_history SET receipt = NULL WHERE revision = 2", ["history"]),
         ("UPDATE sluice_history SET action = 'rollback' WHERE revision = 2", ["history"]),
     ],

@@ -68,7 +68,8 @@ def fake_wandb(folder: Path, body: str) -> dict[str, str]:
 def test_an_offline_run_holds_everything_and_is_told_once(tmp_path, capfd):
     settings = TrackingSettings(project="p", tags=("t",))
     folder = tmp_path / "wandb"
-    environ = {**os.environ, "WANDB_MODE": "online", "WANDB_DIR": str(tmp_path / "elsewhere")}
+    stray = {"WANDB_MODE": "online", "WANDB_DIR": str(tmp_path / "elsewhere"), "WANDB_NOTES": "x"}
+    environ = {**os.environ, **stray}
     before = dict(os.environ)
 
     result = mirror(RUN, settings, folder=folder, environ=environ)
@@ -82,6 +83,7 @@ def test_an_offline_run_holds_everything_and_is_told_once(tmp_path, capfd):
     (run,) = (r.run for r in records if r.WhichOneof("record_type") == "run")
     assert (run.run_id, run.project, run.run_group) == (RUN.run_id, "p", "bars")
     assert (run.display_name, list(run.tags)) == ("bars abc", ["t", "promote"])
+    assert run.notes == ""  # the settings decide, not what wandb finds in the environment
     config = items(run.config.update)
     assert config["train"] == {"learning_rate": 0.002}
     assert config["candidate"] == "c" * 64

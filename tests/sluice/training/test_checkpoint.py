@@ -69,6 +69,7 @@ def test_the_last_two_are_kept(tmp_path):
         save_checkpoint(tmp_path, state(epochs), subject=SUBJECT)
 
     assert sorted(path.name[:12] for path in tmp_path.iterdir()) == ["epoch-000011", "epoch-000012"]
+    (tmp_path / ".epoch-000013-half.x7").write_bytes(b"a killed write")
     discard_checkpoints(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pickle
 import resource
 import subprocess
 import sys
@@ -243,18 +244,15 @@ KILLED = """
 
 
 @pytest.mark.slow
-def test_killed_twice_in_the_middle_of_an_epoch_ends_with_the_same_bits(specs, tmp_path):
+def test_killed_in_the_middle_of_an_epoch_ends_with_the_same_bits(specs, tmp_path):
     """REPRO-4, with SIGKILL: no handler runs, and another process ends what one began."""
     marker = tmp_path / "died"
     # 10 batches an epoch: the 25th call is in the middle of epoch 3.
     options = {"kill_at_loss": 25, "only_first_time": str(marker), "batch_rows": 12}
     (cut,) = specs("cut", num_rows=320, max_epochs=5, **options)
     script = [sys.executable, "-c", textwrap.dedent(KILLED)]
-    import pickle
-
-    killed = subprocess.run(
-        script, input=pickle.dumps(cut), capture_output=True, cwd=Path(__file__).parents[3]
-    )
+    root = Path(__file__).parents[3]
+    killed = subprocess.run(script, input=pickle.dumps(cut), capture_output=True, cwd=root)
     assert killed.returncode == -9, killed.stderr.decode()
     assert marker.exists()
     resumed_from = len(list(unit_folder(cut).glob("epoch-*")))

@@ -1,0 +1,218 @@
+"""The whole line on a small workload: green, again, other seeds, and every place it must stop."""
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets.poc_report import poc_subject
+from pipelines.build import build_definitions
+from pipelines.instance import open_instance
+from pipelines.resources import resources
+from pipelines.run import RunReport
+from sluice.artifacts import ArtifactStore
+from sluice.errors import GateBlocked
+from sluice.home import Home
+from sluice.pipeline import PipelineSettings
+from tests.pipelines.conftest import Runner, ledger_of
+
+pytestmark = pytest.mark.slow
+
+
+def materialize_alone(
+    pipeline: PipelineSettings, home: Home, asset: str, config: dict[str, object] | None = None
+) -> dg.ExecuteInProcessResult:
+    """Run one asset by itself, as the UI's button does."""
+    definitions = dg.Definitions.merge(
+        build_definitions(pipeline), dg.Definitions(resources=resources(home))
+    )
+    with open_instance(home) as instance:
+        return definitions.resolve_implicit_global_asset_job_def().execute_in_process(
+            instance=instance,
+            asset_selection=[dg.AssetKey([pipeline.name, asset])],
+            run_config=config,
+            raise_on_error=False,
+        )
+
+
+def failure(result: dg.ExecuteInProcessResult) -> str:
+    """Return the message of the first failed step, with its causes."""
+    event = next(e for e in result.all_events if e.is_step_failure)
+    return event.step_failure_data.error_display_string
+
+
+def materialized(home: Home, pipeline: PipelineSettings) -> set[str]:
+    with open_instance(home) as instance:
+        return {
+            key.path[-1]
+            for key in instance.all_asset_keys()
+            if instance.get_latest_materialization_event(key) and key.path[0] == pipeline.name
+        }
+
+
+def test_a_candidate_that_is_better_ends_in_production(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    home, report = green
+
+    assert (report.verdict, report.version, report.production) == ("PROMOTE", 1, 1)
+    assert report.promoted
+    assert materialized(home, echo) == {
+        "raw_data",
+        "features",
+        "poc_report",
+        "trained_models",
+        "evaluation",
+        "promotion_verdict",
+        "candidate",
+        "production_model",
+    }
+
+
+def test_every_check_of_a_green_run_passed(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    home, report = green
+    with open_instance(home) as instance:
+        records = instance.get_records_for_run(
+            report.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION
+        ).records
+    evaluations = [r.event_log_entry.dagster_event.asset_check_evaluation_data for r in records]
+
+    assert {e.check_name: e.passed for e in evaluations if not e.passed} == {}
+    assert len(evaluations) == 17
+
+
+def test_version_has_its_whole_lineage(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    home, _ = green
+    with ledger_of(home) as ledger:
+        version = ledger.version(echo.name, 1)
+        findings = ledger.verify(echo.name, store=ArtifactStore(home.artifacts))
+
+    assert version.lineage.missing_fields() == ()
+    assert version.lineage.resolved_config["training"]["batch_rows"] == 64
+    assert findings == []
+
+
+def test_same_again_makes_the_same_bytes_and_no_second_version(
+    green: tuple[Home, RunReport], echo: PipelineSettings, run: Runner
+) -> None:
+    home, first = green
+    names = ("raw_data", "features", "evaluation", "promotion_verdict")
+    before = {n: (home.records / "echo" / f"{n}.json").read_bytes() for n in names}
+    artifacts = set(home.artifacts.rglob("*"))
+
+    again = run(echo, home)
+
+    assert (again.version, again.created, again.promoted) == (1, False, False)
+    assert again.in_production
+    assert again.verdict == first.verdict
+    assert {n: (home.records / "echo" / f"{n}.json").read_bytes() for n in names} == before
+    assert set(home.artifacts.rglob("*")) == artifacts
+    with ledger_of(home) as ledger:
+        assert len(ledger.versions(echo.name)) == 1
+        assert len([e for e in ledger.history(echo.name) if e.action == "promote"]) == 1
+
+
+def test_other_seeds_are_compared_with_production_and_not_promoted(
+    green: tuple[Home, RunReport], echo: PipelineSettings, run: Runner
+) -> None:
+    home, _ = green
+    with ledger_of(home) as ledger:
+        production = ledger.production(echo.name)
+
+    report = run(echo.model_copy(update={"seeds": (10, 11, 12, 13, 14)}), home)
+
+    assert report.created
+    assert report.verdict in ("EQUIVALENT", "INCONCLUSIVE", "REJECT")
+    assert (report.production, report.promoted) == (1, False)
+    with ledger_of(home) as ledger:
+        assert ledger.version(echo.name, report.version).lineage.reference == production.candidate
+
+
+def test_version_without_promote_cannot_be_promoted_by_hand(
+    green: tuple[Home, RunReport], echo: PipelineSettings, run: Runner
+) -> None:
+    home, _ = green
+    report = run(echo.model_copy(update={"seeds": (10, 11, 12, 13, 14)}), home)
+    config = {"ops": {"echo__production_model": {"config": {"version": report.version}}}}
+
+    result = materialize_alone(echo, home, "production_model", config)
+
+    assert not result.success
+    assert "The promotion gate said" in failure(result)
+    with ledger_of(home) as ledger:
+        assert ledger.production_number(echo.name) == 1
+
+
+def test_bad_poc_stops_before_training_and_training_alone_is_refused(
+    echo: PipelineSettings, home: Home, run: Runner
+) -> None:
+    bad = echo.model_copy(
+        update={"training": echo.training.model_copy(update={"learning_rate": 100.0})}
+    )
+
+    with pytest.raises(GateBlocked, match="poc_5_mini_training_learns"):
+        run(bad, home)
+
+    assert materialized(home, bad) == {"raw_data", "features", "poc_report"}
+    alone = materialize_alone(bad, home, "trained_models")
+    assert not alone.success
+    assert "The poc gate said fail" in failure(alone)
+    assert not home.runs.exists()
+
+
+def test_receipt_of_other_settings_does_not_count(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    home, _ = green
+    other = echo.model_copy(
+        update={"training": echo.training.model_copy(update={"learning_rate": 0.03})}
+    )
+
+    alone = materialize_alone(other, home, "trained_models")
+
+    assert not alone.success
+    assert "A receipt of the poc gate is required, and there is none" in failure(alone)
+
+
+def test_features_alone_refuse_rows_that_failed_their_checks(
+    echo: PipelineSettings, home: Home, run: Runner
+) -> None:
+    deaf = echo.model_copy(update={"workload": "tests.support.echo:Deaf"})
+
+    with pytest.raises(GateBlocked, match=r"raw_data / schema_holds.*'call'"):
+        run(deaf, home)
+
+    alone = materialize_alone(deaf, home, "features")
+    assert not alone.success
+    assert "The raw_data gate said fail" in failure(alone)
+
+
+def test_feature_that_looks_ahead_stops_the_line(
+    echo: PipelineSettings, home: Home, run: Runner
+) -> None:
+    seer = echo.model_copy(update={"workload": "tests.support.echo:Seer"})
+
+    with pytest.raises(GateBlocked, match="features_do_not_look_ahead: 'call'"):
+        run(seer, home)
+
+    assert "poc_report" not in materialized(home, seer)
+
+
+def test_poc_subject_follows_data_config_and_code(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    from assets.features import FeatureSet
+
+    home, _ = green
+    features = FeatureSet.model_validate_json((home.records / "echo/features.json").read_bytes())
+    subject = poc_subject(echo, features)
+    bigger = echo.model_copy(update={"model": echo.model.model_copy(update={"hidden": 33})})
+
+    changed = poc_subject(bigger, features)
+
+    assert changed["config"] != subject["config"]
+    assert (changed["data"], changed["code"]) == (subject["data"], subject["code"])

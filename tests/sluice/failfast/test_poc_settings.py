@@ -1,0 +1,42 @@
+"""Thresholds refuse what makes no sense; every failure has a cause and a fix (RESP-1)."""
+
+from typing import get_args
+
+import pytest
+
+from sluice.errors import SettingsError
+from sluice.failfast.responses import FailureKind, respond
+from sluice.failfast.settings import PocSettings
+
+
+@pytest.mark.parametrize(
+    ("values", "seen"),
+    [
+        ({"mini_row": 512}, "Did you mean 'mini_rows'"),
+        ({"mini_seeds": 1}, "mini_seeds"),
+        ({"min_relative_fall": 0.0}, "min_relative_fall"),
+        ({"selector_first_epoch": 100, "selector_last_epoch": 105}, "at least two candidates"),
+        ({"mini_rows": 40, "mini_min_rows": 60}, "mini_min_rows must not be above"),
+        ({"times": {"selector": {"typical_s": 2.0, "max_s": 1.0}}}, "max_s must not be below"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(values, seen):
+    with pytest.raises(SettingsError, match=seen):
+        PocSettings.parse(values, where="defs.yaml")
+
+
+def test_one_time_limit_can_be_set_alone():
+    parsed = PocSettings.parse(
+        {"times": {"mini_training": {"typical_s": 5.0, "max_s": 9.0}}}, where="defs.yaml"
+    )
+
+    assert parsed.times.mini_training.max_s == 9.0
+    assert parsed.times.whole_gate.max_s == 300.0
+
+
+@pytest.mark.parametrize("kind", get_args(FailureKind))
+def test_every_failure_has_a_cause_and_a_fix(kind):
+    response = respond(kind)
+
+    assert response.cause.endswith(".")
+    assert response.fix.endswith(".")

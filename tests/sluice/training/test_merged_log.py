@@ -1,0 +1,89 @@
+"""LOG-1: one valid log for the whole experiment."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import ContractError
+from sluice.failfast.event_log import read_events, validate_log
+from sluice.training.merged_log import merge_logs
+from sluice.training.parallel import train_members
+from tests.support.synthetic import SineWorkload
+
+START, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def merge(members, store, workload=None):
+    return merge_logs(
+        members,
+        store,
+        workload=workload or SineWorkload(),
+        architecture="gru",
+        config={"model": {"hidden": 6}},
+        started_at=START,
+        elapsed_seconds=12.5,
+        clock=lambda: END,
+    )
+
+
+@pytest.fixture
+def trained(specs):
+    units = specs(seeds=(0, 1), folds=2, max_epochs=2)
+    members, _ = train_members(units, workers=1, on_event=[].append)
+    return members, ArtifactStore(units[0].artifacts)
+
+
+def test_holds_every_event_in_seed_and_fold_order(trained):
+    members, store = trained
+    path = store.path(merge(members[::-1], store))
+    report = validate_log(path, test_metrics=("test_loss", "test_rmse"), headline="mean_loss")
+    events = read_events(path).events
+
+    assert report.counts == {
+        "experiment_start": 1,
+        "fold_start": 4,
+        "epoch_complete": 8,
+        "fold_complete": 4,
+        "experiment_complete": 1,
+    }
+    assert [(e["seed"], e["fold_id"]) for e in events if e["event"] == "fold_complete"] == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    ]
+    first, last = events[0], events[-1]
+    assert first["features"] == ["value", "slope"]
+    assert first["timestamp"] == START.isoformat()
+    assert (last["total_folds"], last["total_seeds"], last["elapsed_seconds"]) == (2, 2, 12.5)
+    assert last["timestamp"] == END.isoformat()
+    assert last["mean_loss"] == pytest.approx(sum(m.test_metrics["loss"] for m in members) / 4)
+
+
+def test_merging_again_is_the_same_artifact(trained):
+    members, store = trained
+
+    assert merge(members, store) == merge(members, store)
+
+
+def test_a_headline_that_is_not_measured_is_refused(trained):
+    class Other(SineWorkload):
+        headline_metric = "rsme"
+
+    with pytest.raises(ContractError, match="Did you mean 'rmse'"):
+        merge(*trained, workload=Other())
+
+
+def test_no_members_are_refused(tmp_path):
+    with pytest.raises(ContractError, match="at least one member"):
+        merge([], ArtifactStore(tmp_path))
+
+
+def test_a_unit_log_without_its_fields_is_refused(trained):
+    members, store = trained
+    other = store.put(b'{"event": "fold_start", "timestamp": "x", "fold_id": 0}\n')
+    broken = [members[0].model_copy(update={"event_log": other})]
+
+    with pytest.raises(ContractError, match="'train_size' is missing"):
+        merge(broken, store)

@@ -1,0 +1,190 @@
+"""Units on several processes: same bits, plain failures, nothing left behind."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from sluice.errors import Interrupted, TrainingFailed
+from sluice.training.parallel import train_members
+
+ROOT = Path(__file__).parents[3]
+
+
+def ignore(event):
+    pass
+
+
+def bits(members):
+    return [(m.seed, m.fold_id, m.weights, m.test_metrics, m.best_epoch) for m in members]
+
+
+def test_members_come_in_seed_and_fold_order_and_heavy_units_start_first(specs):
+    units = specs(seeds=(1, 0), folds=2, max_epochs=1)
+    heard = []
+    members, reused = train_members(units[::-1], workers=1, on_event=heard.append)
+
+    assert [(m.seed, m.fold_id) for m in members] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [e.fold_id for e in heard if e.kind == "started"] == [1, 1, 0, 0]
+    assert reused == 0
+
+
+def test_finished_units_are_reused_and_said(specs):
+    units = specs(folds=2, max_epochs=1)
+    first, _ = train_members(units[:1], workers=1, on_event=ignore)
+    heard = []
+    members, reused = train_members(units, workers=1, on_event=heard.append)
+
+    assert (members[0], reused) == (first[0], 1)
+    assert [e.kind for e in heard] == ["reused", "started", "epoch", "finished"]
+    # Nothing left to do: no process is started, so it takes no second.
+    started = time.perf_counter()
+    assert train_members(units, workers=2, on_event=ignore) == (members, 2)
+    assert time.perf_counter() - started < 1
+
+
+def test_a_failed_unit_is_named_and_stops_the_others(specs):
+    """Fold 1 is heavier, starts first and fails; fold 0 is never started."""
+    units = specs(folds=2, max_epochs=1)
+    units[1] = dataclasses.replace(units[1], workload_settings={"raise_in_loss": True})
+    heard = []
+    with pytest.raises(TrainingFailed, match=r"Seed 0, fold 1: ZeroDivisionError: the user's bug"):
+        train_members(units, workers=1, on_event=heard.append)
+
+    assert [e.fold_id for e in heard] == [1]
+
+
+def test_ctrl_c_in_one_process_keeps_what_is_finished(specs):
+    units = specs(folds=2, max_epochs=2)
+
+    def stop(event):
+        if event.kind == "started" and event.fold_id == 0:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="1 of 2 units finished"):
+        train_members(units, workers=1, on_event=stop)
+    assert train_members(units, workers=1, on_event=ignore)[1] == 1
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_said_and_two_workers_give_the_bits_of_one(specs, tmp_path):
+    options = {
+        "seeds": (0, 1),
+        "folds": 2,
+        "kill_at_loss": 20,
+        "only_first_time": str(tmp_path / "died"),
+    }
+    units = specs("two", **options)
+    with pytest.raises(TrainingFailed, match=r"Seed \d, fold 1: its process was ended by signal 9"):
+        train_members(units, workers=2, on_event=ignore)
+    two, _ = train_members(units, workers=2, on_event=ignore)
+    one, _ = train_members(specs("one", **options), workers=1, on_event=ignore)
+
+    assert bits(two) == bits(one)
+    assert len({m.weights for m in one}) == 4
+
+
+OWN = """
+    from tests.support.synthetic import SineWorkload
+
+    class Own(SineWorkload):
+        pass
+"""
+
+
+@pytest.mark.slow
+def test_a_workload_outside_the_package_trains_and_its_bug_is_named(specs, tmp_path):
+    (tmp_path / "sluice_probe_workload.py").write_text(textwrap.dedent(OWN))
+    units = [
+        dataclasses.replace(
+            unit,
+            workload="sluice_probe_workload:Own",
+            workload_settings={"raise_in_loss": unit.fold.fold_id == 1},
+            sys_path=(str(tmp_path),),
+        )
+        for unit in specs(folds=2, max_epochs=1)
+    ]
+    heard = []
+    try:
+        with pytest.raises(TrainingFailed, match="Seed 0, fold 1: ZeroDivisionError") as caught:
+            train_members(units, workers=2, on_event=heard.append)
+    finally:
+        sys.path.remove(str(tmp_path))
+
+    assert "synthetic.py" in str(caught.value)
+
+
+PARENT = """
+    import sys
+    from pathlib import Path
+    from sluice.errors import SluiceError
+    from sluice.training.parallel import train_members
+    from tests.sluice.training.conftest import make_specs
+
+    def hear(event):
+        print(event.kind, flush=True)
+
+    specs = make_specs(Path(sys.argv[1]), folds=2, max_epochs=100_000, patience_epochs=100_000)
+    try:
+        train_members(specs, workers=2, on_event=hear)
+    except SluiceError as error:
+        print(type(error).__name__, error, flush=True)
+        sys.exit(error.exit_code)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "to_all", "status", "said"),
+    [
+        (signal.SIGINT, True, 1, "Interrupted Training was stopped with 0 of 2 units finished"),
+        (signal.SIGKILL, False, -9, ""),
+    ],
+)
+def test_no_process_outlives_its_parent(tmp_path, number, to_all, status, said):
+    """Ctrl-C reaches the whole group of a terminal; a kill reaches the parent alone.
+
+    The script has no main guard, as a user's may not have.
+    """
+    script = tmp_path / "parent.py"
+    script.write_text(textwrap.dedent(PARENT))
+    parent = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path / "home")],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    seen = 0
+    while seen < 5:
+        line = parent.stdout.readline()
+        assert line, parent.stderr.read()
+        seen += line.strip() == "epoch"
+    (os.killpg if to_all else os.kill)(parent.pid, number)
+    sent = time.monotonic()
+    output, errors = parent.communicate(timeout=20)
+    while group_alive(parent.pid):
+        assert time.monotonic() - sent < 10, "a process outlived its parent"
+        time.sleep(0.05)
+
+    assert parent.returncode == status, errors
+    assert said in output
+    assert "Traceback" not in errors
+    assert not list((tmp_path / "home").rglob(".epoch-*"))
+    assert list((tmp_path / "home").rglob("epoch-*"))
+
+
+def group_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,94 @@
+"""Refusals and expectations of bars."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sluice.data.expectations import AtLeast, Between, NotNull, RowCount, StdBetween
+from sluice.data.sources import PackagedBars
+from sluice.errors import ContractError
+from sluice.workloads.bars import BarsSettings, BarsWorkload
+from sluice.workloads.bars_contract import RAW_SCHEMA, feature_schema, validate_bars
+from tests.sluice.workloads.bar_samples import random_bars
+
+
+def holds(expectation, frame: pd.DataFrame) -> bool:
+    """Judge one expectation without any engine."""
+    match expectation:
+        case NotNull(column=c):
+            return bool(frame[c].notna().all())
+        case Between(column=c, low=low, high=high):
+            inside = frame[c].ge(-np.inf if low is None else low) & frame[c].le(
+                np.inf if high is None else high
+            )
+            return bool(inside.all())
+        case AtLeast(column=c, other=o):
+            return bool((frame[c] >= frame[o]).all())
+        case RowCount(low=low):
+            return len(frame) >= low
+        case StdBetween(column=c, low=low, high=high):
+            return low <= frame[c].std() <= high
+    raise AssertionError(expectation)
+
+
+def broken(expectations, frame: pd.DataFrame) -> list[str]:
+    return [repr(e) for e in expectations if not holds(e, frame)]
+
+
+@pytest.mark.parametrize("target", ["log_gk_variance", "vs_return"])
+@pytest.mark.parametrize("name", ["sp500", "nasdaq"])
+def test_good_bars_break_no_expectation(name, target):
+    """No false alarm on real data (DATA-1)."""
+    workload = BarsWorkload(BarsSettings(source=PackagedBars(name=name), target=target))
+    raw = workload.load_rows()
+
+    assert broken(workload.raw_expectations, raw) == []
+    assert broken(workload.feature_expectations, workload.compute_features(raw)) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_wild_bars_break_no_bound_that_follows_from_a_formula(seed):
+    bars = random_bars(600, seed=seed)
+    jumps = np.exp(np.cumsum(np.random.default_rng(seed).standard_t(1.5, 600) * 0.02))
+    for name in ("open", "high", "low", "close"):
+        bars[name] *= jumps
+    bars.iloc[200:280, 4] = 0
+    workload = BarsWorkload()
+    bounded = ["momentum_z", "volume_z", "rsi_14", "bb_pct_b", "vol_regime", "pv_divergence"]
+    known = [
+        e for e in workload.feature_expectations if isinstance(e, Between) and e.column in bounded
+    ]
+
+    assert len(known) == 6
+    assert broken(known, workload.compute_features(bars)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"high": 1.0}, "high must be at least low"),
+        ({"close": 1e6}, "high must be at least open and close"),
+        ({"open": 1.0}, "low must be at most open and close"),
+        ({"low": -1.0}, "prices must be above 0"),
+        ({"volume": -1.0}, "volume must be at least 0"),
+    ],
+)
+def test_bars_that_contradict_themselves_are_refused_and_expected_not_to(change, rule):
+    bars = random_bars(600)
+    for name, value in change.items():
+        bars.iloc[[7, 9], list(bars.columns).index(name)] = value
+
+    with pytest.raises(ContractError, match=rule) as caught:
+        validate_bars(bars)
+
+    assert "broken in 2 of 600 rows, first at row 7 (label 2001-01-08" in str(caught.value)
+    assert broken(BarsWorkload().raw_expectations, bars) != []
+
+
+def test_sound_bars_pass():
+    validate_bars(random_bars(50))
+
+
+def test_every_column_says_what_it_is_in_which_unit():
+    for schema in (RAW_SCHEMA, feature_schema("log_gk_variance"), feature_schema("vs_return")):
+        assert all(column.description and column.unit for column in schema.columns)

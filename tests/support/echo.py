@@ -1,0 +1,42 @@
+"""A workload as a user would write it: each row is an echo of the row before."""
+
+import numpy as np
+import pandas as pd
+
+from sluice.data.schema import Column, Schema
+from sluice.workloads.workload import Workload, WorkloadSettings
+
+
+class EchoSettings(WorkloadSettings):
+    seq_len: int = 2
+    num_rows: int = 900
+
+
+class Echo(Workload):
+    settings_type = EchoSettings
+    raw_schema = Schema(columns=(Column(name="call"),))
+    feature_schema = Schema(columns=(Column(name="call"), Column(name="echo")))
+    feature_columns = ("call",)
+    target_column = "echo"
+
+    def load_rows(self) -> pd.DataFrame:
+        call, noise = np.random.default_rng(0).normal(size=(2, self.settings.num_rows))
+        heard = np.concatenate([[0.0], 2 * call[:-1]]) + noise
+        return pd.DataFrame({"call": call, "heard": heard})
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        return raw[["call"]].assign(echo=raw["heard"].shift(-1)).dropna()
+
+
+class Deaf(Echo):
+    """Its source has lost a column."""
+
+    def load_rows(self) -> pd.DataFrame:
+        return super().load_rows().rename(columns={"call": "cal"})
+
+
+class Seer(Echo):
+    """Its feature is tomorrow's."""
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        return super().compute_features(raw.assign(call=raw["call"].shift(-1).fillna(0.0)))
