@@ -141,9 +141,9 @@ def _blocked(instance: dg.DagsterInstance, run_id: str) -> GateBlocked:
         and not record.event_log_entry.dagster_event.asset_check_evaluation_data.passed
         and record.event_log_entry.dagster_event.asset_check_evaluation_data.blocking
     ]
-    seen = [f"{e.asset_key.path[-1]} / {e.check_name}: {e.description}" for e in failed]
+    seen = [f"  {e.asset_key.path[-1]} / {e.check_name}: {e.description}" for e in failed]
     return GateBlocked(
-        "A gate stopped the run before anything expensive. " + " | ".join(seen),
+        "\n".join(["A gate stopped the run.", *seen]),
         fix="Fix what the check names and run again; the page of the check in the UI "
         "('sluice dev') shows its numbers.",
     )

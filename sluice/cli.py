@@ -41,10 +41,11 @@ def main() -> None:
     """Run one command and leave with its exit code."""
     if str(Path.cwd()) not in sys.path:  # a user's workload lies where the user starts
         sys.path.insert(0, str(Path.cwd()))
-    raise SystemExit(_run(sys.argv[1:]))
+    raise SystemExit(run_command(sys.argv[1:]))
 
 
-def _run(arguments: list[str]) -> int:
+def run_command(arguments: list[str]) -> int:
+    """Run one command and return its exit code; what went wrong is said on stderr."""
     as_json = "--json" in arguments
     # Typer's own renderer of usage errors ("Did you mean ...") runs inside the standalone mode.
     try:

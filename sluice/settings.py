@@ -1,6 +1,7 @@
 """The two bases of every value class: what a user sets, and what a stage hands on."""
 
 import difflib
+import re
 from typing import Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -18,7 +19,7 @@ class Settings(BaseModel):
         """Build the settings from plain values, as read from YAML.
 
         Args:
-            values: Keys and values; lists stand for tuples.
+            values: Keys and values; a tuple field takes a list when it is strict=False.
             where: The file or command the values came from, for the message.
 
         Raises:
@@ -59,7 +60,9 @@ def _settings_error(cls: type[Settings], error: ValidationError, where: str) -> 
         elif problem["type"] == "missing":
             lines.append(f"'{path}' is required and missing.")
         else:
-            lines.append(f"'{path}': {problem['msg']}, got {problem['input']!r}.")
+            lines.append(
+                f"'{path}': {problem['msg']}, got {problem['input']!r}.{_hint(problem['input'])}"
+            )
     return SettingsError(
         f"{where}: {' '.join(lines)}", fix="Correct the named keys and start again."
     )
@@ -87,3 +90,10 @@ def _tagged_member(members: tuple[Any, ...], path: tuple[int | str, ...]) -> typ
             if kind is not None and kind.default in path:
                 return member
     return None
+
+
+def _hint(value: Any) -> str:
+    """YAML reads 2e-3 as text, for want of a point."""
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+e[+-]?\d+", value, re.IGNORECASE):
+        return f" YAML reads that as text: write {value.lower().replace('e', '.0e', 1)}."
+    return ""

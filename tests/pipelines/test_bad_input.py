@@ -1,0 +1,231 @@
+"""Everything a user can get wrong: one message with what, why and what to do, and no traceback."""
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from sluice.cli import run_command
+from sluice.workloads.bars import BarsWorkload
+from tests.pipelines.conftest import ECHO
+
+pytestmark = pytest.mark.slow
+
+Edit = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+@pytest.fixture(scope="module")
+def bars() -> pd.DataFrame:
+    return BarsWorkload().load_rows().iloc[-1500:].reset_index()
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+
+
+def pipeline_of(csv: Path) -> Path:
+    path = csv.with_suffix(".yaml")
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "type": "pipelines.component.ModelPipeline",
+                "attributes": {
+                    "name": "mine",
+                    "workload": "sluice.workloads.bars:BarsWorkload",
+                    "workload_settings": {
+                        "source": {"kind": "csv", "uri": str(csv), "index": "date"}
+                    },
+                    "tracking": {"mode": "off"},
+                },
+            }
+        )
+    )
+    return path
+
+
+def swap(bars: pd.DataFrame, one: int, other: int) -> pd.DataFrame:
+    order = list(range(len(bars)))
+    order[one], order[other] = order[other], order[one]
+    return bars.iloc[order]
+
+
+def with_cell(bars: pd.DataFrame, column: str, row: int, value: object) -> pd.DataFrame:
+    changed = bars.astype({column: object})
+    changed.loc[row, column] = value
+    return changed
+
+
+BAD_ROWS: dict[str, tuple[Edit, int, tuple[str, ...]]] = {
+    "missing column": (
+        lambda b: b.rename(columns={"close": "closing"}),
+        1,
+        ("'close'", "closing", "do:"),
+    ),
+    "text in a price": (
+        lambda b: with_cell(b, "open", 700, "n/a?"),
+        2,
+        ("open", "n/a?", "do:"),
+    ),
+    "high below low": (
+        lambda b: b.assign(high=b["high"].where(b.index != 800, b["low"] - 1)),
+        1,
+        ("high is at least low", "1 of 1,500 rows", "do:"),
+    ),
+    "duplicate dates": (lambda b: pd.concat([b.iloc[:900], b.iloc[899:]]), 1, ("must be unique", "do:")),
+    "unsorted dates": (lambda b: swap(b, 300, 900), 1, ("sorted", "do:")),
+    "40 rows": (lambda b: b.iloc[:40], 2, ("40", "do:")),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_bad_rows_are_named(
+    name: str, bars: pd.DataFrame, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    edit, code, words = BAD_ROWS[name]
+    csv = tmp_path / "bars.csv"
+    edit(bars).to_csv(csv, index=False)
+
+    assert run_command(["run", str(pipeline_of(csv))]) == code
+
+    told = capfd.readouterr().err
+    assert "Traceback" not in told
+    for word in words:
+        assert word in told
+    assert not (tmp_path / "home" / "runs").exists()
+
+
+def test_a_good_run_works_after_a_bad_one(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    document = yaml.safe_load(ECHO.read_text())
+    good = tmp_path / "good.yaml"
+    good.write_text(yaml.safe_dump(document))
+    document["attributes"]["training"]["learning_rate"] = 100.0
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(yaml.safe_dump(document))
+
+    assert run_command(["run", str(bad)]) == 1
+    told = capfd.readouterr().err
+    assert "poc_5_mini_training_learns" in told
+    assert "Traceback" not in told
+    assert run_command(["run", str(good)]) == 0
+    assert "PROMOTED" in capfd.readouterr().out
+
+
+def test_empty_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    csv = tmp_path / "bars.csv"
+    csv.write_text("")
+
+    assert run_command(["run", str(pipeline_of(csv))]) == 2
+
+    told = capfd.readouterr().err
+    assert "empty" in told
+    assert "Traceback" not in told
+
+
+def test_file_that_is_not_there_offers_the_nearest(
+    bars: pd.DataFrame, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bars.to_csv(tmp_path / "bars.csv", index=False)
+
+    assert run_command(["run", str(pipeline_of(tmp_path / "bar.csv"))]) == 2
+
+    told = capfd.readouterr().err
+    assert "bars.csv" in told
+    assert "Traceback" not in told
+
+
+def edited(tmp_path: Path, change: Callable[[dict[str, object]], None]) -> str:
+    document = yaml.safe_load(ECHO.read_text())
+    change(document["attributes"])
+    path = tmp_path / "edited.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return str(path)
+
+
+def test_unknown_key_offers_the_nearest(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = edited(tmp_path, lambda a: a["training"].update(learning_rte=0.1))  # type: ignore[attr-defined]
+
+    assert run_command(["run", path]) == 2
+
+    told = capfd.readouterr().err
+    assert "'training.learning_rte' is not a setting. Did you mean 'learning_rate'?" in told
+    assert "Traceback" not in told
+
+
+def test_number_that_yaml_reads_as_text_says_how_to_write_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = edited(tmp_path, lambda a: a["training"].update(learning_rate="2e-3"))  # type: ignore[attr-defined]
+
+    assert run_command(["run", path]) == 2
+    assert "2.0e-3" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("workload", "word"),
+    [
+        ("no_such_module:Echo", "No module named 'no_such_module'"),
+        ("tests.support.echo:Ecko", "Did you mean 'Echo'?"),
+        ("tests.support.echo", "module:Name"),
+        ("tests.support.echo:EchoSettings", "inherits from"),
+    ],
+)
+def test_workload_that_does_not_import(
+    workload: str, word: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = edited(tmp_path, lambda a: a.update(workload=workload))
+
+    assert run_command(["run", path]) == 2
+
+    told = capfd.readouterr().err
+    assert word in told
+    assert "Traceback" not in told
+
+
+def test_unknown_pipeline_offers_the_known_ones(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["run", "sp500_volatilty"]) == 2
+    assert "Did you mean 'sp500_volatility'?" in capfd.readouterr().err
+
+
+def test_home_that_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "file"))
+
+    assert run_command(["run", str(ECHO)]) == 2
+
+    told = capfd.readouterr().err
+    assert "SLUICE_HOME" in told or "Check the path" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_read_only_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "locked"
+    folder.mkdir()
+    folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    monkeypatch.setenv("SLUICE_HOME", str(folder))
+
+    assert run_command(["run", str(ECHO)]) == 2
+    assert "Permission denied" in capfd.readouterr().err
+
+
+def test_json_error_is_one_object(capfd: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    assert run_command(["run", "nothing", "--json"]) == 2
+
+    error = json.loads(capfd.readouterr().out)
+    assert error["exit_code"] == 2
+    assert error["do"]
