@@ -35,7 +35,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             name: dg.AssetIn(key=[pipeline.name, name])
             for name in ("trained_models", "evaluation", "promotion_verdict")
         },
-        group_name="promotion",
+        group_name=f"{pipeline.name}_promotion",
         kinds={"sqlalchemy"},
         owners=list(pipeline.owners),
         description="An immutable version with its full lineage: data, config, code, git, seeds, "

@@ -48,7 +48,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             name: dg.AssetIn(key=[pipeline.name, name])
             for name in ("raw_data", "features", "trained_models")
         },
-        group_name="evaluation",
+        group_name=f"{pipeline.name}_promotion",
         kinds={"pytorch", "parquet"},
         owners=list(pipeline.owners),
         description="Loss per seed and test row of the candidate and of what it would replace: "

@@ -27,7 +27,7 @@ def features_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @dg.asset(
         key=[pipeline.name, "features"],
         ins={"raw_data": dg.AssetIn(key=[pipeline.name, "raw_data"])},
-        group_name="features",
+        group_name=f"{pipeline.name}_data",
         kinds={"pandas", "parquet"},
         owners=list(pipeline.owners),
         description="One row per example: features that look back, a target that looks ahead, "

@@ -31,7 +31,7 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @dg.asset(
         key=[pipeline.name, "poc_report"],
         ins={"features": dg.AssetIn(key=[pipeline.name, "features"])},
-        group_name="poc_gate",
+        group_name=f"{pipeline.name}_training",
         kinds={"pytorch"},
         owners=list(pipeline.owners),
         description="What a few seconds on real data say about a training of hours. Writes the "

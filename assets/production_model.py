@@ -20,7 +20,7 @@ def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @dg.asset(
         key=[pipeline.name, "production_model"],
         deps=[dg.AssetKey([pipeline.name, "candidate"])],
-        group_name="production",
+        group_name=f"{pipeline.name}_promotion",
         kinds={"python"},
         owners=list(pipeline.owners),
         description="The version in production. Reads the receipts of the version it is asked to "

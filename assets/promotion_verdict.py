@@ -26,7 +26,7 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @dg.asset(
         key=[pipeline.name, "promotion_verdict"],
         ins={"evaluation": dg.AssetIn(key=[pipeline.name, "evaluation"])},
-        group_name="promotion",
+        group_name=f"{pipeline.name}_promotion",
         kinds={"python"},
         owners=list(pipeline.owners),
         description="Whether the candidate is better than what is in production (or, when nothing "

@@ -13,7 +13,7 @@ def raw_data_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=[pipeline.name, "raw_data"],
-        group_name="ingestion",
+        group_name=f"{pipeline.name}_data",
         kinds={"pandas", "parquet"},
         owners=list(pipeline.owners),
         description="Rows as the source holds them. The data version is the digest of their "

@@ -28,7 +28,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         key=[pipeline.name, "trained_models"],
         ins={"features": dg.AssetIn(key=[pipeline.name, "features"])},
         deps=[dg.AssetKey([pipeline.name, "poc_report"])],
-        group_name="training",
+        group_name=f"{pipeline.name}_training",
         kinds={"pytorch"},
         owners=list(pipeline.owners),
         description="One network per seed and fold, each with the weights of its best epoch. "

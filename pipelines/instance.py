@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 
 import dagster as dg
+from dagster._core.instance.ref import InstanceRef
 
 from sluice.errors import StorageError
 from sluice.files import storage_error, write_atomic
@@ -17,6 +18,15 @@ run_monitoring:
   enabled: true
   free_slots_after_run_end_seconds: 60
 """
+
+PRINT_TO_THE_TERMINAL = {
+    "compute_logs": {
+        "module": "dagster._core.storage.noop_compute_log_manager",
+        "class": "NoOpComputeLogManager",
+    }
+}
+"""What a run in this process prints belongs on its terminal; Dagster would start two processes per
+step to copy it, which cost seconds and print a traceback on Ctrl-C. The UI keeps its own copy."""
 
 PROCESS_TAG = "sluice/process"
 """Run tag: host and process id of the command that executes the run itself."""
@@ -38,7 +48,9 @@ def open_instance(home: Home) -> dg.DagsterInstance:
         )
     os.environ["DAGSTER_HOME"] = str(home.dagster)
     try:
-        return dg.DagsterInstance.get()
+        return dg.DagsterInstance.from_ref(
+            InstanceRef.from_dir(str(home.dagster), overrides=PRINT_TO_THE_TERMINAL)
+        )
     except OSError as error:
         raise storage_error(home.dagster, error) from error
 

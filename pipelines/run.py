@@ -68,12 +68,11 @@ def run_pipeline(
         close_ghost_runs(instance)
         run_id = _execute(definitions, f"{pipeline.name}_training", instance, console)
         event = _candidate_event(instance, pipeline, run_id)
-        request = request_promotion(pipeline.name, event)
         with State.at(home).ledger() as ledger:
             before = ledger.production_number(pipeline.name)
+        request = request_promotion(pipeline.name, event, production=before)
         metadata = _metadata(event)
-        version = int(str(metadata[VERSION].value))
-        if isinstance(request, dg.RunRequest) and before != version:
+        if isinstance(request, dg.RunRequest):
             _execute(
                 definitions,
                 f"{pipeline.name}_promotion",
@@ -89,7 +88,7 @@ def run_pipeline(
         run_id=run_id,
         verdict=str(metadata[VERDICT].value),
         reason=str(metadata[REASON].value),
-        version=version,
+        version=int(str(metadata[VERSION].value)),
         created=bool(metadata["new"].value),
         production=after,
         promoted=before != after,

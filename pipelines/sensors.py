@@ -4,6 +4,7 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.candidate import CANDIDATE, VERDICT, VERSION
+from assets.resources import State
 from pipelines.jobs import PRODUCTION
 from sluice.pipeline import PipelineSettings
 
@@ -23,22 +24,34 @@ def promotion_sensor(
         "promotion job when it says PROMOTE.",
     )
     def sensor(
-        context: dg.SensorEvaluationContext, asset_event: dg.EventLogEntry
+        context: dg.SensorEvaluationContext, asset_event: dg.EventLogEntry, state: State
     ) -> dg.RunRequest | dg.SkipReason:
         del context
-        return request_promotion(pipeline.name, asset_event)
+        with state.ledger() as ledger:
+            production = ledger.production_number(pipeline.name)
+        return request_promotion(pipeline.name, asset_event, production=production)
 
     return sensor
 
 
-def request_promotion(pipeline_name: str, event: dg.EventLogEntry) -> dg.RunRequest | dg.SkipReason:
-    """Return what one materialization of a candidate asks for."""
+def request_promotion(
+    pipeline_name: str, event: dg.EventLogEntry, *, production: int | None
+) -> dg.RunRequest | dg.SkipReason:
+    """Return what one materialization of a candidate asks for.
+
+    Args:
+        pipeline_name: Name of the pipeline and its model.
+        event: Materialization of the candidate.
+        production: Number of the version in production, None for none.
+    """
     materialization = event.asset_materialization
     metadata = materialization.metadata if materialization else {}
     verdict = metadata[VERDICT].value if VERDICT in metadata else "no verdict"
     if verdict != "PROMOTE":
         return dg.SkipReason(f"The verdict on the newest candidate is {verdict}.")
     candidate, version = str(metadata[CANDIDATE].value), int(str(metadata[VERSION].value))
+    if version == production:
+        return dg.SkipReason(f"Version {version} is in production already.")
     return dg.RunRequest(
         run_key=candidate,
         run_config={"ops": {f"{pipeline_name}__{PRODUCTION}": {"config": {"version": version}}}},

@@ -132,6 +132,6 @@ def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
     # In double precision: a price level of 1e4 with a deviation of 1 must keep its digits.
     rows = values.reshape(-1, values.shape[-1]).double()
     mean, std = rows.mean(dim=0), rows.std(dim=0, correction=0)
-    # Rounding leaves a constant column a deviation of about 1e-16 of its level, not zero.
+    # In double precision rounding leaves a constant column about 1e-16 of its level, not zero.
     std = torch.where(std > 1e-12 * mean.abs(), std, torch.ones_like(std))
     return mean.float(), std.float()

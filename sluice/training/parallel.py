@@ -8,7 +8,7 @@ from multiprocessing.connection import wait
 from sluice.errors import Interrupted, SluiceError
 from sluice.training.members import Member
 from sluice.training.unit import Clock, Hear, UnitEvent, UnitSpec, find_finished, utc_now
-from sluice.training.worker import Worker, answer
+from sluice.training.worker import Worker, answer, stop
 
 
 def train_members(
@@ -89,8 +89,7 @@ def _spread(
                 if waiting:
                     give(worker)
     finally:
-        for worker in workers:
-            worker.stop()
+        stop(workers)
 
 
 def _checked(result: Member | SluiceError) -> Member:

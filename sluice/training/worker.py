@@ -8,7 +8,7 @@ without a main guard.
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from multiprocessing.connection import Connection, Pipe
@@ -21,12 +21,17 @@ from sluice.training.members import Member
 from sluice.training.unit import UnitEvent, UnitSpec, train_unit, utc_now
 
 # Ctrl-C reaches every process of a terminal; only the parent decides what it means. So it is
-# ignored from the first line on, before the imports that take seconds.
+# ignored from the first line on, before the imports that take seconds. SIGTERM, by which the
+# parent ends a worker, becomes an exception: a file half written is removed on the way out.
 _START = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); "
     "sys.path[:] = {path!r}; from sluice.training.worker import serve; serve({handle})"
 )
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+_GRACE_S = 3.0
+"""How long a worker may take to clean up: it looks up from its work after every operation."""
 
 Message = UnitEvent | Member | SluiceError
 
@@ -94,11 +99,18 @@ class Worker:
             fix="Look at the output above, or run with one worker to see the error in place.",
         )
 
-    def stop(self) -> None:
-        """End the process at once; what it has checkpointed stays."""
-        self.process.kill()
-        self.process.wait()
-        self.pipe.close()
+
+def stop(workers: Sequence[Worker]) -> None:
+    """End all processes at once; what they have checkpointed stays."""
+    for worker in workers:
+        worker.process.terminate()
+    for worker in workers:
+        try:
+            worker.process.wait(timeout=_GRACE_S)
+        except subprocess.TimeoutExpired:
+            worker.process.kill()
+            worker.process.wait()
+        worker.pipe.close()
 
 
 def serve(handle: int) -> None:

@@ -76,7 +76,11 @@ BAD_ROWS: dict[str, tuple[Edit, int, tuple[str, ...]]] = {
         1,
         ("high is at least low", "1 of 1,500 rows", "do:"),
     ),
-    "duplicate dates": (lambda b: pd.concat([b.iloc[:900], b.iloc[899:]]), 1, ("must be unique", "do:")),
+    "duplicate dates": (
+        lambda b: pd.concat([b.iloc[:900], b.iloc[899:]]),
+        1,
+        ("must not repeat", "do:"),
+    ),
     "unsorted dates": (lambda b: swap(b, 300, 900), 1, ("sorted", "do:")),
     "40 rows": (lambda b: b.iloc[:40], 2, ("40", "do:")),
 }
@@ -148,9 +152,7 @@ def edited(tmp_path: Path, change: Callable[[dict[str, object]], None]) -> str:
     return str(path)
 
 
-def test_unknown_key_offers_the_nearest(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_key_offers_the_nearest(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = edited(tmp_path, lambda a: a["training"].update(learning_rte=0.1))  # type: ignore[attr-defined]
 
     assert run_command(["run", path]) == 2

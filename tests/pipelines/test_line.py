@@ -1,7 +1,5 @@
 """The whole line on a small workload: green, again, other seeds, and every place it must stop."""
 
-from pathlib import Path
-
 import dagster as dg
 import pytest
 
@@ -69,9 +67,7 @@ def test_a_candidate_that_is_better_ends_in_production(
     }
 
 
-def test_every_check_of_a_green_run_passed(
-    green: tuple[Home, RunReport], echo: PipelineSettings
-) -> None:
+def test_every_check_of_a_green_run_passed(green: tuple[Home, RunReport]) -> None:
     home, report = green
     with open_instance(home) as instance:
         records = instance.get_records_for_run(

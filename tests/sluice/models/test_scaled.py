@@ -43,9 +43,10 @@ def test_each_scaling_can_be_left_out():
     assert fit(scale_inputs=False, scale_target=False)(X.long()).dtype == torch.int64
 
 
-def test_a_constant_column_stays_harmless():
-    """Also one whose deviation is only rounding: 0.1 has no exact form."""
-    x = torch.full((1000, 2, 1), 0.1)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_constant_column_stays_harmless(dtype):
+    """Also in double precision, where rounding leaves 0.3 a deviation of 1e-16."""
+    x = torch.full((1001, 2, 1), 0.3, dtype=dtype)
     model = Scaled.fit(LastRow(), x, Y, num_outputs=1, scale_inputs=True, scale_target=False)
 
     assert model.x_std.tolist() == [1]

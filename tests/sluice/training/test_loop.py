@@ -55,6 +55,15 @@ def timeless(results):
     return [dataclasses.replace(result, seconds=0.0) for result in results]
 
 
+def frozen(state):
+    """Return the state with copies of its tensors, as a file would hold it."""
+    parts = {
+        part: {name: tensor.clone() for name, tensor in getattr(state, part).items()}
+        for part in ("model", "best", "optimizer", "rng")
+    }
+    return dataclasses.replace(state, **parts)
+
+
 def planted(scores):
     """Return per-row losses that make ``scores`` the validation losses, epoch by epoch."""
     remaining = iter(scores)
@@ -190,11 +199,7 @@ def test_resumed_training_ends_with_the_same_bits(stop_after):
     whole = make_model()
 
     def copy(state):
-        parts = {
-            part: {n: t.clone() for n, t in getattr(state, part).items()}
-            for part in ("model", "best", "optimizer", "rng")
-        }
-        states[len(state.history)] = dataclasses.replace(state, **parts)
+        states[len(state.history)] = frozen(state)
 
     with deterministic():
         expected = list(run(whole, keep=copy))
@@ -205,15 +210,26 @@ def test_resumed_training_ends_with_the_same_bits(stop_after):
     assert timeless(rest) == timeless(expected[stop_after:])
 
 
-def test_resuming_past_the_end_of_patience_fits_nothing():
-    states = []
+@pytest.mark.parametrize("stop_after", [2, 3])
+def test_resuming_keeps_the_best_weights_of_before(stop_after):
+    """Epoch 1 is the best; patience ends training after epoch 3."""
+    states, whole = [], make_model()
     settings = TrainSettings(max_epochs=20, patience_epochs=2, batch_rows=16)
     scores = [1.0, 2.0, 3.0]
-    list(run(make_model(), settings, losses=planted(scores), keep=states.append))
-    model = make_model()
+    list(
+        run(
+            whole,
+            settings,
+            losses=planted(scores),
+            keep=lambda state: states.append(frozen(state)),
+        )
+    )
+    model, state = make_model(), states[stop_after - 1]
+    rest = list(run(model, settings, resume=state, losses=planted(scores[stop_after:])))
 
-    assert list(run(model, settings, resume=states[-1])) == []
-    assert torch.equal(vector(model), torch.cat([t.flatten() for t in states[-1].best.values()]))
+    assert len(rest) == 3 - stop_after
+    assert torch.equal(vector(model), vector(whole))
+    assert not torch.equal(state.best["0.weight"], state.model["0.weight"])
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import pickle
+import random
 import resource
 import subprocess
 import sys
 import textwrap
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -75,8 +77,9 @@ def test_member_says_what_was_fitted(specs):
 
 def test_stored_weights_predict_what_was_reported(specs):
     """The test metric is computed again from the artifact alone."""
-    (spec,) = specs()
+    (spec,) = specs(max_epochs=12, learning_rate=0.3)
     member = train_unit(spec, ignore)
+    assert member.best_epoch < member.epochs_run
     store, workload = ArtifactStore(spec.artifacts), SineWorkload()
     model = load_member(member, workload, spec.model, store)
     test = workload.examples(load_table(spec.table, store), spec.fold.test)
@@ -96,6 +99,7 @@ def test_log_is_valid_and_complete(specs):
     report = validate_log(path, test_metrics=("test_loss", "test_rmse"), headline="")
     first = read_events(path).events[0]
 
+    assert sorted(p.name for p in path.parent.iterdir()) == ["events.ndjson", "lock", "result.json"]
     assert report.counts == {"fold_start": 1, "epoch_complete": 4, "fold_complete": 1}
     assert (first["train_size"], first["seed"]) == (len(spec.fold.train) - 7, 0)
 
@@ -141,8 +145,25 @@ def test_same_seed_same_bits_other_seed_other_bits(specs):
     assert train_unit(other, ignore).weights != first.weights
 
 
+def test_a_unit_runs_on_one_thread_on_generators_of_its_own(specs):
+    """Whatever the user's code draws, it draws the same in every process."""
+    drawn = []
+
+    def listen(event):
+        if event.kind == "started":
+            drawn.append((float(torch.rand(1)), random.random(), torch.get_num_threads()))
+
+    for number, name in enumerate("ab"):
+        torch.manual_seed(number)
+        train_unit(specs(name, max_epochs=1)[0], listen)
+
+    assert drawn[0] == drawn[1]
+    assert drawn[0][2] == 1
+
+
 @pytest.mark.parametrize(
-    "change", [{"hidden": 7}, {"learning_rate": 2e-2}, {"noise": 0.06}, {"seq_len": 9}]
+    "change",
+    [{"seeds": (1,)}, {"hidden": 7}, {"learning_rate": 2e-2}, {"noise": 0.06}, {"seq_len": 9}],
 )
 def test_whatever_determines_the_bits_makes_another_unit(specs, change):
     (spec,), (other,) = specs(max_epochs=1), specs(max_epochs=1, **change)
@@ -184,6 +205,17 @@ def test_a_damaged_checkpoint_costs_an_epoch_and_no_bit(specs):
     assert (heard[0].epochs_done, heard[0].damaged_checkpoints) == (2, 1)
     assert bits(member) == bits(expected)
     assert events(cut, member) == events(whole, expected)
+
+
+def test_lines_that_the_checkpoint_covers_keep_their_time(specs):
+    (cut,) = specs(checkpoint_every_epochs=2)
+    early, late = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+    with pytest.raises(KeyboardInterrupt):
+        train_unit(cut, stop_after(3), clock=lambda: early)
+    train_unit(cut, ignore, clock=lambda: late)
+    lines = read_events(unit_folder(cut) / "events.ndjson").events
+
+    assert [line["timestamp"] for line in lines] == [early.isoformat()] * 3 + [late.isoformat()] * 3
 
 
 @pytest.mark.parametrize("log", ["", "not json\n", '{"event": "fold_start"}\n{"half": '])

@@ -1,0 +1,149 @@
+"""A run that is stopped in the middle: by Ctrl-C, by SIGKILL, by a full disk."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+
+from pipelines.instance import open_instance
+from sluice.home import Home
+from sluice.training.members import TrainedModels
+from tests.pipelines.conftest import ECHO, Runner, home_at
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def long_echo(tmp_path: Path) -> Path:
+    """Return a pipeline whose training takes some seconds in two processes."""
+    document = yaml.safe_load(ECHO.read_text())
+    attributes = document["attributes"]
+    attributes["name"] = "long_echo"
+    attributes["model"] = {"architecture": "gru", "hidden": 32}
+    attributes["workers"] = 2
+    attributes["training"] |= {"max_epochs": 60, "patience_epochs": 60}
+    path = tmp_path / "long_echo.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def start(path: Path, home: Home) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "sluice", "run", str(path)],
+        cwd=ROOT,
+        env=os.environ | {"SLUICE_HOME": str(home.root)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def wait_for_training(process: "subprocess.Popen[bytes]", home: Home, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not list(home.runs.glob("*/*.safetensors*")):
+        assert process.poll() is None, process.communicate()[1].decode()
+        assert time.monotonic() < deadline, "no checkpoint appeared"
+        time.sleep(0.05)
+
+
+def still_running(group: int) -> bool:
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            return True
+    return False
+
+
+def candidate(home: Home) -> str:
+    record = (home.records / "long_echo" / "trained_models.json").read_bytes()
+    return TrainedModels.model_validate_json(record).candidate
+
+
+def test_ctrl_c_ends_within_seconds_and_says_what_is_kept(long_echo: Path, home: Home) -> None:
+    process = start(long_echo, home)
+    wait_for_training(process, home, 90)
+
+    os.killpg(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=15)
+
+    assert process.returncode == 1
+    assert "Traceback" not in told.decode()
+    assert "kept" in told.decode()
+    assert not still_running(process.pid)
+
+
+def test_killed_run_ends_with_the_bits_of_one_never_killed(
+    long_echo: Path, home: Home, tmp_path: Path
+) -> None:
+    process = start(long_echo, home)
+    wait_for_training(process, home, 90)
+    time.sleep(0.7)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+    _, told = start(long_echo, home).communicate(timeout=200)
+    whole = home_at(tmp_path / "whole")
+    start(long_echo, whole).communicate(timeout=200)
+
+    assert candidate(home) == candidate(whole), told.decode()
+    with open_instance(home) as instance:
+        statuses = [run.status for run in instance.get_runs()]
+    assert dg.DagsterRunStatus.STARTED not in statuses
+    assert statuses.count(dg.DagsterRunStatus.FAILURE) == 1
+
+
+@pytest.fixture
+def full_runs_folder(home: Home) -> Iterator[Path]:
+    """Give the training units a disk of 48 KiB."""
+    home.runs.mkdir(parents=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", str(home.runs)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("a small disk can only be mounted as root")
+    yield home.runs
+    subprocess.run(["umount", "-l", str(home.runs)], check=True)
+
+
+def test_full_disk_while_writing_a_checkpoint(
+    long_echo: Path, home: Home, full_runs_folder: Path
+) -> None:
+    process = start(long_echo, home)
+    _, told = process.communicate(timeout=120)
+
+    assert process.returncode == 2
+    assert "No room left to write" in told.decode()
+    assert "Traceback" not in told.decode()
+    assert not [p for p in full_runs_folder.rglob("*") if p.name.startswith(".") and p.is_file()]
+
+
+def test_next_run_works_after_a_full_disk(
+    echo_after_full_disk: Path, home: Home, run: Runner
+) -> None:
+    from sluice.pipeline import read_pipeline
+
+    assert run(read_pipeline(echo_after_full_disk), home).version == 1
+
+
+@pytest.fixture
+def echo_after_full_disk(long_echo: Path, home: Home) -> Path:
+    """Leave behind what a run on a full disk leaves behind."""
+    home.runs.mkdir(parents=True)
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", str(home.runs)], capture_output=True
+    ).returncode:
+        pytest.skip("a small disk can only be mounted as root")
+    start(long_echo, home).communicate(timeout=120)
+    subprocess.run(["umount", "-l", str(home.runs)], check=True)
+    return ECHO
