@@ -2,27 +2,31 @@
 
 import dagster as dg
 
+from checks.outcomes import blocking, result
 from sluice.pipeline import PipelineSettings
 from sluice.registry.records import Registration
+
+LINEAGE = "lineage_is_complete"
 
 
 def candidate_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
     """Build the check (REG-1)."""
+    asset = [pipeline.name, "candidate"]
 
-    @dg.asset_check(
-        asset=dg.AssetKey([pipeline.name, "candidate"]),
-        name="lineage_is_complete",
-        description="Every field of the lineage says something.",
-        blocking=True,
+    @dg.multi_asset_check(
+        name=f"{pipeline.name}__candidate_checks",
+        specs=[blocking(LINEAGE, asset, "Every field of the lineage says something.")],
+        ins={"candidate": dg.AssetIn(key=asset)},
     )
-    def lineage_is_complete(candidate: Registration) -> dg.AssetCheckResult:
+    def candidate_checks(candidate: Registration) -> dg.AssetCheckResult:
         missing = candidate.version.lineage.missing_fields()
-        return dg.AssetCheckResult(
+        return result(
+            LINEAGE,
+            asset,
             passed=not missing,
-            severity=dg.AssetCheckSeverity.ERROR,
-            description=f"Missing in the lineage: {', '.join(missing)}. Promotion will refuse it."
+            seen=f"Missing in the lineage: {', '.join(missing)}. Promotion will refuse it."
             if missing
             else "Data, config, code, git, seeds, weights, environment and metrics are there.",
         )
 
-    return lineage_is_complete
+    return candidate_checks

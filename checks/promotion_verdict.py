@@ -5,22 +5,33 @@ import dagster as dg
 from assets.promotion_verdict import Decision
 from sluice.pipeline import PipelineSettings
 
+BETTER = "candidate_is_better"
+
 
 def verdict_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
     """Build the check. A candidate that is not better is no broken run, so it warns."""
+    key = dg.AssetKey([pipeline.name, "promotion_verdict"])
 
-    @dg.asset_check(
-        asset=dg.AssetKey([pipeline.name, "promotion_verdict"]),
-        name="candidate_is_better",
-        description="The gate said PROMOTE. Anything else leaves production as it is.",
+    @dg.multi_asset_check(
+        name=f"{pipeline.name}__verdict_check",
+        specs=[
+            dg.AssetCheckSpec(
+                BETTER,
+                asset=key,
+                description="The gate said PROMOTE. Anything else leaves production as it is.",
+            )
+        ],
+        ins={"promotion_verdict": dg.AssetIn(key=key)},
     )
-    def candidate_is_better(promotion_verdict: Decision) -> dg.AssetCheckResult:
+    def verdict_check(promotion_verdict: Decision) -> dg.AssetCheckResult:
         receipt = promotion_verdict.receipt
         return dg.AssetCheckResult(
+            asset_key=key,
+            check_name=BETTER,
             passed=receipt.passed,
             severity=dg.AssetCheckSeverity.WARN,
             description=f"{receipt.outcome}: {receipt.reason}",
             metadata={"verdict": receipt.outcome},
         )
 
-    return candidate_is_better
+    return verdict_check

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,7 +12,9 @@ from rich.console import Console
 from sluice.errors import GATE_SAID_NO, StorageError
 from sluice.files import storage_error
 from sluice.home import Home
-from sluice.pipeline import PipelineSettings, defs_folder, find_pipeline
+
+if TYPE_CHECKING:
+    from sluice.pipeline import PipelineSettings
 
 DEFAULT_PIPELINE = "sp500_volatility"
 
@@ -34,6 +36,8 @@ def register(app: typer.Typer) -> None:
         Example: sluice run sp500_volatility
         """
         started = time.perf_counter()
+        from sluice.pipeline import defs_folder, find_pipeline
+
         settings = find_pipeline(pipeline, defs_folder())
         _ = settings.loaded_workload  # a mistake here costs no start of the orchestrator
         home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
@@ -52,6 +56,7 @@ def register(app: typer.Typer) -> None:
         """
         from pipelines.definitions import EXTRA
         from pipelines.instance import close_ghost_runs, open_instance
+        from sluice.pipeline import defs_folder, find_pipeline
 
         home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
         files = [str(Path(name).resolve()) for name in pipeline or []]
@@ -82,7 +87,7 @@ def _prepared(home: Home) -> Home:
     return home
 
 
-def _run(settings: PipelineSettings, home: Home, *, as_json: bool, started: float) -> None:
+def _run(settings: "PipelineSettings", home: Home, *, as_json: bool, started: float) -> None:
     from pipelines.console import RunConsole
     from pipelines.run import run_pipeline
     from pipelines.summary import summary

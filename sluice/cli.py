@@ -4,6 +4,7 @@ Commands live in ``sluice.commands`` and in whatever registers itself under the 
 ``sluice.commands``; that way the library does not import the orchestrator above it.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -13,14 +14,18 @@ from pathlib import Path
 
 import typer
 
-from sluice.commands import doctor, gate, poc, registry
 from sluice.errors import BROKEN, GATE_SAID_NO, USER_MISTAKE, SluiceError
 
 ENTRY_POINTS = "sluice.commands"
+COMMANDS = ("poc", "gate", "registry", "doctor")
+"""Each is a module of ``sluice.commands`` with a function ``register``."""
 
 
-def build_app() -> typer.Typer:
-    """Return the application with every command registered."""
+def build_app(wanted: str | None = None) -> typer.Typer:
+    """Return the application with every command, or with ``wanted`` alone when it is one of ours.
+
+    What the other commands import would cost a second or two.
+    """
     app = typer.Typer(
         name="sluice",
         help="A gated line from data to a served PyTorch model.",
@@ -30,10 +35,10 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda p: p.name, reverse=True):
+    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda p: p.name):
         point.load()(app)
-    for module in (poc, gate, registry, doctor):
-        module.register(app)
+    for name in (wanted,) if wanted in COMMANDS else COMMANDS:
+        importlib.import_module(f"sluice.commands.{name}").register(app)
     return app
 
 
@@ -49,7 +54,7 @@ def run_command(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     # Typer's own renderer of usage errors ("Did you mean ...") runs inside the standalone mode.
     try:
-        build_app()(args=arguments, standalone_mode=True)
+        build_app(arguments[0] if arguments else None)(args=arguments, standalone_mode=True)
     except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else USER_MISTAKE
     except SluiceError as error:

@@ -19,7 +19,6 @@ from sluice.artifacts import ArtifactStore
 from sluice.errors import GATE_SAID_NO, SluiceError
 from sluice.files import write_atomic
 from sluice.home import Home
-from sluice.pipeline import defs_folder, find_pipeline, known_pipelines
 from sluice.settings import Record, Settings
 
 PACKAGES = (
@@ -52,6 +51,8 @@ class Examination(Record):
 
 def examine(home: Home, pipelines: Path, settings: DoctorSettings) -> Iterator[Examination]:
     """Look at everything a run needs, one thing at a time."""
+    from sluice.pipeline import known_pipelines
+
     yield Examination(
         name="python",
         healthy=sys.version_info >= (3, 11),
@@ -79,6 +80,8 @@ def register(app: typer.Typer) -> None:
 
         Example: sluice doctor
         """
+        from sluice.pipeline import defs_folder
+
         home = Home.from_environment(os.environ, cwd=Path.cwd())
         found = list(examine(home, defs_folder(), DoctorSettings()))
         if as_json:
@@ -145,6 +148,8 @@ def _devices() -> str:
 
 
 def _pipeline(name: str, pipelines: Path) -> str:
+    from sluice.pipeline import find_pipeline
+
     settings = find_pipeline(name, pipelines)
     workload = settings.loaded_workload
     return f"{type(workload).__name__}, {settings.model.architecture}, {len(settings.seeds)} seeds"

@@ -3,21 +3,20 @@
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from sluice.data.validation import validate_schema
 from sluice.errors import GATE_SAID_NO
-from sluice.failfast.gate import run_gate
-from sluice.failfast.result import CheckResult, GateReport
-from sluice.failfast.settings import PocSettings
-from sluice.models.settings import ModelSettings
-from sluice.pipeline import defs_folder, find_pipeline
-from sluice.training.settings import TrainSettings
-from sluice.workloads.load import load_workload
-from sluice.workloads.workload import Workload
+
+# torch takes 1.7 s to import, and every command's --help would wait for it.
+if TYPE_CHECKING:
+    from sluice.failfast.result import CheckResult, GateReport
+    from sluice.failfast.settings import PocSettings
+    from sluice.models.settings import ModelSettings
+    from sluice.training.settings import TrainSettings
+    from sluice.workloads.workload import Workload
 
 MARKS = {
     "pass": "[green]ok[/green]  ",
@@ -37,7 +36,7 @@ def register(app: typer.Typer) -> None:
             str, typer.Argument(help="A pipeline's name or defs.yaml, or 'module:Workload'.")
         ],
         minimum: Annotated[
-            bool, typer.Option("--minimum", help="Only the five checks POC-1 to POC-5.")
+            bool, typer.Option("--minimum", help="Only POC-1 to POC-5, even if more are known.")
         ] = False,
         seed: Annotated[int, typer.Option(help="Seeds weights and order.", min=0)] = 0,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -57,14 +56,17 @@ def register(app: typer.Typer) -> None:
             raise typer.Exit(GATE_SAID_NO)
 
 
-def _gate(target: str, *, seed: int, show: Console, minimum: bool) -> GateReport:
+def _gate(target: str, *, seed: int, show: Console, minimum: bool) -> "GateReport":
+    from sluice.data.validation import validate_schema
+    from sluice.failfast.gate import deepest_level, run_gate
+
     workload, model, training, poc = _setup(target)
     raw = workload.load_rows()
     validate_schema(raw, workload.raw_schema, stage="raw data")
     frame = workload.compute_features(raw)
     validate_schema(frame, workload.feature_schema, stage="features")
 
-    def heard(result: CheckResult) -> None:
+    def heard(result: "CheckResult") -> None:
         show.print(
             f"  {MARKS[result.outcome]} {result.requirement:<7} {result.name:<22} "
             f"{result.seconds:5.1f} s  {result.summary}",
@@ -80,7 +82,7 @@ def _gate(target: str, *, seed: int, show: Console, minimum: bool) -> GateReport
             model,
             training,
             poc,
-            level="minimum" if minimum else "full",
+            level="minimum" if minimum else deepest_level(),
             seed=seed,
             folder=Path(folder),
             clock=lambda: datetime.now(UTC),
@@ -88,8 +90,16 @@ def _gate(target: str, *, seed: int, show: Console, minimum: bool) -> GateReport
         )
 
 
-def _setup(target: str) -> tuple[Workload, ModelSettings, TrainSettings, PocSettings]:
+def _setup(
+    target: str,
+) -> "tuple[Workload, ModelSettings, TrainSettings, PocSettings]":
     """A workload by import path is taken with every setting at its default."""
+    from sluice.failfast.settings import PocSettings
+    from sluice.models.settings import ModelSettings
+    from sluice.pipeline import defs_folder, find_pipeline
+    from sluice.training.settings import TrainSettings
+    from sluice.workloads.load import load_workload
+
     module, colon, _ = target.partition(":")
     if colon and not Path(target).exists() and "/" not in module:
         workload = load_workload(target, {}, where=target)
@@ -98,7 +108,7 @@ def _setup(target: str) -> tuple[Workload, ModelSettings, TrainSettings, PocSett
     return pipeline.loaded_workload, pipeline.model, pipeline.training, pipeline.poc
 
 
-def _print(report: GateReport, console: Console) -> None:
+def _print(report: "GateReport", console: Console) -> None:
     for result in report.results:
         if result.outcome in ("fail", "insufficient"):
             console.print(f"[bold]{result.requirement} {result.name}[/bold]: {result.summary}")

@@ -146,6 +146,12 @@ _REQUIRED: dict[Level, tuple[str, ...]] = {
 }
 
 
+def deepest_level(checks: tuple[GateCheck, ...] = CHECKS) -> Level:
+    """Return 'full' when the table has every check that the full gate requires."""
+    known = {check.requirement for check in checks}
+    return "full" if known.issuperset(_REQUIRED["full"]) else "minimum"
+
+
 def run_gate(
     workload: Workload,
     frame: pd.DataFrame,

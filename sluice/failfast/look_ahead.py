@@ -13,7 +13,9 @@ class LookAheadSettings(Settings):
     """How hard the check looks."""
 
     cut_shares: tuple[float, ...] = Field(
-        (0.5, 0.7, 0.9), strict=False, description="Where the future begins, as shares of the rows."
+        (0.4, 0.55, 0.7, 0.85, 0.95),
+        strict=False,
+        description="Where the future begins, as shares of the rows.",
     )
     tolerance: float = Field(
         1e-9, ge=0, description="Largest change, relative to the column's deviation."
@@ -51,6 +53,9 @@ def find_look_ahead(
 
     Cost:
         Two computations of all features per cut.
+
+    Assumes:
+        A leak reaches the rows just before a cut. One that shows in few rows only needs more cuts.
     """
     whole = compute(raw)
     scale = whole.loc[:, list(columns)].std().replace(0.0, 1.0)

@@ -21,10 +21,9 @@ from sluice.artifacts import ArtifactStore
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table
 from sluice.digests import digest_json, short
-from sluice.errors import IntegrityError, SettingsError
+from sluice.errors import IntegrityError
 from sluice.failfast.event_log import EventLog
 from sluice.files import storage_error, write_atomic
-from sluice.imports import import_named
 from sluice.models.scaled import Scaled, prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.training.checkpoint import discard_checkpoints, load_checkpoint, save_checkpoint
@@ -35,6 +34,7 @@ from sluice.training.seeds import Stream, derive_seed, deterministic
 from sluice.training.settings import TrainSettings
 from sluice.training.unit_log import epoch_fields, rewind
 from sluice.training.weights import pack_model
+from sluice.workloads.load import load_workload
 from sluice.workloads.workload import Examples, Workload
 
 Clock = Callable[[], datetime]
@@ -129,14 +129,7 @@ def open_workload(spec: UnitSpec) -> Workload:
         SettingsError: It does not import, is no workload, or a setting of it is wrong.
     """
     sys.path.extend(folder for folder in spec.sys_path if folder not in sys.path)
-    cls = import_named(spec.workload, what="workload")
-    if not (isinstance(cls, type) and issubclass(cls, Workload)):
-        raise SettingsError(
-            f"The workload '{spec.workload}' must be a class that inherits from Workload, "
-            f"got {cls!r}.",
-            fix="Name the class itself and let it inherit from Workload.",
-        )
-    return cls(cls.settings_type.parse(spec.workload_settings, where=spec.workload))
+    return load_workload(spec.workload, spec.workload_settings, where=spec.workload)
 
 
 def _subject(spec: UnitSpec, workload: Workload) -> dict[str, Any]:

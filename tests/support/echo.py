@@ -40,3 +40,20 @@ class Seer(Echo):
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         return super().compute_features(raw.assign(call=raw["call"].shift(-1).fillna(0.0)))
+
+
+class Louder(Echo):
+    """It hears something else."""
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        frame = super().compute_features(raw)
+        return frame.assign(echo=frame["echo"] + 1)
+
+
+class Late(Echo):
+    """Its features begin only within the first test window."""
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        frame = super().compute_features(raw)
+        first_test = self.plan_folds(frame)[0].test.start
+        return frame.iloc[first_test + 100 :]

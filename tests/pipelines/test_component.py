@@ -1,0 +1,148 @@
+"""A pipeline is YAML alone: what the component makes of it, and what the sensor asks for."""
+
+import shutil
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from pipelines.build import build_definitions
+from pipelines.definitions import defs
+from pipelines.resources import resources
+from pipelines.sensors import request_promotion
+from sluice.pipeline import PipelineSettings, defs_folder, known_pipelines
+from tests.pipelines.conftest import ECHO, home_at
+
+STAGES = {
+    "raw_data",
+    "features",
+    "poc_report",
+    "trained_models",
+    "evaluation",
+    "promotion_verdict",
+    "candidate",
+    "production_model",
+}
+
+
+@pytest.fixture(scope="module")
+def shipped() -> dg.Definitions:
+    return defs()
+
+
+def names_of(definitions: dg.Definitions, pipeline: str) -> set[str]:
+    keys = definitions.resolve_all_asset_keys()
+    return {key.path[1] for key in keys if key.path[0] == pipeline}
+
+
+def test_every_shipped_pipeline_loads_with_all_its_parts(shipped: dg.Definitions) -> None:
+    assert "sp500_volatility" in known_pipelines(defs_folder())
+    for name in known_pipelines(defs_folder()):
+        assert names_of(shipped, name) == STAGES
+        assert shipped.resolve_job_def(f"{name}_training")
+        assert shipped.resolve_job_def(f"{name}_promotion")
+        assert shipped.resolve_schedule_def(f"{name}_retrain_schedule")
+        assert shipped.resolve_sensor_def(f"{name}_promotion_sensor")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a new project with one pipeline file and no Python of its own."""
+    module = f"project_{tmp_path.name}"  # Python imports a name only once
+    (tmp_path / "pyproject.toml").write_text(
+        f'[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "{module}"\n'
+    )
+    folder = tmp_path / module / "defs" / "echo"
+    folder.mkdir(parents=True)
+    (tmp_path / module / "__init__.py").touch()
+    (tmp_path / module / "defs" / "__init__.py").touch()
+    shutil.copy(ECHO, folder / "defs.yaml")
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_second_pipeline_is_yaml_alone(project: Path) -> None:
+    loaded = dg.load_from_defs_folder(path_within_project=project)
+
+    assert names_of(with_resources(loaded, project), "echo") == STAGES
+
+
+def test_unknown_key_in_yaml_stops_the_ui_from_loading(project: Path) -> None:
+    (file,) = project.rglob("defs.yaml")
+    file.write_text(file.read_text().replace("architecture", "architektur"))
+
+    with pytest.raises(Exception, match="echo") as caught:
+        with_resources(dg.load_from_defs_folder(path_within_project=project), project)
+
+    assert "architektur" in str(caught.value.__cause__)
+
+
+def with_resources(definitions: dg.Definitions, folder: Path) -> dg.Definitions:
+    return dg.Definitions.merge(
+        definitions, dg.Definitions(resources=resources(home_at(folder / "home")))
+    )
+
+
+def test_training_job_promotes_nothing(echo: PipelineSettings, tmp_path: Path) -> None:
+    definitions = with_resources(build_definitions(echo), tmp_path)
+    job = definitions.resolve_job_def("echo_training")
+
+    assert {key.path[1] for key in job.asset_layer.selected_asset_keys} == STAGES - {
+        "production_model"
+    }
+
+
+def test_every_check_blocks_but_the_verdict(shipped: dg.Definitions) -> None:
+    specs = [spec for check in shipped.asset_checks or () for spec in check.check_specs]
+
+    assert {s.name for s in specs if not s.blocking} == {"candidate_is_better"}
+    assert len(specs) == 17
+
+
+def test_every_asset_has_group_owner_kind_and_description(shipped: dg.Definitions) -> None:
+    for spec in shipped.resolve_all_asset_specs():
+        assert spec.group_name != "default", spec.key
+        assert spec.owners, spec.key
+        assert spec.kinds, spec.key
+        assert len(spec.description or "") > 40, spec.key
+
+
+def test_extra_pipelines_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_PIPELINES", str(ECHO))
+
+    assert names_of(defs(), "echo") == STAGES
+
+
+def candidate_event(verdict: str, version: int = 3) -> dg.EventLogEntry:
+    with dg.DagsterInstance.ephemeral() as instance:
+        key = dg.AssetKey(["echo", "candidate"])
+        instance.report_runless_asset_event(
+            dg.AssetMaterialization(
+                key, metadata={"verdict": verdict, "candidate": "c" * 64, "version": version}
+            )
+        )
+        event = instance.get_latest_materialization_event(key)
+    assert event is not None
+    return event
+
+
+def test_promote_asks_for_one_run_of_that_version() -> None:
+    request = request_promotion("echo", candidate_event("PROMOTE"), production=1)
+
+    assert isinstance(request, dg.RunRequest)
+    assert request.run_key == "c" * 64
+    assert request.run_config == {"ops": {"echo__production_model": {"config": {"version": 3}}}}
+
+
+@pytest.mark.parametrize("verdict", ["REJECT", "EQUIVALENT", "INCONCLUSIVE", "promote", ""])
+def test_anything_else_asks_for_nothing(verdict: str) -> None:
+    request = request_promotion("echo", candidate_event(verdict), production=1)
+
+    assert isinstance(request, dg.SkipReason)
+
+
+def test_version_in_production_is_not_asked_for_again() -> None:
+    request = request_promotion("echo", candidate_event("PROMOTE"), production=3)
+
+    assert isinstance(request, dg.SkipReason)
+    assert "in production already" in str(request.skip_message)
