@@ -54,7 +54,8 @@ def run_command(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     # Typer's own renderer of usage errors ("Did you mean ...") runs inside the standalone mode.
     try:
-        build_app(arguments[0] if arguments else None)(args=arguments, standalone_mode=True)
+        app = build_app(arguments[0] if arguments else None)
+        app(args=arguments, prog_name="sluice", standalone_mode=True)
     except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else USER_MISTAKE
     except SluiceError as error:

@@ -44,6 +44,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         name="registry",
         help="Versions of models: what is in production, why, and how to go back.",
+        epilog="Example: sluice registry show sp500_volatility",
         no_args_is_help=True,
     )
     for name, command, example in (

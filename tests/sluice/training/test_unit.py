@@ -257,7 +257,7 @@ def test_a_full_disk_while_writing_a_checkpoint(specs):
     ("changes", "cause"),
     [
         ({"workload": "no_such_module_here:Sine"}, "no_such_module_here"),
-        ({"workload": "tests.support.synthetic:SineSettings"}, "must be a class that inherits from"),
+        ({"workload": "tests.support.synthetic:SineSettings"}, "must be a class that inherits"),
         ({"workload_settings": {"seq_length": 3}}, "Did you mean 'seq_len'"),
     ],
 )

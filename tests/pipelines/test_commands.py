@@ -1,0 +1,127 @@
+"""The command line as people and machines use it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipelines.run import RunReport
+from sluice.cli import run_command
+from sluice.home import Home
+from tests.pipelines.conftest import ECHO
+
+pytestmark = pytest.mark.slow
+
+
+def as_json(capfd: pytest.CaptureFixture[str]) -> dict[str, object]:
+    read: dict[str, object] = json.loads(capfd.readouterr().out)
+    return read
+
+
+@pytest.mark.parametrize("command", ["run", "dev", "poc", "gate", "doctor", "registry"])
+def test_every_command_has_help_with_an_example(
+    command: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command([command, "--help"]) == 0
+    assert "sluice" in capfd.readouterr().out
+
+
+def test_unknown_command_is_the_users_mistake(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["runn"]) == 2
+    assert "No such command 'runn'" in capfd.readouterr().err
+
+
+def test_poc_of_a_workload_by_import_path_needs_no_pipeline(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert run_command(["poc", "tests.support.echo:Echo", "--minimum"]) == 0
+
+    told = capfd.readouterr()
+    assert "passed" in told.out
+    assert told.err.count("POC-") == 6
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_poc_that_fails_says_why_and_exits_1(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(ECHO.read_text().replace("learning_rate: 0.02", "learning_rate: 100.0"))
+
+    assert run_command(["poc", str(bad), "--json"]) == 1
+
+    report = as_json(capfd)
+    failed = [r for r in report["results"] if r["outcome"] == "fail"]
+    assert [r["requirement"] for r in failed] == ["POC-5"]
+    assert failed[0]["cause"]
+    assert failed[0]["fix"]
+
+
+def test_show_and_history_after_a_run(
+    green: tuple[Home, RunReport],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    home, _ = green
+    monkeypatch.setenv("SLUICE_HOME", str(home.root))
+
+    assert run_command(["registry", "show", "echo"]) == 0
+    shown = capfd.readouterr().out
+    for part in ("version 1", "production", "PROMOTE", "lower bound", "seeds", "git"):
+        assert part in shown
+    assert run_command(["registry", "history", "echo", "--json"]) == 0
+    history = json.loads(capfd.readouterr().out)
+    assert "promotion_job" in json.dumps(history)
+
+
+def test_run_again_says_in_a_line_that_nothing_changed(
+    green: tuple[Home, RunReport],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    home, report = green
+    monkeypatch.setenv("SLUICE_HOME", str(home.root))
+
+    assert run_command(["run", str(ECHO)]) == 0
+
+    out = " ".join(capfd.readouterr().out.split())
+    assert "version 1 is in production already" in out
+    assert "Nothing changed since that version was made" in out
+    assert "wall time" in out
+
+
+def test_run_as_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+
+    assert run_command(["run", str(ECHO), "--json"]) == 0
+
+    report = as_json(capfd)
+    assert (report["verdict"], report["production"]) == ("PROMOTE", 1)
+
+
+def test_doctor_finds_nothing_wrong_and_then_a_damaged_artifact(
+    green: tuple[Home, RunReport],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    home, _ = green
+    monkeypatch.setenv("SLUICE_HOME", str(home.root))
+    assert run_command(["doctor", "--json"]) == 0
+    capfd.readouterr()
+
+    from sluice.training.members import TrainedModels
+
+    trained = TrainedModels.model_validate_json(
+        (home.records / "echo" / "trained_models.json").read_bytes()
+    )
+    weights = trained.members[0].weights
+    (home.artifacts / weights[:2] / weights).write_bytes(b"other")
+
+    assert run_command(["doctor", "--json"]) == 1
+    found = {e["name"]: e for e in json.loads(capfd.readouterr().out)}
+    assert not found["registry"]["healthy"]
+    assert "verify" in found["registry"]["fix"]
