@@ -1,7 +1,7 @@
 # Every target sets up what it needs in .venv first, and does nothing when that is up to date.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow dev check format lock clean
+.PHONY: help setup run test test-slow coverage dev check format lock clean
 ifdef PYTHON
 export PYTHON
 endif
@@ -24,6 +24,11 @@ test: setup ## all tests (ARGS='-k gate' picks some)
 
 test-slow: setup ## only the tests that need more than a second
 	@$(BIN)/python -m pytest -m slow $(ARGS)
+
+coverage: setup ## all tests, and which lines and branches they run
+	@$(BIN)/python -m coverage run -m pytest -q $(ARGS)
+	@$(BIN)/python -m coverage combine -q
+	@$(BIN)/python -m coverage report
 
 dev: setup ## Dagster's web page on this machine only
 	@$(BIN)/sluice dev $(ARGS)

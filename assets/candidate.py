@@ -49,9 +49,11 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         promotion_verdict: Decision,
     ) -> dg.MaterializeResult[Registration]:
         workload = pipeline.loaded_workload
+        source = Path(inspect.getfile(type(workload))).parent
         subject = evaluation.subject
         receipt = promotion_verdict.receipt
         with state.ledger() as ledger:
+            known = ledger.version_of(pipeline.name, trained_models.candidate)
             poc = require(ledger.find_receipt("poc", subject), gate="poc", subject=subject)
             registration = ledger.register(
                 pipeline.name,
@@ -62,7 +64,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                     config=trained_models.config,
                     resolved_config=pipeline.config,
                     code=trained_models.code,
-                    git=read_git(Path(inspect.getfile(type(workload))).parent, store=state.store),
+                    git=known.lineage.git if known else read_git(source, store=state.store),
                     seeds=trained_models.seeds,
                     members=trained_models.members,
                     metrics=evaluation.metrics,

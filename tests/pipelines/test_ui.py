@@ -1,0 +1,127 @@
+"""``sluice dev`` in a real browser: everything loads, and a failed check says why."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipelines.run import RunReport
+from sluice.errors import GateBlocked
+from sluice.home import Home
+from sluice.pipeline import PipelineSettings
+from tests.pipelines.conftest import ECHO, home_at, run_line
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+CHROMIUM = Path("/usr/bin/chromium")
+
+QUERY = """{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError {
+  __typename ... on PythonError { message }
+  ... on RepositoryLocation { repositories {
+    assetNodes { assetKey { path } } jobs { name } schedules { name } sensors { name } } }
+} } } } }"""
+
+
+@pytest.fixture(scope="module")
+def ui(
+    tmp_path_factory: pytest.TempPathFactory,
+    _green: tuple[Path, RunReport],
+    echo: PipelineSettings,
+) -> Iterator[str]:
+    """Serve a state folder that has seen a green run and a blocked one."""
+    home = home_at(tmp_path_factory.mktemp("ui") / "home")
+    subprocess.run(["cp", "-r", str(_green[0]), str(home.root)], check=True)
+    bad = echo.training.model_copy(update={"learning_rate": 100.0})
+    with pytest.raises(GateBlocked):
+        run_line(echo.model_copy(update={"training": bad}), home)
+    yield from serve(home)
+
+
+def serve(home: Home) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sluice", "dev", str(ECHO), "--port", str(port)],
+        cwd=ROOT,
+        env=os.environ | {"SLUICE_HOME": str(home.root)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 120
+        while not answers(url):
+            assert process.poll() is None, "sluice dev ended by itself"
+            assert time.monotonic() < deadline, "the UI did not come up"
+            time.sleep(0.2)
+        yield url
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(timeout=30)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/server_info", timeout=2) as reply:
+            return bool(reply.status == 200)
+    except OSError:
+        return False
+
+
+def test_ui_loads_every_asset_job_schedule_and_sensor(ui: str) -> None:
+    request = urllib.request.Request(
+        f"{ui}/graphql",
+        json.dumps({"query": QUERY}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        entries = json.load(reply)["data"]["workspaceOrError"]["locationEntries"]
+    (location,) = [entry["locationOrLoadError"] for entry in entries]
+    assert location["__typename"] == "RepositoryLocation", location
+    (repository,) = location["repositories"]
+
+    for name in ("sp500_volatility", "echo"):
+        assets = [a for a in repository["assetNodes"] if a["assetKey"]["path"][0] == name]
+        assert len(assets) == 8
+        assert {f"{name}_training", f"{name}_promotion"} <= {j["name"] for j in repository["jobs"]}
+        assert f"{name}_retrain_schedule" in {s["name"] for s in repository["schedules"]}
+        assert f"{name}_promotion_sensor" in {s["name"] for s in repository["sensors"]}
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium at /usr/bin/chromium")
+def test_page_of_a_failed_check_says_what_and_what_to_do(ui: str) -> None:
+    sync = pytest.importorskip("playwright.sync_api")
+    with sync.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=str(CHROMIUM),
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+        )
+        page = browser.new_page(viewport={"width": 1440, "height": 1000})
+        page.goto(f"{ui}/assets/echo/poc_report?view=checks", wait_until="domcontentloaded")
+        page.get_by_text("poc_5_mini_training_learns").first.wait_for(timeout=60_000)
+        page.goto(
+            f"{ui}/assets/echo/poc_report?view=checks&checkDetail=poc_5_mini_training_learns",
+            wait_until="domcontentloaded",
+        )
+        page.get_by_text("Lower learning_rate").first.wait_for(timeout=60_000)
+        text = page.inner_text("body")
+        browser.close()
+
+    assert "poc_5_mini_training_learns" in text
+    assert "Training threw the weights far away" in text
