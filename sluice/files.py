@@ -3,7 +3,7 @@
 import contextlib
 import errno
 import os
-import tempfile
+import uuid
 from pathlib import Path
 
 from sluice.errors import StorageError
@@ -15,23 +15,33 @@ def write_atomic(path: Path, content: bytes) -> None:
     Raises:
         StorageError: The folder is not writable or the disk is full; nothing is left behind.
     """
-    temporary: str | None = None
+    temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
+        # Not tempfile: its files are closed to other users, and a state folder may be shared.
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
         temporary = None
+        _sync_folder(path.parent)  # the new name must survive a power cut, as the content does
     except OSError as error:
         raise storage_error(path, error) from error
     finally:
         # Also on Ctrl-C: nothing half-written stays.
         if temporary is not None:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+                temporary.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def storage_error(path: Path, error: OSError) -> StorageError:

@@ -91,3 +91,10 @@ def test_message_names_path_and_remedy(number: int, words: str) -> None:
 
     assert "some/file" in str(error)
     assert words in str(error)
+
+
+def test_file_is_as_open_to_others_as_any_other(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "ours", b"x")
+    (tmp_path / "usual").write_bytes(b"x")
+
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "usual").stat().st_mode
