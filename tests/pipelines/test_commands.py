@@ -48,7 +48,7 @@ def test_poc_that_fails_says_why_and_exits_1(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     bad = tmp_path / "bad.yaml"
-    bad.write_text(ECHO.read_text().replace("learning_rate: 0.02", "learning_rate: 100.0"))
+    bad.write_text(ECHO.read_text().replace("learning_rate: 0.1", "learning_rate: 100.0"))
 
     assert run_command(["poc", str(bad), "--json"]) == 1
 

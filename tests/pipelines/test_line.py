@@ -196,6 +196,9 @@ def test_feature_that_looks_ahead_stops_the_line(
         run(seer, home)
 
     assert "poc_report" not in materialized(home, seer)
+    alone = materialize_alone(seer, home, "poc_report")
+    assert not alone.success
+    assert "The features gate said fail" in failure(alone)
 
 
 def test_poc_subject_follows_data_config_and_code(
@@ -212,3 +215,27 @@ def test_poc_subject_follows_data_config_and_code(
 
     assert changed["config"] != subject["config"]
     assert (changed["data"], changed["code"]) == (subject["data"], subject["code"])
+
+
+def test_better_candidate_replaces_production_and_a_rollback_stays_rolled_back(
+    echo: PipelineSettings, home: Home, run: Runner
+) -> None:
+    muffled = echo.model_copy(update={"workload": "tests.support.echo:Muffled"})
+    assert run(muffled, home).production == 1
+
+    report = run(echo, home)
+
+    assert (report.verdict, report.version, report.production) == ("PROMOTE", 2, 2)
+    store = ArtifactStore(home.artifacts)
+    with ledger_of(home) as ledger:
+        ledger.rollback(echo.name, expected=2, actor="tester", reason="on purpose", store=store)
+        assert ledger.production_number(echo.name) == 1
+
+    with pytest.raises(GateBlocked, match="rolled back"):
+        run(echo, home)
+
+    with ledger_of(home) as ledger:
+        assert ledger.production_number(echo.name) == 1
+        moves = [(e.action, e.to_version, e.actor) for e in ledger.history(echo.name)]
+    assert moves[-1] == ("rollback", 1, "tester")
+    assert run(muffled, home).in_production

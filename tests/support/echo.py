@@ -57,3 +57,11 @@ class Late(Echo):
         frame = super().compute_features(raw)
         first_test = self.plan_folds(frame)[0].test.start
         return frame.iloc[first_test + 100 :]
+
+
+class Muffled(Echo):
+    """It hears only whether there was a call, up or down."""
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        frame = super().compute_features(raw)
+        return frame.assign(call=np.sign(frame["call"]))
