@@ -81,7 +81,7 @@ def test_run_again_says_in_a_line_that_nothing_changed(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    home, report = green
+    home, _ = green
     monkeypatch.setenv("SLUICE_HOME", str(home.root))
 
     assert run_command(["run", str(ECHO)]) == 0
