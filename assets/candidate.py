@@ -9,6 +9,7 @@ from assets.evaluation import Evaluation
 from assets.metadata import table
 from assets.promotion_verdict import Decision
 from assets.resources import State, utc_now
+from assets.subjects import poc_subject, require_same
 from assets.tracking import mirror_version
 from sluice.digests import short
 from sluice.pipeline import PipelineSettings
@@ -22,6 +23,7 @@ VERDICT = "verdict"
 REASON = "why"
 CANDIDATE = "candidate"
 VERSION = "version"
+RECEIPT = "receipt"
 NEW = "new"
 """Metadata keys that the promotion sensor and the command line read."""
 
@@ -50,8 +52,24 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     ) -> dg.MaterializeResult[Registration]:
         workload = pipeline.loaded_workload
         source = Path(inspect.getfile(type(workload))).parent
-        subject = evaluation.subject
+        subject = poc_subject(pipeline, trained_models.data)
         receipt = promotion_verdict.receipt
+        for what, digest in (
+            ("The evaluation", evaluation.candidate),
+            ("The verdict", receipt.subject["candidate"]),
+        ):
+            require_same(
+                what,
+                made_for=digest,
+                now=trained_models.candidate,
+                remedy="Materialize evaluation and promotion_verdict for these models first.",
+            )
+        require_same(
+            "The trained models' config",
+            made_for=trained_models.config,
+            now=pipeline.config_digest,
+            remedy="Materialize trained_models first.",
+        )
         with state.ledger() as ledger:
             known = ledger.version_of(pipeline.name, trained_models.candidate)
             poc = require(ledger.find_receipt("poc", subject), gate="poc", subject=subject)
@@ -91,6 +109,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 VERDICT: receipt.outcome,
                 REASON: receipt.reason,
                 CANDIDATE: version.candidate,
+                RECEIPT: receipt.digest,
                 VERSION: version.number,
                 NEW: registration.created,
                 "compared with": evaluation.reference_name,

@@ -9,9 +9,10 @@ from pydantic import Field
 from assets.features import FeatureSet
 from assets.metadata import picture, table
 from assets.resources import State
+from assets.subjects import candidate_subject, require_same
 from sluice.artifacts import ArtifactStore
 from sluice.data.table import TableRecord, load_table
-from sluice.digests import short
+from sluice.digests import digest_json, short
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.plots import loss_over_time_png
 from sluice.evaluation.reference import score_version
@@ -63,6 +64,20 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     ) -> dg.MaterializeResult[Evaluation]:
         workload = pipeline.loaded_workload
         store = state.store
+        subject = candidate_subject(pipeline, features.table.digest)
+        for role, digest in subject.items():
+            require_same(
+                f"The trained models' {role}",
+                made_for=getattr(trained_models, role),
+                now=digest,
+                remedy="Materialize features, poc_report and trained_models first.",
+            )
+        require_same(
+            "The features' raw rows",
+            made_for=features.raw,
+            now=raw_data.digest,
+            remedy="Materialize features first.",
+        )
         frame = load_table(features.table, store)
         window = window_digest(frame, features.folds)
         with state.ledger() as ledger:
@@ -84,15 +99,18 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             name = f"version {reference.number} ({short(reference.candidate)})"
             raw = load_table(raw_data, store)
             reference_scores = score_version(
-                reference.lineage, workload, raw, frame, features.folds, store, window=window
+                reference.lineage,
+                workload,
+                raw,
+                frame,
+                features.folds,
+                store,
+                window=window,
+                code=trained_models.code,
             )
         context.log.info(f"compared with {name}")
         record = Evaluation(
-            subject={
-                "data": trained_models.data,
-                "config": trained_models.config,
-                "code": trained_models.code,
-            },
+            subject=subject,
             candidate=trained_models.candidate,
             reference=reference_scores.losses.subject,
             reference_name=name,
@@ -104,7 +122,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         )
         return dg.MaterializeResult(
             value=record,
-            data_version=dg.DataVersion(record.window[:32] + record.losses[:32]),
+            data_version=dg.DataVersion(digest_json([record.losses, record.reference_losses])),
             metadata={
                 "compared with": name,
                 "test rows": candidate_scores.losses.num_rows,
@@ -134,7 +152,7 @@ def choose_reference(ledger: Ledger, model: str, *, candidate: str, window: str)
     if decided is None or decided.subject["reference"] == BASELINE:
         return None
     earlier = decided.subject["reference"]
-    return next(v for v in ledger.versions(model) if v.candidate == earlier)
+    return ledger.version_of(model, earlier)
 
 
 def evaluated_losses(evaluation: Evaluation, store: ArtifactStore) -> tuple[LossTable, LossTable]:

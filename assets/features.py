@@ -5,9 +5,10 @@ from pydantic import Field
 
 from assets.metadata import column_schema, preview, table
 from assets.resources import State
+from assets.subjects import maker, raw_subject
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table, save_table
-from sluice.data.validation import validate_schema
+from sluice.failfast.user_code import users_code
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import require
 from sluice.settings import Record
@@ -18,6 +19,7 @@ class FeatureSet(Record):
 
     table: TableRecord
     raw: str = Field(description="Digest of the raw rows they were computed from.")
+    maker: str = Field(description="Digest of the workload, settings and code that made them.")
     folds: tuple[Fold, ...]
 
 
@@ -38,15 +40,18 @@ def features_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     ) -> dg.MaterializeResult[FeatureSet]:
         workload = pipeline.loaded_workload
         with state.ledger() as ledger:
-            require(
-                ledger.find_receipt("raw_data", {"data": raw_data.digest}),
-                gate="raw_data",
-                subject={"data": raw_data.digest},
-            )
-        frame = workload.compute_features(load_table(raw_data, state.store))
-        validate_schema(frame, workload.feature_schema, stage="features")
-        folds = workload.plan_folds(frame)
-        record = FeatureSet(table=save_table(frame, state.store), raw=raw_data.digest, folds=folds)
+            subject = raw_subject(pipeline, raw_data.digest)
+            require(ledger.find_receipt("raw_data", subject), gate="raw_data", subject=subject)
+        raw = load_table(raw_data, state.store)
+        with users_code("compute_features or plan_folds"):
+            frame = workload.compute_features(raw)
+            folds = workload.plan_folds(frame)
+        record = FeatureSet(
+            table=save_table(frame, state.store),
+            raw=raw_data.digest,
+            maker=maker(pipeline),
+            folds=folds,
+        )
         context.log.info(f"{len(frame)} rows, {len(workload.feature_columns)} features")
         return dg.MaterializeResult(
             value=record,

@@ -8,21 +8,12 @@ import dagster as dg
 from assets.features import FeatureSet
 from assets.metadata import table
 from assets.resources import Progress, State, utc_now
+from assets.subjects import features_subject, maker, poc_subject, require_same
 from sluice.data.table import load_table
 from sluice.failfast.gate import CHECKS, run_gate
 from sluice.failfast.result import CheckResult, GateReport
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import require
-from sluice.training.code import code_digest
-
-
-def poc_subject(pipeline: PipelineSettings, features: FeatureSet) -> dict[str, str]:
-    """Digest by role of what the gate's receipt is about."""
-    return {
-        "data": features.table.digest,
-        "config": pipeline.config_digest,
-        "code": code_digest(pipeline.loaded_workload, pipeline.model),
-    }
 
 
 def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
@@ -44,7 +35,14 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         progress: dg.ResourceParam[Progress],
         features: FeatureSet,
     ) -> dg.MaterializeResult[GateReport]:
-        subject = poc_subject(pipeline, features)
+        data = features.table.digest
+        require_same(
+            "The features",
+            made_for=features.maker,
+            now=maker(pipeline),
+            remedy="Materialize features first.",
+        )
+        subject = poc_subject(pipeline, data)
         finished: list[CheckResult] = []
 
         def heard(result: CheckResult) -> None:
@@ -53,11 +51,8 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             progress(f"{result.name}: {result.outcome}", done=len(finished), total=len(CHECKS))
 
         with state.ledger() as ledger, tempfile.TemporaryDirectory() as folder:
-            require(
-                ledger.find_receipt("features", {"data": subject["data"]}),
-                gate="features",
-                subject={"data": subject["data"]},
-            )
+            checked = features_subject(pipeline, data)
+            require(ledger.find_receipt("features", checked), gate="features", subject=checked)
             report = run_gate(
                 pipeline.loaded_workload,
                 load_table(features.table, state.store),

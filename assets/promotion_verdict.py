@@ -48,9 +48,8 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             receipt = ledger.record_decision(
                 pipeline.name, verdict.receipt(evaluation.subject, decided_at=utc_now())
             )
-        if receipt.outcome != verdict.outcome:
-            context.log.info(f"Decided before: {receipt.outcome}; that answer stands.")
-            verdict = Verdict.model_validate(receipt.evidence)
+        # A question that was asked before keeps its first answer, numbers and all.
+        verdict = Verdict.model_validate(receipt.evidence)
         context.log.info(f"{verdict.outcome}: {verdict.reason}")
         unit = pipeline.loaded_workload.loss_unit
         return dg.MaterializeResult(
@@ -61,6 +60,7 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 "what next": verdict.remedy,
                 "per fold": picture(fold_gains_png(verdict), "gain per fold with its interval"),
                 "compared with": evaluation.reference_name,
+                "decided at": receipt.decided_at.isoformat(timespec="seconds"),
                 f"gain [{unit}]": verdict.gain,
                 f"lower bound [{unit}]": verdict.lower_bound,
                 f"upper bound [{unit}]": verdict.upper_bound,

@@ -5,6 +5,7 @@ import dagster as dg
 from assets.metadata import column_schema, preview
 from assets.resources import State
 from sluice.data.table import TableRecord, save_table
+from sluice.failfast.user_code import users_code
 from sluice.pipeline import PipelineSettings
 
 
@@ -23,7 +24,8 @@ def raw_data_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, state: State
     ) -> dg.MaterializeResult[TableRecord]:
         workload = pipeline.loaded_workload
-        frame = workload.load_rows()
+        with users_code("load_rows"):
+            frame = workload.load_rows()
         record = save_table(frame, state.store)
         context.log.info(f"{record.num_rows} rows, {record.first_label} to {record.last_label}")
         return dg.MaterializeResult(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from pydantic import ValidationError
 
 from sluice.errors import ContractError
 from sluice.files import write_atomic
@@ -36,6 +37,13 @@ class RecordIOManager(dg.ConfigurableIOManager):
         kind = context.dagster_type.typing_type
         try:
             return kind.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            raise ContractError(
+                f"{path} must hold a {kind.__name__}, and does not: {error.errors()[0]['msg']} "
+                f"at {error.errors()[0]['loc']}.",
+                cause="It was written by another version of Sluice, or changed since.",
+                fix="Materialize that asset again.",
+            ) from error
         except FileNotFoundError:
             raise ContractError(
                 f"Asset {context.asset_key.to_user_string()} has no value yet ({path}).",

@@ -8,8 +8,8 @@ import pandas as pd
 
 from assets.features import FeatureSet
 from assets.metadata import picture, table
-from assets.poc_report import poc_subject
 from assets.resources import Progress, State
+from assets.subjects import candidate_subject, poc_subject
 from sluice.artifacts import ArtifactStore
 from sluice.evaluation.plots import training_curves_png
 from sluice.failfast.event_log import read_events
@@ -41,7 +41,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         progress: dg.ResourceParam[Progress],
         features: FeatureSet,
     ) -> dg.MaterializeResult[TrainedModels]:
-        subject = poc_subject(pipeline, features)
+        subject = poc_subject(pipeline, features.table.digest)
         with state.ledger() as ledger:
             require(ledger.find_receipt("poc", subject), gate="poc", subject=subject)
         specs = [
@@ -75,7 +75,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             config=pipeline.config,
         )
         record = TrainedModels(
-            **subject,
+            **candidate_subject(pipeline, features.table.digest),
             seeds=pipeline.seeds,
             members=tuple(members),
             event_log=event_log,

@@ -9,13 +9,14 @@ import pandas as pd
 from assets.features import FeatureSet
 from assets.metadata import table
 from assets.resources import State, utc_now
+from assets.subjects import features_subject, maker, raw_subject, require_same
 from checks.expectations import SuiteReport, evaluate
 from checks.outcomes import blocking, result
 from sluice.data.expectations import Expectation
 from sluice.data.schema import Schema
 from sluice.data.table import TableRecord, load_table
 from sluice.data.validation import validate_schema
-from sluice.errors import SchemaError
+from sluice.errors import ContractError, SchemaError
 from sluice.failfast.look_ahead import LookAheadSettings, find_look_ahead
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import Receipt
@@ -44,7 +45,7 @@ def raw_data_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
             _schema(frame, workload.raw_schema, asset),
             _expectations(frame, workload.raw_expectations, asset),
         ]
-        _keep_receipt(state, "raw_data", raw_data.digest, results)
+        _keep_receipt(state, "raw_data", raw_subject(pipeline, raw_data.digest), results)
         yield from results
 
     return raw_data_checks
@@ -71,30 +72,19 @@ def features_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
         state: State, raw_data: TableRecord, features: FeatureSet
     ) -> Iterator[dg.AssetCheckResult]:
         workload = pipeline.loaded_workload
-        frame = load_table(features.table, state.store)
-        found = find_look_ahead(
-            workload.compute_features,
-            load_table(raw_data, state.store),
-            workload.feature_columns,
-            settings=LookAheadSettings(),
-            seed=pipeline.seeds[0],
+        require_same(
+            "The features",
+            made_for=features.raw + features.maker,
+            now=raw_data.digest + maker(pipeline),
+            remedy="Materialize features first.",
         )
+        frame = load_table(features.table, state.store)
         results = [
             _schema(frame, workload.feature_schema, asset),
             _expectations(frame, workload.feature_expectations, asset),
-            result(
-                LOOK_AHEAD,
-                asset,
-                passed=not found,
-                seen=f"None of {len(workload.feature_columns)} features moved when later rows did."
-                if not found
-                else f"'{found[0].column}' at {found[0].row} changed by {found[0].change:.3g} "
-                "standard deviations when only later rows changed. It uses rows that are not "
-                "known yet: use shift, rolling and expanding windows that end at the row itself.",
-                metadata={"found": table([f.model_dump() for f in found])},
-            ),
+            _look_ahead(pipeline, load_table(raw_data, state.store), asset),
         ]
-        _keep_receipt(state, "features", features.table.digest, results)
+        _keep_receipt(state, "features", features_subject(pipeline, features.table.digest), results)
         yield from results
 
     return features_checks
@@ -111,6 +101,38 @@ def _schema(frame: pd.DataFrame, schema: Schema, asset: list[str]) -> dg.AssetCh
         passed=True,
         seen=f"All {len(schema.columns)} declared columns are there; the frame is "
         f"{frame.shape[0]} rows x {frame.shape[1]} columns.",
+    )
+
+
+def _look_ahead(
+    pipeline: PipelineSettings, raw: pd.DataFrame, asset: list[str]
+) -> dg.AssetCheckResult:
+    workload = pipeline.loaded_workload
+    try:
+        found = find_look_ahead(
+            workload.compute_features,
+            raw,
+            workload.feature_columns,
+            settings=LookAheadSettings(),
+            seed=pipeline.seeds[0],
+        )
+    except ContractError as error:
+        return result(LOOK_AHEAD, asset, passed=False, seen=str(error))
+    if found:
+        first = found[0]
+        seen = (
+            f"'{first.column}' at {first.row} changed by {first.change:.3g} standard deviations "
+            "when only later rows changed. It uses rows that are not known yet: use shift, rolling "
+            "and expanding windows that end at the row itself."
+        )
+    else:
+        seen = f"None of {len(workload.feature_columns)} features moved when later rows did."
+    return result(
+        LOOK_AHEAD,
+        asset,
+        passed=not found,
+        seen=seen,
+        metadata={"found": table([f.model_dump() for f in found])},
     )
 
 
@@ -137,7 +159,9 @@ def _rows(report: SuiteReport) -> list[dict[str, Any]]:
     ]
 
 
-def _keep_receipt(state: State, gate: str, digest: str, results: list[dg.AssetCheckResult]) -> None:
+def _keep_receipt(
+    state: State, gate: str, subject: dict[str, str], results: list[dg.AssetCheckResult]
+) -> None:
     passed = all(r.passed for r in results)
     failed = [r for r in results if not r.passed]
     with state.ledger() as ledger:
@@ -146,7 +170,7 @@ def _keep_receipt(state: State, gate: str, digest: str, results: list[dg.AssetCh
                 gate=gate,
                 outcome="pass" if passed else "fail",
                 passed=passed,
-                subject={"data": digest},
+                subject=subject,
                 evidence={str(r.check_name): bool(r.passed) for r in results},
                 reason=str(failed[0].description) if failed else "Every check held.",
                 decided_at=utc_now(),

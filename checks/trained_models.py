@@ -5,62 +5,56 @@ from collections.abc import Iterator
 
 import dagster as dg
 
+from assets.features import FeatureSet
+from assets.metadata import table
 from assets.resources import State
+from assets.trained_models import epochs
 from checks.outcomes import blocking, result
+from sluice.data.table import load_table
 from sluice.errors import ContractError
+from sluice.evaluation.scoring import predict
 from sluice.failfast.event_log import validate_log
+from sluice.failfast.predictions import PredictionSettings, prediction_spread
 from sluice.pipeline import PipelineSettings
 from sluice.training.members import TrainedModels
+from sluice.training.weights import load_member
 
 LOG = "event_log_is_valid"
 COMPLETE = "every_seed_and_fold_is_there"
-FINITE = "every_loss_is_finite"
+FINITE = "losses_and_gradients_are_finite"
+ALIVE = "predictions_are_alive"
 
 
 def trained_models_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
-    """Build the checks (LOG-1)."""
+    """Build the checks (LOG-1, GRAD-1, PRED-1)."""
     asset = [pipeline.name, "trained_models"]
+    features_key = [pipeline.name, "features"]
 
     @dg.multi_asset_check(
         name=f"{pipeline.name}__trained_models_checks",
         specs=[
             blocking(LOG, asset, "Every event of the merged log has its fields."),
             blocking(COMPLETE, asset, "There is one member per seed and fold."),
-            blocking(FINITE, asset, "No member's loss or metric is NaN or infinite."),
+            blocking(FINITE, asset, "No loss and no gradient norm is NaN or infinite."),
+            blocking(
+                ALIVE,
+                asset,
+                "Predictions on the test rows vary, in proportion to the targets.",
+                reads=[features_key],
+            ),
         ],
-        ins={"trained_models": dg.AssetIn(key=asset)},
+        ins={
+            "trained_models": dg.AssetIn(key=asset),
+            "features": dg.AssetIn(key=features_key),
+        },
     )
     def trained_models_checks(
-        state: State, trained_models: TrainedModels
+        state: State, trained_models: TrainedModels, features: FeatureSet
     ) -> Iterator[dg.AssetCheckResult]:
-        members = trained_models.members
         yield _log(pipeline, state, trained_models, asset)
-        places = {(m.seed, m.fold_id) for m in members}
-        folds = {m.fold_id for m in members}
-        missing = {(s, f) for s in pipeline.seeds for f in folds} - places
-        yield result(
-            COMPLETE,
-            asset,
-            passed=not missing and len(places) == len(members),
-            seen=f"{len(members)} members for {len(pipeline.seeds)} seeds and {len(folds)} folds"
-            + (
-                f"; missing (seed, fold): {sorted(missing)}. Run the training again."
-                * bool(missing)
-            ),
-        )
-        bad = [
-            f"seed {m.seed} fold {m.fold_id}"
-            for m in members
-            if not all(map(math.isfinite, (m.train_loss, m.val_loss, *m.test_metrics.values())))
-        ]
-        yield result(
-            FINITE,
-            asset,
-            passed=not bad,
-            seen=f"Not finite: {', '.join(bad)}. Lower the learning rate or look at these rows."
-            if bad
-            else f"All losses and metrics of {len(members)} members are finite.",
-        )
+        yield _complete(pipeline, trained_models, features, asset)
+        yield _finite(state, trained_models, asset)
+        yield _alive(pipeline, state, trained_models, features, asset)
 
     return trained_models_checks
 
@@ -82,4 +76,77 @@ def _log(
         passed=report.valid,
         seen=f"{sum(report.counts.values())} events, each with its fields.",
         metadata=dict(report.counts),
+    )
+
+
+def _complete(
+    pipeline: PipelineSettings, trained: TrainedModels, features: FeatureSet, asset: list[str]
+) -> dg.AssetCheckResult:
+    places = {(m.seed, m.fold_id) for m in trained.members}
+    wanted = {(seed, fold.fold_id) for seed in pipeline.seeds for fold in features.folds}
+    return result(
+        COMPLETE,
+        asset,
+        passed=places == wanted and len(places) == len(trained.members),
+        seen=f"{len(trained.members)} members for {len(pipeline.seeds)} seeds and "
+        f"{len(features.folds)} folds."
+        if places == wanted
+        else f"Missing (seed, fold): {sorted(wanted - places)}, not asked for: "
+        f"{sorted(places - wanted)}. Materialize trained_models again.",
+    )
+
+
+def _finite(state: State, trained: TrainedModels, asset: list[str]) -> dg.AssetCheckResult:
+    columns = ["train_loss", "val_loss", "grad_norm_max"]
+    curves = epochs(trained.event_log, state.store)
+    numbers = curves[columns].astype(float)
+    bad = curves[~numbers.map(math.isfinite).all(axis=1)]
+    places = [f"seed {e.seed} fold {e.fold_id} epoch {e.epoch}" for e in bad.itertuples()]
+    return result(
+        FINITE,
+        asset,
+        passed=not places and len(curves) > 0,
+        seen=f"Not finite: {', '.join(places[:5])} ({len(places)} epochs). Lower the learning "
+        "rate, or look for logarithms and divisions of 0 in the loss."
+        if places
+        else f"All losses and gradient norms of {len(curves)} epochs are finite.",
+        metadata={"largest gradient norm": float(numbers["grad_norm_max"].max())},
+    )
+
+
+def _alive(
+    pipeline: PipelineSettings,
+    state: State,
+    trained: TrainedModels,
+    features: FeatureSet,
+    asset: list[str],
+) -> dg.AssetCheckResult:
+    workload = pipeline.loaded_workload
+    frame = load_table(features.table, state.store)
+    tests = {fold.fold_id: workload.examples(frame, fold.test) for fold in features.folds}
+    rows = []
+    for member in trained.members:
+        model = load_member(member, workload, pipeline.model, state.store)
+        test = tests[member.fold_id]
+        spread = prediction_spread(predict(model, test.x), test.y, PredictionSettings())
+        rows.append(
+            {
+                "seed": member.seed,
+                "fold": member.fold_id,
+                "prediction std / target std": spread.ratio,
+                "problem": spread.problem,
+            }
+        )
+    bad = [row for row in rows if row["problem"]]
+    return result(
+        ALIVE,
+        asset,
+        passed=not bad,
+        seen=f"Seed {bad[0]['seed']} fold {bad[0]['fold']}: {bad[0]['problem']}, predictions vary "
+        f"{bad[0]['prediction std / target std']:.3g} times as much as the targets "
+        f"({len(bad)} of {len(rows)} members). Look at dead units, the learning rate and the "
+        "scaling of the target."
+        if bad
+        else f"Predictions of all {len(rows)} members vary in proportion to the targets.",
+        metadata={"members": table(rows)},
     )

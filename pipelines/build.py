@@ -1,6 +1,8 @@
 """From one pipeline's settings to everything Dagster needs to run it."""
 
 import dagster as dg
+from dagster._core.errors import DagsterInvalidDefinitionError
+from dagster_shared.check import ParameterCheckError
 
 from assets.candidate import candidate_asset
 from assets.evaluation import evaluation_asset
@@ -19,6 +21,7 @@ from checks.trained_models import trained_models_checks
 from pipelines.jobs import promotion_job, training_job
 from pipelines.schedules import retrain_schedule
 from pipelines.sensors import promotion_sensor
+from sluice.errors import SettingsError
 from sluice.pipeline import PipelineSettings
 
 
@@ -26,9 +29,19 @@ def build_definitions(pipeline: PipelineSettings) -> dg.Definitions:
     """Return everything one pipeline consists of; resources come from outside.
 
     Raises:
-        SettingsError: The workload does not import or its settings are wrong.
+        SettingsError: The workload does not import, or a setting of it or of Dagster is wrong.
     """
     _ = pipeline.loaded_workload  # a mistake in the workload shows when the UI loads, not at night
+    try:
+        return _definitions(pipeline)
+    except (DagsterInvalidDefinitionError, ParameterCheckError) as error:
+        raise SettingsError(
+            f"Pipeline {pipeline.name}: {error}",
+            fix="Correct the owners, the cron or the timezone in the pipeline's file.",
+        ) from error
+
+
+def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
     training = training_job(pipeline)
     promotion = promotion_job(pipeline)
     return dg.Definitions(

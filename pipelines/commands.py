@@ -56,18 +56,20 @@ def register(app: typer.Typer) -> None:
         """
         from pipelines.definitions import EXTRA
         from pipelines.instance import close_ghost_runs, open_instance
-        from sluice.pipeline import defs_folder, find_pipeline
+        from sluice.pipeline import defs_folder, locate_pipeline, read_pipeline
 
         home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
-        files = [str(Path(name).resolve()) for name in pipeline or []]
+        files = [locate_pipeline(name, defs_folder()).resolve() for name in pipeline or []]
         for file in files:
-            find_pipeline(file, defs_folder())
+            read_pipeline(file)
+        shipped = defs_folder().resolve()
+        extra = [str(file) for file in files if not file.is_relative_to(shipped)]
         with open_instance(home) as instance:
             close_ghost_runs(instance)
         os.environ |= {
             "SLUICE_HOME": str(home.root),
             "DAGSTER_HOME": str(home.dagster),
-            EXTRA: os.pathsep.join(files),
+            EXTRA: os.pathsep.join(extra),
         }
         print(f"Sluice on http://127.0.0.1:{port} (Ctrl-C ends it)", file=sys.stderr, flush=True)
         command = ["-m", "dagster", "dev", "-m", "pipelines.definitions"]

@@ -7,6 +7,7 @@ from typing import Self
 
 import dagster as dg
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 
@@ -50,11 +51,13 @@ class RunConsole:
 
     def __call__(self, text: str, *, done: int, total: int) -> None:
         """Hear of a finished piece of the running stage."""
-        self._bar.update(self._task, completed=done, total=total, text=f"{done}/{total}  {text}")
+        self._bar.update(
+            self._task, completed=done, total=total, text=escape(f"{done}/{total}  {text}")
+        )
         tenth = 10 * done // max(total, 1)
         if not self._console.is_terminal and total > 20 and tenth != self._tenth:
             self._tenth = tenth
-            self._console.print(f"      {done}/{total}  {text}", highlight=False)
+            self._console.print(f"      {done}/{total}  {text}", highlight=False, markup=False)
 
     def hear(self, event: dg.EventLogEntry) -> None:
         """Take one event of the run's log."""

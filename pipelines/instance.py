@@ -2,7 +2,6 @@
 
 import os
 import socket
-from pathlib import Path
 
 import dagster as dg
 from dagster._core.instance.ref import InstanceRef
@@ -27,6 +26,12 @@ PRINT_TO_THE_TERMINAL = {
 }
 """What a run in this process prints belongs on its terminal; Dagster would start two processes per
 step to copy it, which cost seconds and print a traceback on Ctrl-C. The UI keeps its own copy."""
+
+UNFINISHED = (
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+)
 
 PROCESS_TAG = "sluice/process"
 """Run tag: host and process id of the command that executes the run itself."""
@@ -60,14 +65,22 @@ def this_process() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's process, but a process
+        return True
+    return True
+
+
 def close_ghost_runs(instance: dg.DagsterInstance) -> int:
     """Mark runs as failed whose executing command was killed; return how many."""
     ghosts = 0
-    for run in instance.get_runs(
-        dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING])
-    ):
+    for run in instance.get_runs(dg.RunsFilter(statuses=list(UNFINISHED))):
         host, _, pid = run.tags.get(PROCESS_TAG, "").rpartition(":")
-        if host == socket.gethostname() and not Path(f"/proc/{pid}").exists():
+        if host == socket.gethostname() and not _is_alive(int(pid)):
             instance.report_run_failed(run, "The process that executed this run was killed.")
             ghosts += 1
     return ghosts

@@ -18,7 +18,8 @@ def training_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
     return dg.define_asset_job(
         f"{pipeline.name}_training",
         selection=everything - dg.AssetSelection.assets([pipeline.name, PRODUCTION]),
-        description="Raw rows to a registered candidate with a verdict. Promotes nothing.",
+        description=f"{pipeline.description} Raw rows to a registered candidate with a verdict; "
+        "promotes nothing.".strip(),
         executor_def=dg.in_process_executor,
     )
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import dagster as dg
 from dagster._core.errors import DagsterAssetCheckFailedError, DagsterExecutionInterruptedError
+from pydantic import Field
 
-from assets.candidate import REASON, VERDICT, VERSION
+from assets.candidate import NEW, REASON, VERDICT, VERSION
+from assets.evaluation import Evaluation
 from assets.resources import State
 from pipelines.build import build_definitions
 from pipelines.console import RunConsole
@@ -33,13 +35,12 @@ class RunReport(Record):
     created: bool
     production: int | None
     promoted: bool
+    compared_with: str
+    metrics: dict[str, float]
+    reference_metrics: dict[str, float]
     stage_seconds: dict[str, float]
     wall_seconds: float
-
-    @property
-    def overhead_seconds(self) -> float:
-        """Wall time outside the stages' own work [s]."""
-        return self.wall_seconds - sum(self.stage_seconds.values())
+    overhead_seconds: float = Field(description="Wall time outside the stages' own work [s].")
 
     @property
     def in_production(self) -> bool:
@@ -83,17 +84,26 @@ def run_pipeline(
             )
         with State.at(home).ledger() as ledger:
             after = ledger.production_number(pipeline.name)
+    evaluation = Evaluation.model_validate_json(
+        (home.records / pipeline.name / "evaluation.json").read_bytes()
+    )
+    version = int(str(metadata[VERSION].value))
+    wall = time.perf_counter() - started
     return RunReport(
         pipeline=pipeline.name,
         run_id=run_id,
         verdict=str(metadata[VERDICT].value),
         reason=str(metadata[REASON].value),
-        version=int(str(metadata[VERSION].value)),
-        created=bool(metadata["new"].value),
+        version=version,
+        created=bool(metadata[NEW].value),
         production=after,
-        promoted=before != after,
+        promoted=after == version and before != after,
+        compared_with=evaluation.reference_name,
+        metrics=evaluation.metrics,
+        reference_metrics=evaluation.reference_metrics,
         stage_seconds=console.seconds,
-        wall_seconds=time.perf_counter() - started,
+        wall_seconds=wall,
+        overhead_seconds=wall - sum(console.seconds.values()),
     )
 
 
@@ -164,10 +174,11 @@ def _candidate_event(
     instance: dg.DagsterInstance, pipeline: PipelineSettings, run_id: str
 ) -> dg.EventLogEntry:
     key = dg.AssetKey([pipeline.name, "candidate"])
-    event = instance.get_latest_materialization_event(key)
-    assert event is not None
-    assert event.run_id == run_id, "the training job ends with a candidate"
-    return event
+    records = instance.get_records_for_run(
+        run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION
+    ).records
+    events = [record.event_log_entry for record in records]
+    return next(e for e in events if e.asset_materialization.asset_key == key)  # type: ignore[union-attr]
 
 
 def _metadata(event: dg.EventLogEntry) -> Mapping[str, dg.MetadataValue]:

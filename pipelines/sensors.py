@@ -3,7 +3,7 @@
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from assets.candidate import CANDIDATE, VERDICT, VERSION
+from assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
 from assets.resources import State
 from pipelines.jobs import PRODUCTION
 from sluice.pipeline import PipelineSettings
@@ -12,7 +12,7 @@ from sluice.pipeline import PipelineSettings
 def promotion_sensor(
     pipeline: PipelineSettings, job: UnresolvedAssetJobDefinition
 ) -> dg.SensorDefinition:
-    """Start the promotion job for each new candidate whose verdict says PROMOTE."""
+    """Start the promotion job when the newest candidate's verdict says PROMOTE."""
 
     @dg.asset_sensor(
         asset_key=dg.AssetKey([pipeline.name, "candidate"]),
@@ -53,7 +53,7 @@ def request_promotion(
     if version == production:
         return dg.SkipReason(f"Version {version} is in production already.")
     return dg.RunRequest(
-        run_key=candidate,
+        run_key=str(metadata[RECEIPT].value),
         run_config={"ops": {f"{pipeline_name}__{PRODUCTION}": {"config": {"version": version}}}},
         tags={"sluice/candidate": candidate[:12], "sluice/version": str(version)},
     )

@@ -1,6 +1,7 @@
 """What a person reads at the end of a run: the verdict and why, the time, what to open next."""
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from assets.resources import State
@@ -13,7 +14,7 @@ def summary(report: RunReport, home: Home, console: Console) -> None:
     """Print the end of a run on ``console``."""
     console.print()
     console.print(_headline(report), highlight=False)
-    console.print(f"  why      {report.reason}", highlight=False)
+    console.print(f"  why      {escape(report.reason)}", highlight=False)
     if not report.created:
         console.print(
             "  same     Nothing changed since that version was made: same data, config, code and "
@@ -23,7 +24,8 @@ def summary(report: RunReport, home: Home, console: Console) -> None:
     with State.at(home).ledger() as ledger:
         version = ledger.version(report.pipeline, report.version)
     console.print(f"  digest   {short(version.candidate)}", highlight=False)
-    console.print(f"  metrics  {_metrics(version.lineage.metrics)}", highlight=False)
+    console.print()
+    console.print(_metrics(report))
     console.print()
     console.print(_times(report))
     console.print()
@@ -46,8 +48,14 @@ def _headline(report: RunReport) -> str:
     )
 
 
-def _metrics(metrics: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+def _metrics(report: RunReport) -> Table:
+    table = Table("on the test rows", "candidate", report.compared_with, box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, value in report.metrics.items():
+        other = report.reference_metrics.get(name)
+        table.add_row(f"  {name}", f"{value:.4g}", "" if other is None else f"{other:.4g}")
+    return table
 
 
 def _times(report: RunReport) -> Table:

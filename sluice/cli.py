@@ -7,6 +7,7 @@ Commands live in ``sluice.commands`` and in whatever registers itself under the 
 import importlib
 import json
 import os
+import signal
 import sys
 import traceback
 from importlib.metadata import entry_points
@@ -15,6 +16,9 @@ from pathlib import Path
 import typer
 
 from sluice.errors import BROKEN, GATE_SAID_NO, USER_MISTAKE, SluiceError
+
+TYPER_INTERRUPTED = 130
+"""What Typer leaves with on Ctrl-C."""
 
 ENTRY_POINTS = "sluice.commands"
 COMMANDS = ("poc", "gate", "registry", "doctor")
@@ -46,6 +50,7 @@ def main() -> None:
     """Run one command and leave with its exit code."""
     if str(Path.cwd()) not in sys.path:  # a user's workload lies where the user starts
         sys.path.insert(0, str(Path.cwd()))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: nothing torn
     raise SystemExit(run_command(sys.argv[1:]))
 
 
@@ -57,6 +62,8 @@ def run_command(arguments: list[str]) -> int:
         app = build_app(arguments[0] if arguments else None)
         app(args=arguments, prog_name="sluice", standalone_mode=True)
     except SystemExit as leave:
+        if leave.code == TYPER_INTERRUPTED:
+            return _interrupted()
         return leave.code if isinstance(leave.code, int) else USER_MISTAKE
     except SluiceError as error:
         _say(error, as_json=as_json)
@@ -65,8 +72,7 @@ def run_command(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print("Interrupted. What was finished is kept.", file=sys.stderr)
-        return GATE_SAID_NO
+        return _interrupted()
     except Exception as error:
         traceback.print_exc()
         print(
@@ -76,6 +82,11 @@ def run_command(arguments: list[str]) -> int:
         )
         return BROKEN
     return 0
+
+
+def _interrupted() -> int:
+    print("Interrupted. What was finished is kept.", file=sys.stderr)
+    return GATE_SAID_NO
 
 
 def _say(error: SluiceError, *, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from sluice.digests import digest_json
 from sluice.errors import SettingsError
@@ -64,6 +64,15 @@ class PipelineSettings(Settings):
             raise ValueError("seeds must be distinct and not negative")
         return tuple(sorted(seeds))
 
+    @model_validator(mode="after")
+    def _enough_seeds(self) -> "PipelineSettings":
+        if len(self.seeds) < self.gate.min_seeds:
+            raise ValueError(
+                f"the gate decides nothing below gate.min_seeds = {self.gate.min_seeds} seeds, got "
+                f"{len(self.seeds)}: hours of training would end INCONCLUSIVE"
+            )
+        return self
+
     @property
     def loaded_workload(self) -> Workload:
         """The workload, built from its settings.
@@ -82,7 +91,8 @@ class PipelineSettings(Settings):
             "workload": self.workload,
             "workload_settings": self.loaded_workload.settings.model_dump(mode="json"),
             "model": self.model.model_dump(mode="json"),
-            "training": self.training.model_dump(mode="json"),
+            # How often a checkpoint is written changes no bit of the result.
+            "training": self.training.model_dump(mode="json", exclude={"checkpoint_every_epochs"}),
         }
 
     @property
@@ -129,23 +139,28 @@ def read_pipeline(path: Path) -> PipelineSettings:
 
 
 def find_pipeline(name: str, folder: Path) -> PipelineSettings:
-    """Read the pipeline that ``name`` means: a path to a YAML, or a folder's name in ``folder``.
+    """Read the pipeline that ``name`` means; see ``locate_pipeline``."""
+    return read_pipeline(locate_pipeline(name, folder))
+
+
+def locate_pipeline(name: str, folder: Path) -> Path:
+    """Return the YAML that ``name`` means: its path, its folder, or a folder's name in ``folder``.
 
     Raises:
-        SettingsError: There is no such pipeline (the known ones are listed), or it is wrong.
+        SettingsError: There is no such pipeline; the known ones are listed.
     """
     given = Path(name)
     if given.suffix in (".yaml", ".yml"):
-        return read_pipeline(given)
+        return given
     if (given / "defs.yaml").is_file():
-        return read_pipeline(given / "defs.yaml")
+        return given / "defs.yaml"
     known = known_pipelines(folder)
     if name not in known:
         raise SettingsError(
             f"There is no pipeline '{name}'.{nearest(name, known)} Known: {', '.join(known)}.",
             fix="Name a known pipeline or give the path of its defs.yaml.",
         )
-    return read_pipeline(folder / name / "defs.yaml")
+    return folder / name / "defs.yaml"
 
 
 def known_pipelines(folder: Path) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from pydantic import Field
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from sluice.artifacts import ArtifactStore
@@ -97,6 +98,13 @@ def _attempt(name: str, look: Callable[[], str]) -> Examination:
         return Examination(name=name, healthy=True, seen=look())
     except SluiceError as error:
         return Examination(name=name, healthy=False, seen=error.what, fix=error.fix)
+    except (OSError, ImportError) as error:
+        return Examination(
+            name=name,
+            healthy=False,
+            seen=f"{type(error).__name__}: {error}",
+            fix="Correct what the message names; for a package, set up again.",
+        )
 
 
 def _installed(package: str) -> str:
@@ -128,6 +136,8 @@ def _free(home: Home, settings: DoctorSettings) -> str:
 def _registry(home: Home) -> str:
     from sluice.registry.ledger import Ledger
 
+    if home.registry_url.startswith("sqlite") and not (home.root / "registry.db").exists():
+        return "none yet; the first run makes it"
     with Ledger.open(home.registry_url, clock=lambda: datetime.now(UTC)) as ledger:
         findings = ledger.verify(None, store=ArtifactStore(home.artifacts))
         models = ledger.models()
@@ -159,5 +169,5 @@ def _table(found: list[Examination]) -> Table:
     table = Table("", "what", "seen", "do", box=None, pad_edge=False)
     for e in found:
         mark = "[green]ok[/green]" if e.healthy else "[red]no[/red]"
-        table.add_row(mark, e.name, e.seen, "" if e.healthy else e.fix)
+        table.add_row(mark, e.name, escape(e.seen), "" if e.healthy else escape(e.fix))
     return table

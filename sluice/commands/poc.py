@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from sluice.errors import GATE_SAID_NO
 
@@ -59,17 +60,21 @@ def register(app: typer.Typer) -> None:
 def _gate(target: str, *, seed: int, show: Console, minimum: bool) -> "GateReport":
     from sluice.data.validation import validate_schema
     from sluice.failfast.gate import deepest_level, run_gate
+    from sluice.failfast.user_code import users_code
 
     workload, model, training, poc = _setup(target)
-    raw = workload.load_rows()
+    with users_code("load_rows"):
+        raw = workload.load_rows()
     validate_schema(raw, workload.raw_schema, stage="raw data")
-    frame = workload.compute_features(raw)
+    with users_code("compute_features or plan_folds"):
+        frame = workload.compute_features(raw)
+        folds = workload.plan_folds(frame)
     validate_schema(frame, workload.feature_schema, stage="features")
 
     def heard(result: "CheckResult") -> None:
         show.print(
             f"  {MARKS[result.outcome]} {result.requirement:<7} {result.name:<22} "
-            f"{result.seconds:5.1f} s  {result.summary}",
+            f"{result.seconds:5.1f} s  {escape(result.summary)}",
             highlight=False,
             soft_wrap=True,
         )
@@ -78,7 +83,7 @@ def _gate(target: str, *, seed: int, show: Console, minimum: bool) -> "GateRepor
         return run_gate(
             workload,
             frame,
-            workload.plan_folds(frame),
+            folds,
             model,
             training,
             poc,
@@ -111,8 +116,10 @@ def _setup(
 def _print(report: "GateReport", console: Console) -> None:
     for result in report.results:
         if result.outcome in ("fail", "insufficient"):
-            console.print(f"[bold]{result.requirement} {result.name}[/bold]: {result.summary}")
-            console.print(f"why: {result.cause}\ndo:  {result.fix}", highlight=False)
+            console.print(
+                f"[bold]{result.requirement} {result.name}[/bold]: {escape(result.summary)}"
+            )
+            console.print(f"why: {result.cause}\ndo:  {result.fix}", highlight=False, markup=False)
     said = "[green]passed[/green]" if report.passed else "[red]failed[/red]"
     passed = sum(r.outcome in ("pass", "warn") for r in report.results)
     console.print(

@@ -167,6 +167,8 @@ def verify(model: AnyModel = None, as_json: AsJson = False) -> None:
         num_versions = 0 if findings else sum(len(ledger.versions(name)) for name in names)
     if as_json:
         _print_json({"findings": [finding.model_dump(mode="json") for finding in findings]})
+        if findings:
+            raise typer.Exit(IntegrityError.exit_code)
     elif findings:
         _print(display.findings_table(findings))
     else:

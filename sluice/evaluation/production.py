@@ -36,13 +36,13 @@ def latest_unseen(
     unseen = [member for at, member in ranked if fold.test.start - at > horizon_rows]
     if not unseen:
         raise ContractError(
-            f"Production's seed {members[0].seed} must have a member trained through more than "
+            f"Seed {members[0].seed} must have a member trained through more than "
             f"{horizon_rows} rows before fold {fold.fold_id}'s first test row "
             f"{row_labels(index)[fold.test.start]}, and its earliest was trained through "
             f"{ranked[0][1].trained_through}.",
-            cause="The folds begin earlier than those production was trained on.",
-            fix="Begin the first test window later, or train production's settings on these "
-            "folds and compare with that.",
+            cause="The folds begin earlier than those it was trained on.",
+            fix="Begin the first test window later, or train its settings on these folds "
+            "and use that.",
         )
     return unseen[-1]
 

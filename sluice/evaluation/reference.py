@@ -1,21 +1,28 @@
 """What a candidate is compared with: the version in production, or the workload's baseline."""
 
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from torch import nn
 
 from sluice.artifacts import ArtifactStore
 from sluice.data.folds import Fold, RowRange
-from sluice.errors import ContractError
+from sluice.digests import short
+from sluice.errors import ContractError, SettingsError
 from sluice.evaluation.production import row_labels
-from sluice.evaluation.scoring import Scores, score_production
+from sluice.evaluation.scoring import Scores, predict, score_production
 from sluice.models.settings import ModelSettings
 from sluice.registry.lineage import Lineage
+from sluice.training.members import Member
 from sluice.training.weights import load_member
 from sluice.workloads.load import load_workload
 from sluice.workloads.workload import Workload
+
+REPRODUCED_RTOL = 1e-4
+"""Largest relative change of a loss that other library versions explain."""
 
 
 def score_version(
@@ -27,12 +34,14 @@ def score_version(
     store: ArtifactStore,
     *,
     window: str,
+    code: str,
 ) -> Scores:
     """Score a registered version on the candidate's test rows, with the version's own features.
 
     The version may have been trained with other workload settings (a longer window, say). Its own
     workload then computes its features from the same raw rows, and the candidate's test rows are
-    found again by their label.
+    found again by their label. When the code has changed since the version was made, its recorded
+    losses must come out again first: otherwise it would be judged on features it never saw.
 
     Args:
         lineage: Of the version; names its workload, model and members.
@@ -42,18 +51,14 @@ def score_version(
         folds: The candidate's folds.
         store: Holds the version's weights.
         window: Digest of the candidate's window, which the scores are of.
+        code: Digest of the present code.
 
     Raises:
-        ContractError: The version predicts another target, or cannot be scored on these rows.
+        ContractError: The version predicts another target, cannot be scored on these rows, or no
+            longer reproduces its own losses.
         IntegrityError: Its weights are missing or damaged.
     """
-    config = lineage.resolved_config
-    own = load_workload(
-        str(config["workload"]),
-        config["workload_settings"],
-        where=f"{lineage.model}: settings of the version in production",
-    )
-    model = ModelSettings.model_validate(config["model"])
+    own, model = _rebuild(lineage)
     if own.settings == workload.settings and type(own) is type(workload):
         own_frame, own_folds = frame, tuple(folds)
     else:
@@ -61,15 +66,62 @@ def score_version(
         own_folds = tuple(_same_rows(fold, frame.index, own_frame.index) for fold in folds)
     for fold, own_fold in zip(folds, own_folds, strict=True):
         _require_same_target(workload, frame, fold, own, own_frame, own_fold)
+
+    def load(member: Member) -> nn.Module:
+        return load_member(member, own, model, store)
+
+    if lineage.code != code:
+        _require_reproduced(lineage, own, own_frame, load, store)
     scores = score_production(
-        own,
-        own_frame,
-        own_folds,
-        lineage.members,
-        lambda member: load_member(member, own, model, store),
-        subject=lineage.candidate,
+        own, own_frame, own_folds, lineage.members, load, subject=lineage.candidate
     )
     return replace(scores, losses=replace(scores.losses, window=window))
+
+
+def _rebuild(lineage: Lineage) -> tuple[Workload, ModelSettings]:
+    where = f"{lineage.model}, version in production ({short(lineage.candidate)})"
+    config = lineage.resolved_config
+    try:
+        own = load_workload(str(config["workload"]), config["workload_settings"], where=where)
+        return own, ModelSettings.parse(config["model"], where=where)
+    except SettingsError as error:
+        raise ContractError(
+            f"The version in production cannot be built from its recorded settings: {error.what}",
+            cause="The workload or its settings were renamed after it was promoted.",
+            fix="Keep the old names working, or give the new workload a pipeline of its own name.",
+        ) from error
+
+
+def _require_reproduced(
+    lineage: Lineage,
+    own: Workload,
+    frame: pd.DataFrame,
+    load: Callable[[Member], nn.Module],
+    store: ArtifactStore,
+) -> None:
+    """Refuse a version whose recorded losses do not come out again on rows that are still there."""
+    recorded = pd.read_parquet(io.BytesIO(store.get(lineage.artifacts["losses"])))
+    labels = pd.Index(row_labels(frame.index))
+    for member in lineage.members:
+        told = recorded[(recorded["seed"] == member.seed) & (recorded["fold"] == member.fold_id)]
+        at = labels.get_indexer(pd.Index(told["row"]))
+        if (at < 0).any() or not np.array_equal(at, np.arange(at[0], at[0] + len(at))):
+            continue  # rows that have left the source say nothing about the code
+        examples = own.examples(frame, RowRange(start=int(at[0]), stop=int(at[-1]) + 1))
+        losses = own.losses(predict(load(member), examples.x), examples.y).numpy()
+        wrong = ~np.isclose(losses, told["loss"].to_numpy(), rtol=REPRODUCED_RTOL, atol=1e-9)
+        if wrong.any():
+            first = int(np.flatnonzero(wrong)[0])
+            raise ContractError(
+                f"The version in production must still make its recorded losses; seed "
+                f"{member.seed}, fold {member.fold_id}, row {told['row'].iloc[first]} now has "
+                f"{losses[first]:.6g}, recorded {told['loss'].iloc[first]:.6g} "
+                f"({int(wrong.sum())} of {wrong.size} rows differ).",
+                cause="Its features or losses are computed by other code, or from revised rows, "
+                "than when it was trained: a comparison would be unfair to it.",
+                fix="Give the changed workload another class or another pipeline name, so that the "
+                "old one can still be computed.",
+            )
 
 
 def _same_rows(fold: Fold, index: pd.Index, own: pd.Index) -> Fold:

@@ -66,7 +66,8 @@ def score_members(
         subject: Digest of the candidate.
 
     Raises:
-        ContractError: A seed lacks a fold, has it twice, or has one that is not planned.
+        ContractError: A seed lacks a fold, has it twice, or has one that is not planned; or a
+            member has seen test rows.
     """
     by_place = {(member.seed, member.fold_id): member for member in members}
     seeds = sorted({member.seed for member in members})
@@ -79,15 +80,12 @@ def score_members(
             f"planned {extra}, repeated {len(members) - len(by_place)}.",
             fix="Train the missing members on these folds.",
         )
-    return _score_seeds(
-        workload,
-        frame,
-        folds,
-        seeds,
-        lambda seed, fold: by_place[seed, fold.fold_id],
-        load,
-        subject,
-    )
+
+    def pick(seed: int, fold: Fold) -> Member:
+        own = [by_place[seed, fold.fold_id]]
+        return latest_unseen(own, frame.index, fold, horizon_rows=workload.horizon_rows)
+
+    return _score_seeds(workload, frame, folds, seeds, pick, load, subject)
 
 
 def score_production(

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
+from sluice.errors import ContractError
 from sluice.settings import Record, Settings
 
 
@@ -51,6 +52,9 @@ def find_look_ahead(
         settings: Cuts and tolerance.
         seed: Of the new order.
 
+    Raises:
+        ContractError: Nothing could be compared, so nothing is known; or labels were renumbered.
+
     Cost:
         Two computations of all features per cut.
 
@@ -58,15 +62,36 @@ def find_look_ahead(
         A leak reaches the rows just before a cut. One that shows in few rows only needs more cuts.
     """
     whole = compute(raw)
-    scale = whole.loc[:, list(columns)].std().replace(0.0, 1.0)
+    strangers = whole.index.difference(raw.index)
+    if len(strangers):
+        raise ContractError(
+            f"Features must keep the index labels of the raw rows; {len(strangers)} are new, "
+            f"first {strangers[0]}.",
+            fix="Drop rows in compute_features without renumbering the others.",
+        )
+    scale = whole.loc[:, list(columns)].astype(float).std().replace(0.0, 1.0)
     worst: dict[str, LookAhead] = {}
+    compared = {"order": 0, "cut": 0}
     for share in settings.cut_shares:
         cut = int(len(raw) * share)
         order = np.random.default_rng(seed).permutation(np.arange(cut, len(raw)))
         shuffled = raw.iloc[np.concatenate([np.arange(cut), order])].set_axis(raw.index)
-        for other in (shuffled, raw.iloc[:cut]):
-            known = whole.index[whole.index < raw.index[cut]]
-            _compare(whole, compute(other), known, columns, scale, settings.tolerance, worst)
+        known = whole.index[whole.index < raw.index[cut]]
+        for way, other in (("order", shuffled), ("cut", raw.iloc[:cut])):
+            try:
+                features = compute(other)
+            except ContractError:  # the cut table may be too short for the workload
+                continue
+            compared[way] += _compare(
+                whole, features, known, columns, scale, settings.tolerance, worst
+            )
+    if not all(compared.values()):
+        raise ContractError(
+            f"Rows before a cut are required to look for leaks; compared were {compared['order']} "
+            f"with later rows in another order and {compared['cut']} without later rows.",
+            cause="The features begin too late, or the workload refuses shorter tables.",
+            fix="Give more rows, or let compute_features work on fewer.",
+        )
     return tuple(sorted(worst.values(), key=lambda found: -found.change))
 
 
@@ -78,14 +103,14 @@ def _compare(
     scale: "pd.Series[float]",
     tolerance: float,
     worst: dict[str, LookAhead],
-) -> None:
+) -> int:
+    """Note the columns that changed; return how many rows were compared."""
     rows = known.intersection(other.index)
     for column in columns:
-        change = ((whole.loc[rows, column] - other.loc[rows, column]) / scale[column]).abs()
+        before, after = (f.loc[rows, column].astype(float) for f in (whole, other))
+        change = ((before - after) / scale[column]).abs()
         # A value that became NaN changed as well.
-        changed = ~(change <= tolerance) & ~(
-            whole.loc[rows, column].isna() & other.loc[rows, column].isna()
-        )
+        changed = ~(change <= tolerance) & ~(before.isna() & after.isna())
         if changed.any():
             found = LookAhead(
                 column=column,
@@ -94,3 +119,4 @@ def _compare(
             )
             if column not in worst or found.change > worst[column].change:
                 worst[column] = found
+    return len(rows)

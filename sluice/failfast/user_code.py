@@ -2,10 +2,11 @@
 
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
-from sluice.errors import SluiceError
+from sluice.errors import ContractError, SluiceError
 from sluice.failfast.responses import FailureKind
 from sluice.failfast.result import Finding
 
@@ -31,6 +32,27 @@ def finding_from(error: Exception) -> Finding:
         summary=f"{type(error).__name__}: {message[:300]} (raised {place_of(error)}).",
         kind=kind,
     )
+
+
+@contextmanager
+def users_code(what: str) -> Iterator[None]:
+    """Turn an exception of the user's own code into a message with its place.
+
+    Args:
+        what: The method that runs in the block, for the message.
+
+    Raises:
+        ContractError: Anything but our own errors was raised.
+    """
+    try:
+        yield
+    except SluiceError:
+        raise
+    except Exception as error:
+        raise ContractError(
+            f"{what} of the workload raised {type(error).__name__}: {error} ({place_of(error)}).",
+            fix="Correct that line and start again.",
+        ) from error
 
 
 def place_of(error: BaseException) -> str:

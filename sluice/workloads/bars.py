@@ -125,11 +125,10 @@ class BarsWorkload(Workload):
 
         Raises:
             SchemaError: ``raw`` breaks the raw schema (SCH-1, SCH-2).
-            ContractError: The bars contradict themselves, or there are too few.
+            ContractError: The bars contradict themselves.
         """
         validate_schema(raw, self.raw_schema, "raw")
         validate_bars(raw)
-        self._require_enough(len(raw))
         settings = self.settings.features
         close = raw["close"]
         volatility = trailing_volatility(

@@ -93,7 +93,8 @@ class Workload(ABC):
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         """Return features, target and auxiliary columns, one row per example, without gaps.
 
-        Features of a row may use that row and earlier ones only; the target looks ahead.
+        Features of a row may use that row and earlier ones only; the target looks ahead. Rows
+        keep the index labels they have in ``raw``.
         """
 
     def plan_folds(self, frame: pd.DataFrame) -> tuple[Fold, ...]:

@@ -192,6 +192,42 @@ def test_workload_that_does_not_import(
     assert "Traceback" not in told
 
 
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"owners": ["nobody"]}, "owner"),
+        ({"schedule": {"cron": "every monday"}}, "cron"),
+        ({"schedule": {"timezone": "Mars/Base"}}, "timezone"),
+        ({"seeds": [0, 1, 2]}, "INCONCLUSIVE"),
+        ({"seeds": [0, 1, 2, 3, 3]}, "distinct"),
+        ({"name": "Not A Name"}, "name"),
+    ],
+)
+def test_settings_that_would_fail_later_fail_at_once(
+    change: dict[str, object], word: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = edited(tmp_path, lambda a: a.update(change))
+
+    assert run_command(["run", path]) == 2
+
+    told = capfd.readouterr().err
+    assert word in told
+    assert "Traceback" not in told
+
+
+def test_bug_in_the_users_code_is_told_with_its_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = edited(tmp_path, lambda a: a.update(workload="tests.support.echo:Typo"))
+
+    assert run_command(["run", path]) == 2
+
+    told = capfd.readouterr().err
+    assert "KeyError: 'cal'" in told
+    assert "echo.py" in told
+    assert "Traceback" not in told
+
+
 def test_unknown_pipeline_offers_the_known_ones(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_command(["run", "sp500_volatilty"]) == 2
     assert "Did you mean 'sp500_volatility'?" in capfd.readouterr().err

@@ -96,7 +96,7 @@ def test_every_check_blocks_but_the_verdict(shipped: dg.Definitions) -> None:
     specs = [spec for check in shipped.asset_checks or () for spec in check.check_specs]
 
     assert {s.name for s in specs if not s.blocking} == {"candidate_is_better"}
-    assert len(specs) == 17
+    assert len(specs) == 18
 
 
 def test_every_asset_has_group_owner_kind_and_description(shipped: dg.Definitions) -> None:
@@ -118,7 +118,13 @@ def candidate_event(verdict: str, version: int = 3) -> dg.EventLogEntry:
         key = dg.AssetKey(["echo", "candidate"])
         instance.report_runless_asset_event(
             dg.AssetMaterialization(
-                key, metadata={"verdict": verdict, "candidate": "c" * 64, "version": version}
+                key,
+                metadata={
+                    "verdict": verdict,
+                    "candidate": "c" * 64,
+                    "receipt": "r" * 64,
+                    "version": version,
+                },
             )
         )
         event = instance.get_latest_materialization_event(key)
@@ -130,7 +136,7 @@ def test_promote_asks_for_one_run_of_that_version() -> None:
     request = request_promotion("echo", candidate_event("PROMOTE"), production=1)
 
     assert isinstance(request, dg.RunRequest)
-    assert request.run_key == "c" * 64
+    assert request.run_key == "r" * 64
     assert request.run_config == {"ops": {"echo__production_model": {"config": {"version": 3}}}}
 
 

@@ -3,7 +3,6 @@
 import dagster as dg
 import pytest
 
-from assets.poc_report import poc_subject
 from pipelines.build import build_definitions
 from pipelines.instance import open_instance
 from pipelines.resources import resources
@@ -18,18 +17,25 @@ pytestmark = pytest.mark.slow
 
 
 def materialize_alone(
-    pipeline: PipelineSettings, home: Home, asset: str, config: dict[str, object] | None = None
+    pipeline: PipelineSettings,
+    home: Home,
+    asset: str,
+    config: dict[str, object] | None = None,
+    *,
+    checks: bool = False,
 ) -> dg.ExecuteInProcessResult:
-    """Run one asset by itself, as the UI's button does."""
+    """Run one asset by itself; with its checks, as the UI's button does."""
     definitions = dg.Definitions.merge(
         build_definitions(pipeline), dg.Definitions(resources=resources(home))
     )
+    selection = dg.AssetSelection.assets([pipeline.name, asset])
+    if not checks:
+        selection = selection.without_checks()
+    job = dg.define_asset_job("alone", selection=selection)
+    definitions = dg.Definitions.merge(definitions, dg.Definitions(jobs=[job]))
     with open_instance(home) as instance:
-        return definitions.resolve_implicit_global_asset_job_def().execute_in_process(
-            instance=instance,
-            asset_selection=[dg.AssetKey([pipeline.name, asset])],
-            run_config=config,
-            raise_on_error=False,
+        return definitions.resolve_job_def("alone").execute_in_process(
+            instance=instance, run_config=config, raise_on_error=False
         )
 
 
@@ -76,7 +82,7 @@ def test_every_check_of_a_green_run_passed(green: tuple[Home, RunReport]) -> Non
     evaluations = [r.event_log_entry.dagster_event.asset_check_evaluation_data for r in records]
 
     assert {e.check_name: e.passed for e in evaluations if not e.passed} == {}
-    assert len(evaluations) == 17
+    assert len(evaluations) == 18
 
 
 def test_version_has_its_whole_lineage(
@@ -201,20 +207,60 @@ def test_feature_that_looks_ahead_stops_the_line(
     assert "The features gate said fail" in failure(alone)
 
 
-def test_poc_subject_follows_data_config_and_code(
+def test_models_of_other_folds_are_not_evaluated(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:
-    from assets.features import FeatureSet
-
+    """Their train rows may be the new folds' test rows."""
     home, _ = green
-    features = FeatureSet.model_validate_json((home.records / "echo/features.json").read_bytes())
-    subject = poc_subject(echo, features)
-    bigger = echo.model_copy(update={"model": echo.model.model_copy(update={"hidden": 33})})
+    other = echo.model_copy(update={"workload_settings": {"folds": {"first_test_share": 0.15}}})
+    assert materialize_alone(other, home, "raw_data", checks=True).success
+    assert materialize_alone(other, home, "features", checks=True).success
 
-    changed = poc_subject(bigger, features)
+    alone = materialize_alone(other, home, "evaluation")
 
-    assert changed["config"] != subject["config"]
-    assert (changed["data"], changed["code"]) == (subject["data"], subject["code"])
+    assert not alone.success
+    assert "The trained models' config must belong to what is asked for now" in failure(alone)
+
+
+def test_features_of_other_settings_are_not_trained_on(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    home, _ = green
+    other = echo.model_copy(update={"workload_settings": {"seq_len": 4}})
+
+    alone = materialize_alone(other, home, "poc_report")
+
+    assert not alone.success
+    assert "The features must belong to what is asked for now" in failure(alone)
+
+
+def test_candidate_does_not_take_another_ones_evidence(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    home, _ = green
+    others = echo.model_copy(update={"seeds": (20, 21, 22, 23, 24)})
+    assert materialize_alone(others, home, "trained_models").success
+
+    alone = materialize_alone(others, home, "candidate")
+
+    assert not alone.success
+    assert "The evaluation must belong to what is asked for now" in failure(alone)
+    with ledger_of(home) as ledger:
+        assert len(ledger.versions(echo.name)) == 1
+
+
+def test_receipt_under_other_thresholds_does_not_count(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    home, _ = green
+    stricter = echo.model_copy(
+        update={"poc": echo.poc.model_copy(update={"min_relative_fall": 0.05})}
+    )
+
+    alone = materialize_alone(stricter, home, "trained_models")
+
+    assert not alone.success
+    assert "A receipt of the poc gate is required, and there is none" in failure(alone)
 
 
 def test_better_candidate_replaces_production_and_a_rollback_stays_rolled_back(

@@ -65,3 +65,10 @@ class Muffled(Echo):
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         frame = super().compute_features(raw)
         return frame.assign(call=np.sign(frame["call"]))
+
+
+class Typo(Echo):
+    """It has a bug."""
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        return raw[["call"]].assign(echo=raw["cal"])

@@ -1,5 +1,6 @@
 """A version in production is scored with its own features on the candidate's rows (STAT-2)."""
 
+import io
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -67,12 +68,14 @@ def version_of(workload: Echo, path: str, store: ArtifactStore) -> Lineage:
     )
 
 
-def score(lineage: Lineage, workload: Echo, store: ArtifactStore):
+def score(lineage: Lineage, workload: Echo, store: ArtifactStore, *, code: str = "f" * 64):
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
     folds = workload.plan_folds(frame)
     window = window_digest(frame, folds)
-    return score_version(lineage, workload, raw, frame, folds, store, window=window), window
+    return score_version(
+        lineage, workload, raw, frame, folds, store, window=window, code=code
+    ), window
 
 
 def test_same_settings_are_scored_like_production(tmp_path: Path) -> None:
@@ -111,6 +114,46 @@ def test_other_target_is_refused(tmp_path: Path) -> None:
     lineage = version_of(Echo(), "tests.support.echo:Louder", store)
 
     with pytest.raises(ContractError, match="must predict the same target"):
+        score(lineage, Echo(), store)
+
+
+def with_recorded_losses(lineage: Lineage, workload: Echo, store: ArtifactStore, factor: float):
+    """Record what the version's losses were when it was made, times ``factor``."""
+    scores, _ = score(lineage, workload, store)
+    frame = scores.losses.to_frame()
+    frame["loss"] *= factor
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False)
+    return lineage.model_copy(update={"artifacts": {"losses": store.put(buffer.getvalue())}})
+
+
+def test_changed_code_that_still_makes_the_same_losses_is_fine(tmp_path: Path) -> None:
+    store, workload = ArtifactStore(tmp_path), Echo()
+    lineage = version_of(workload, "tests.support.echo:Echo", store)
+    lineage = with_recorded_losses(lineage, workload, store, 1.0)
+
+    scores, _ = score(lineage, workload, store, code="9" * 64)
+
+    assert np.isfinite(scores.losses.loss_SN).all()
+
+
+def test_changed_code_that_makes_other_losses_is_refused(tmp_path: Path) -> None:
+    """Old networks on new features would lose, and the candidate would win for nothing."""
+    store, workload = ArtifactStore(tmp_path), Echo()
+    lineage = version_of(workload, "tests.support.echo:Echo", store)
+    lineage = with_recorded_losses(lineage, workload, store, 1.001)
+
+    with pytest.raises(ContractError, match="must still make its recorded losses"):
+        score(lineage, workload, store, code="9" * 64)
+
+
+def test_settings_that_no_longer_exist_say_which_version(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    lineage = version_of(Echo(), "tests.support.echo:Echo", store)
+    config = lineage.resolved_config | {"workload_settings": {"sequence": 3}}
+    lineage = lineage.model_copy(update={"resolved_config": config})
+
+    with pytest.raises(ContractError, match="version in production cannot be built"):
         score(lineage, Echo(), store)
 
 

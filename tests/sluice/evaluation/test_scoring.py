@@ -143,5 +143,5 @@ def test_production_is_scored_with_the_latest_member_that_has_not_seen_the_rows(
 def test_production_that_has_seen_the_rows_cannot_be_compared():
     seen = [member(3, 0, through="2020-01-17"), member(3, 1, through="2020-01-30")]
 
-    with pytest.raises(ContractError, match="seed 3 must have a member trained through more"):
+    with pytest.raises(ContractError, match="Seed 3 must have a member trained through more"):
         score_production(WORKLOAD, FRAME, FOLDS, seen, load, subject="production")

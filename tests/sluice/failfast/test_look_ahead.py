@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sluice.errors import ContractError
 from sluice.failfast.look_ahead import LookAheadSettings, find_look_ahead
 
 SETTINGS = LookAheadSettings()
@@ -70,3 +71,30 @@ def test_size_and_place_of_the_change_are_told() -> None:
     assert leak.column == "leak"
     assert leak.change > 0.1
     assert leak.row in {str(RAW.index[int(400 * s) - 1]) for s in SETTINGS.cut_shares}
+
+
+def test_nothing_to_compare_is_no_evidence() -> None:
+    def late(raw: pd.DataFrame) -> pd.DataFrame:
+        return raw.assign(f=raw["x"].shift(-1)).iloc[390:]
+
+    with pytest.raises(ContractError, match="compared were 0"):
+        find_look_ahead(late, RAW, ("f",), settings=SETTINGS, seed=0)
+
+
+def test_a_workload_that_refuses_short_tables_is_asked_with_longer_ones() -> None:
+    def picky(raw: pd.DataFrame) -> pd.DataFrame:
+        if len(raw) < 300:
+            raise ContractError("too short", fix="more")
+        return raw.assign(f=(raw["x"] - raw["x"].mean()) > 0)
+
+    assert [f.column for f in find_look_ahead(picky, RAW, ("f",), settings=SETTINGS, seed=0)] == [
+        "f"
+    ]
+
+
+def test_renumbered_rows_are_refused() -> None:
+    def renumber(raw: pd.DataFrame) -> pd.DataFrame:
+        return raw.assign(f=raw["x"]).reset_index(drop=True)
+
+    with pytest.raises(ContractError, match="keep the index labels"):
+        find_look_ahead(renumber, RAW, ("f",), settings=SETTINGS, seed=0)

@@ -1,0 +1,76 @@
+"""What each gate's receipt is about, by digest: whoever acts later compares with the present.
+
+A receipt about other data, other settings, other code or other rules does not count, and a value
+that was made by other settings or code than the present ones is not used.
+"""
+
+from sluice.data.expectations import Expectation
+from sluice.data.schema import Schema
+from sluice.digests import digest_json, short
+from sluice.errors import GateBlocked
+from sluice.failfast.look_ahead import LookAheadSettings
+from sluice.pipeline import PipelineSettings
+from sluice.training.code import code_digest
+
+
+def raw_subject(pipeline: PipelineSettings, data: str) -> dict[str, str]:
+    """Return what the receipt of the raw rows is about."""
+    workload = pipeline.loaded_workload
+    return {"data": data, "rules": _rules(workload.raw_schema, workload.raw_expectations)}
+
+
+def features_subject(pipeline: PipelineSettings, data: str) -> dict[str, str]:
+    """Return what the receipt of the feature frame is about."""
+    workload = pipeline.loaded_workload
+    rules = _rules(
+        workload.feature_schema,
+        workload.feature_expectations,
+        LookAheadSettings().model_dump(mode="json"),
+    )
+    return {"data": data, "rules": rules, "maker": maker(pipeline)}
+
+
+def candidate_subject(pipeline: PipelineSettings, data: str) -> dict[str, str]:
+    """Return what determines a candidate: data, config and code."""
+    return {
+        "data": data,
+        "config": pipeline.config_digest,
+        "code": code_digest(pipeline.loaded_workload, pipeline.model),
+    }
+
+
+def poc_subject(pipeline: PipelineSettings, data: str) -> dict[str, str]:
+    """Return what the receipt of the POC gate is about."""
+    rules = digest_json(pipeline.poc.model_dump(mode="json"))
+    return candidate_subject(pipeline, data) | {"rules": rules}
+
+
+def maker(pipeline: PipelineSettings) -> str:
+    """Return the digest of the workload, its settings and its code: what makes features."""
+    return digest_json(
+        {
+            "workload": pipeline.workload,
+            "settings": pipeline.config["workload_settings"],
+            "code": code_digest(pipeline.loaded_workload),
+        }
+    )
+
+
+def require_same(what: str, *, made_for: str, now: str, remedy: str) -> None:
+    """Refuse a stored value that belongs to something else than the present.
+
+    Raises:
+        GateBlocked: The digests differ.
+    """
+    if made_for != now:
+        raise GateBlocked(
+            f"{what} must belong to what is asked for now ({short(now)}), and belongs to "
+            f"{short(made_for)}.",
+            cause="Settings, code or data changed since it was made.",
+            fix=remedy,
+        )
+
+
+def _rules(schema: Schema, expectations: tuple[Expectation, ...], *more: object) -> str:
+    declared = [e.model_dump(mode="json") for e in expectations]
+    return digest_json([schema.model_dump(mode="json"), declared, *more])
