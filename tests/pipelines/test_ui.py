@@ -69,11 +69,10 @@ def serve(home: Home) -> Iterator[str]:
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         try:
-            process.wait(timeout=30)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:  # Dagster's children do not hear SIGINT under nohup
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def answers(url: str) -> bool:

@@ -121,6 +121,7 @@ def test_a_workload_outside_the_package_trains_and_its_bug_is_named(specs, tmp_p
 
 
 PARENT = """
+    import signal
     import sys
     from pathlib import Path
     from sluice.errors import SluiceError
@@ -130,6 +131,8 @@ PARENT = """
     def hear(event):
         print(event.kind, flush=True)
 
+    # A shell starts background jobs with Ctrl-C ignored, and the tests may be such a job.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     specs = make_specs(Path(sys.argv[1]), folds=2, max_epochs=100_000, patience_epochs=100_000)
     try:
         train_members(specs, workers=2, on_event=hear)

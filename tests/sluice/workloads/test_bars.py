@@ -193,9 +193,11 @@ def test_min_rows_cannot_be_set_below_what_folds_and_warm_up_need(tmp_path):
     needed = BarsWorkload(settings).required_rows
     assert 100 < needed < 500
 
-    short = random_bars(needed - 1)
+    short = BarsSettings.parse(
+        {"min_rows": 1, "source": csv_of(random_bars(needed - 1), tmp_path)}, where="test"
+    )
     with pytest.raises(ContractError, match=f"At least {needed} bars"):
-        BarsWorkload(settings).compute_features(short)
+        BarsWorkload(short).load_rows()
 
     settings = BarsSettings.parse(
         {"min_rows": 1, "source": csv_of(random_bars(needed), tmp_path)}, where="test"
