@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from sluice.commands.output import results
 from sluice.errors import GATE_SAID_NO, StorageError
 from sluice.files import storage_error
 from sluice.home import Home
@@ -99,6 +100,6 @@ def _run(settings: "PipelineSettings", home: Home, *, as_json: bool, started: fl
     if as_json:
         print(report.model_dump_json(indent=1))
     else:
-        summary(report, home, Console())
+        summary(report, home, results())
     if not report.in_production:
         raise typer.Exit(GATE_SAID_NO)

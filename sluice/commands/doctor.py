@@ -12,11 +12,11 @@ from typing import Annotated
 
 import typer
 from pydantic import Field
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from sluice.artifacts import ArtifactStore
+from sluice.commands.output import results
 from sluice.errors import GATE_SAID_NO, SluiceError
 from sluice.files import write_atomic
 from sluice.home import Home
@@ -88,7 +88,7 @@ def register(app: typer.Typer) -> None:
         if as_json:
             print(json.dumps([e.model_dump() for e in found], indent=1))
         else:
-            Console().print(_table(found))
+            results().print(_table(found))
         if not all(e.healthy for e in found):
             raise typer.Exit(GATE_SAID_NO)
 

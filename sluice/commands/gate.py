@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sluice.commands.output import results
 from sluice.digests import digest_frame
 from sluice.errors import GATE_SAID_NO
 from sluice.evaluation.comparison import compare
@@ -84,7 +85,7 @@ def gate(
     if as_json:
         typer.echo(json.dumps(_plain(verdict), indent=2))
     else:
-        _show(verdict, Console())
+        _show(verdict, results())
     if not verdict.passed:
         raise typer.Exit(GATE_SAID_NO)
 

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from sluice.commands.output import results
 from sluice.errors import GATE_SAID_NO
 
 # torch takes 1.7 s to import, and every command's --help would wait for it.
@@ -52,7 +53,7 @@ def register(app: typer.Typer) -> None:
         if as_json:
             print(report.model_dump_json(indent=1))
         else:
-            _print(report, Console())
+            _print(report, results())
         if not report.passed:
             raise typer.Exit(GATE_SAID_NO)
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from sluice.artifacts import ArtifactStore
+from sluice.commands.output import results
 from sluice.errors import IntegrityError, UnknownVersion
 from sluice.home import Home
 from sluice.registry import display
@@ -226,7 +227,7 @@ def _brief(version: Version) -> dict[str, Any]:
 
 
 def _print(content: RenderableType) -> None:
-    Console(file=sys.stdout, markup=False, highlight=False, emoji=False).print(content)
+    results(markup=False).print(content)
 
 
 def _print_move(done: Promotion, *, as_json: bool) -> None:

@@ -40,8 +40,8 @@ def version_list(versions: Sequence[Version]) -> Table:
             Text(version.model),
             Text(str(version.number)),
             word(version.state),
-            Text(short(version.candidate), no_wrap=True),
-            Text(f"{version.registered_at:%Y-%m-%d %H:%M}", no_wrap=True),
+            Text(short(version.candidate)),
+            Text(f"{version.registered_at:%Y-%m-%d %H:%M}"),
             Text(_metrics_line(version.lineage.metrics)),
         )
     return table
@@ -77,9 +77,9 @@ def history_table(entries: Sequence[HistoryEntry]) -> Table:
     for entry in entries:
         before = "" if entry.action == "register" else f"{entry.from_version or 'none'} -> "
         table.add_row(
-            Text(moment(entry.at), no_wrap=True),
+            Text(moment(entry.at)),
             word(entry.action),
-            Text(f"{before}{entry.to_version}", no_wrap=True),
+            Text(f"{before}{entry.to_version}"),
             Text(entry.actor),
             Text(entry.reason),
             Text(short(entry.receipt) if entry.receipt else ""),
@@ -257,7 +257,7 @@ def _plain(name: str) -> str:
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(Text(column))
+        table.add_column(Text(column), overflow="fold")  # folded, never cut off
     return table
 
 
