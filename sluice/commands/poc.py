@@ -74,7 +74,7 @@ def _gate(target: str, *, seed: int, show: Console, minimum: bool) -> "GateRepor
 
     def heard(result: "CheckResult") -> None:
         show.print(
-            f"  {MARKS[result.outcome]} {result.requirement:<7} {result.name:<22} "
+            f"  {MARKS[result.outcome]} {result.requirement:<7} {result.name:<26} "
             f"{result.seconds:5.1f} s  {escape(result.summary)}",
             highlight=False,
             soft_wrap=True,
