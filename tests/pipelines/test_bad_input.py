@@ -2,7 +2,8 @@
 
 import os
 import stat
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -246,17 +247,34 @@ def test_home_that_is_a_file(
     assert "Traceback" not in told
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_read_only_home(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """Return a folder that cannot be written: by its mode, or for root by its mount."""
     folder = tmp_path / "locked"
     folder.mkdir()
-    folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    monkeypatch.setenv("SLUICE_HOME", str(folder))
+    if os.geteuid():
+        folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
+        yield folder
+        return
+    mount = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("root may write everywhere, and cannot mount here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_read_only_home(
+    read_only: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(read_only))
 
     assert run_command(["run", str(ECHO)]) == 2
-    assert "Permission denied" in capfd.readouterr().err
+
+    told = capfd.readouterr().err
+    assert f"Cannot write {read_only}" in told
+    assert "SLUICE_HOME" in told
+    assert "Traceback" not in told
+    assert list(read_only.iterdir()) == []
 
 
 def test_json_error_is_one_object(capfd: pytest.CaptureFixture[str]) -> None:
