@@ -28,8 +28,12 @@ def refusal(frame: pd.DataFrame, schema: Schema = SCHEMA) -> str:
     return str(caught.value)
 
 
-def test_a_good_table_passes_and_further_columns_are_allowed():
-    validate_schema(table().assign(more=1.0), SCHEMA, "raw")
+def test_a_good_table_passes_unchanged_and_further_columns_are_allowed():
+    good = table().assign(more=1.0)
+
+    validate_schema(good, SCHEMA, "raw")
+
+    assert good.equals(table().assign(more=1.0))
 
 
 def test_missing_columns_come_with_nearest_available_and_shape():
