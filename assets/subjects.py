@@ -8,7 +8,6 @@ from sluice.data.expectations import Expectation
 from sluice.data.schema import Schema
 from sluice.digests import digest_json, short
 from sluice.errors import GateBlocked
-from sluice.failfast.look_ahead import LookAheadSettings
 from sluice.pipeline import PipelineSettings
 from sluice.training.code import code_digest
 
@@ -25,7 +24,7 @@ def features_subject(pipeline: PipelineSettings, data: str) -> dict[str, str]:
     rules = _rules(
         workload.feature_schema,
         workload.feature_expectations,
-        LookAheadSettings().model_dump(mode="json"),
+        pipeline.poc.look_ahead.model_dump(mode="json"),
     )
     return {"data": data, "rules": rules, "maker": maker(pipeline)}
 

@@ -17,7 +17,7 @@ from sluice.data.schema import Schema
 from sluice.data.table import TableRecord, load_table
 from sluice.data.validation import validate_schema
 from sluice.errors import ContractError, SchemaError
-from sluice.failfast.look_ahead import LookAheadSettings, find_look_ahead
+from sluice.failfast.look_ahead import find_look_ahead
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import Receipt
 
@@ -113,7 +113,7 @@ def _look_ahead(
             workload.compute_features,
             raw,
             workload.feature_columns,
-            settings=LookAheadSettings(),
+            settings=pipeline.poc.look_ahead,
             seed=pipeline.seeds[0],
         )
     except ContractError as error:

@@ -14,7 +14,7 @@ from sluice.data.table import load_table
 from sluice.errors import ContractError
 from sluice.evaluation.scoring import predict
 from sluice.failfast.event_log import validate_log
-from sluice.failfast.predictions import PredictionSettings, prediction_spread
+from sluice.failfast.predictions import prediction_spread
 from sluice.pipeline import PipelineSettings
 from sluice.training.members import TrainedModels
 from sluice.training.weights import load_member
@@ -128,7 +128,7 @@ def _alive(
     for member in trained.members:
         model = load_member(member, workload, pipeline.model, state.store)
         test = tests[member.fold_id]
-        spread = prediction_spread(predict(model, test.x), test.y, PredictionSettings())
+        spread = prediction_spread(predict(model, test.x), test.y, pipeline.poc.predictions)
         rows.append(
             {
                 "seed": member.seed,

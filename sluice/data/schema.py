@@ -15,6 +15,8 @@ class Column(Record):
     nullable: bool = False
     description: str = ""
     unit: str = ""
+    constant: bool = False
+    """True when one value in every row is no mistake."""
 
 
 class Schema(Record):

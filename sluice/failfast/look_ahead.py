@@ -7,20 +7,8 @@ import pandas as pd
 from pydantic import Field
 
 from sluice.errors import ContractError
-from sluice.settings import Record, Settings
-
-
-class LookAheadSettings(Settings):
-    """How hard the check looks."""
-
-    cut_shares: tuple[float, ...] = Field(
-        (0.4, 0.55, 0.7, 0.85, 0.95),
-        strict=False,
-        description="Where the future begins, as shares of the rows.",
-    )
-    tolerance: float = Field(
-        1e-9, ge=0, description="Largest change, relative to the column's deviation."
-    )
+from sluice.failfast.settings import LookAheadSettings
+from sluice.settings import Record
 
 
 class LookAhead(Record):

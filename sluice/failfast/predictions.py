@@ -6,18 +6,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sluice.settings import Record, Settings
-
-
-class PredictionSettings(Settings):
-    """When predictions are not sane; ratios, never absolute numbers."""
-
-    collapse_ratio: float = Field(
-        0.005, gt=0, lt=1, description="Below this share of the target's deviation: collapsed."
-    )
-    explosion_ratio: float = Field(
-        100.0, gt=1, description="Above this multiple of the target's deviation: exploded."
-    )
+from sluice.failfast.settings import PredictionSettings
+from sluice.settings import Record
 
 
 class PredictionSpread(Record):

@@ -4,15 +4,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 FailureKind = Literal[
-    "code raised",
     "checkpoint mismatch",
+    "code raised",
     "collapse",
+    "constant feature",
+    "dead units",
+    "duplicate rows",
     "epoch selector wrong",
+    "examples depend on their split",
     "explosion",
+    "feature schema broken",
+    "few distinct predictions",
     "gate over time",
     "gate over typical time",
-    "log validation failed",
     "log not writable",
+    "log validation failed",
+    "look-ahead",
     "loss not a number",
     "mini training diverged",
     "mini training without progress",
@@ -20,10 +27,19 @@ FailureKind = Literal[
     "missing gradients",
     "NaN gradients",
     "no gradients",
+    "no memorization",
+    "no signal",
     "non-finite loss",
     "non-finite output",
+    "not in the optimizer",
+    "out of memory",
+    "process ended",
+    "raw schema broken",
     "shape mismatch",
+    "symmetric units",
+    "target among features",
     "too few rows",
+    "undeclared frozen",
     "wrong loss shape",
     "zero gradients",
 ]
@@ -143,6 +159,84 @@ _RESPONSES: dict[FailureKind, Response] = {
         "A parameter has no influence on this batch: dead units, saturated gates, or an "
         "initialisation at exactly 0.",
         "Check activation and initialisation around the named parameters.",
+    ),
+    "constant feature": Response(
+        "A column holds one value in every train row: a join that found nothing, a default "
+        "that was never replaced, or a window longer than the table.",
+        "Drop the feature, repair its source, or declare Column(constant=True) if it may be "
+        "constant.",
+    ),
+    "dead units": Response(
+        "Units that are never active get no gradient and never learn again: a large negative "
+        "bias, or an initialisation or rate that pushed them there.",
+        "Check bias and initialisation of the named layer, lower learning_rate, or use a "
+        "leaky activation.",
+    ),
+    "duplicate rows": Response(
+        "The source was loaded twice, a join multiplied rows, or two exports overlap.",
+        "Remove the repeated rows at the source; repeated rows in train and test are a leak.",
+    ),
+    "examples depend on their split": Response(
+        "Inputs are scaled or filled with statistics of the split they are in, so validation "
+        "and test are prepared with what is not known then.",
+        "Fit normalisers on the train rows only and apply them unchanged to every other split.",
+    ),
+    "few distinct predictions": Response(
+        "The output is rounded, saturated, or depends on one rare feature only.",
+        "Look at the last layer: a sigmoid, tanh or clamp that saturates, or an integer cast.",
+    ),
+    "look-ahead": Response(
+        "A feature uses rows that are not known yet: a negative shift, a centred window, a "
+        "statistic of the whole table, or filling backwards.",
+        "Use shift, rolling and expanding windows that end at the row itself.",
+    ),
+    "no memorization": Response(
+        "The model cannot fit even a few examples: the input does not reach the output, the "
+        "loss ignores the output, layers are cut off or saturated, or capacity is too small.",
+        "Follow one example through forward(); check activation, detach and the loss before "
+        "training on more.",
+    ),
+    "no signal": Response(
+        "Targets do not depend on the features as far as these rows show: labels are "
+        "shuffled, shifted or joined to the wrong rows, or there is nothing to learn.",
+        "Check how targets are joined to rows. If the target may be unpredictable, set "
+        "expects_signal = False on the workload.",
+    ),
+    "not in the optimizer": Response(
+        "A trainable parameter is in no parameter group, so it keeps its initial value: a "
+        "head replaced after the optimizer was made, or a group that was forgotten.",
+        "Put every trainable parameter into exactly one group of parameter_groups().",
+    ),
+    "out of memory": Response(
+        "Model, batch or data are larger than the memory of this machine.",
+        "Lower the width, depth or batch_rows, load fewer columns, or use a larger machine.",
+    ),
+    "process ended": Response(
+        "A library crashed in native code, the system ended the process, or the code called exit.",
+        "Run the named line alone; a crash in native code is most often a wrong build of a "
+        "library.",
+    ),
+    "raw schema broken": Response(
+        "The source changed, or an export was cut off or damaged.",
+        "Repair the named columns at the source, or correct the declared schema.",
+    ),
+    "feature schema broken": Response(
+        "compute_features gives other columns, dtypes or gaps than the workload declares.",
+        "Correct compute_features, or declare what it gives in feature_schema.",
+    ),
+    "symmetric units": Response(
+        "All units of a layer start alike and get the same gradient, so they stay one unit: "
+        "an initialisation at a constant.",
+        "Initialise weights at random, as torch does by default.",
+    ),
+    "target among features": Response(
+        "A feature is the target, or a copy of it under another name.",
+        "Take the column out of feature_columns.",
+    ),
+    "undeclared frozen": Response(
+        "Parameters are excluded from training (requires_grad is False) without being "
+        "declared: a backbone that was left frozen, or a loop that froze too much.",
+        "Set requires_grad, or name them in the frozen_parameters of the workload.",
     ),
 }
 

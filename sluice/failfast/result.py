@@ -16,6 +16,23 @@ Level = Literal["minimum", "full"]
 Number = float | int | str
 
 
+class Standout(Record):
+    """One feature of an example that is far from usual."""
+
+    feature: str
+    value: float = Field(description="What stands there, in the feature's own unit.")
+    deviations: float = Field(description="Distance from the mean of the rows looked at [std].")
+
+
+class HardExample(Record):
+    """One example with a high loss, and what is unusual about it."""
+
+    row: str = Field(description="Index label of the row.")
+    loss: float = Field(description="In the workload's loss unit.")
+    times_median: float = Field(description="Its loss over the median loss.")
+    standouts: tuple[Standout, ...] = Field((), description="Most unusual feature first.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """What one check saw, before the gate adds who, when and how long.
@@ -29,6 +46,7 @@ class Finding:
     kind: FailureKind | None = None
     cause: str = ""
     fix: str = ""
+    examples: tuple[HardExample, ...] = ()
 
     @property
     def response(self) -> tuple[str, str]:
@@ -52,6 +70,7 @@ class CheckResult(Record):
     summary: str = Field(description="What was seen, and where.")
     cause: str = Field("", description="Why it is likely; empty when nothing is wrong.")
     fix: str = Field("", description="What to do; empty when nothing is wrong.")
+    examples: tuple[HardExample, ...] = Field((), description="Rows to look at, worst first.")
 
     @property
     def passed(self) -> bool:

@@ -23,22 +23,102 @@ class TimeLimit(Settings):
 class TimeLimits(Settings):
     """The time of every check and of the whole gate."""
 
+    start: TimeLimit = TimeLimit(typical_s=30.0, max_s=120.0)
+    """Importing torch and the user's module, before the first check."""
+
+    data_loading: TimeLimit = TimeLimit(typical_s=10.0, max_s=60.0)
+    raw_schema: TimeLimit = TimeLimit(typical_s=0.1, max_s=1.0)
+    features: TimeLimit = TimeLimit(typical_s=10.0, max_s=60.0)
+    look_ahead: TimeLimit = TimeLimit(typical_s=10.0, max_s=60.0)
+    signal: TimeLimit = TimeLimit(typical_s=5.0, max_s=30.0)
     instantiation: TimeLimit = TimeLimit(typical_s=1.0, max_s=5.0)
     gradient_flow: TimeLimit = TimeLimit(typical_s=2.0, max_s=10.0)
     event_log: TimeLimit = TimeLimit(typical_s=1.0, max_s=10.0)
     selector: TimeLimit = TimeLimit(typical_s=1.0, max_s=10.0)
+    memorization: TimeLimit = TimeLimit(typical_s=10.0, max_s=60.0)
     mini_training: TimeLimit = TimeLimit(typical_s=30.0, max_s=120.0)
+    predictions: TimeLimit = TimeLimit(typical_s=5.0, max_s=30.0)
+    checkpoint: TimeLimit = TimeLimit(typical_s=5.0, max_s=30.0)
     whole_gate: TimeLimit = TimeLimit(typical_s=120.0, max_s=300.0)
+
+
+class LookAheadSettings(Settings):
+    """How hard the look-ahead check looks (POC-8)."""
+
+    cut_shares: tuple[float, ...] = Field(
+        (0.4, 0.55, 0.7, 0.85, 0.95),
+        strict=False,
+        description="Where the future begins, as shares of the rows.",
+    )
+    tolerance: float = Field(
+        1e-9, ge=0, description="Largest change, relative to the column's deviation."
+    )
+
+
+class PredictionSettings(Settings):
+    """When predictions are not sane (PRED-1, PRED-2); ratios, never absolute numbers."""
+
+    collapse_ratio: float = Field(
+        0.005, gt=0, lt=1, description="Below this share of the target's deviation: collapsed."
+    )
+    explosion_ratio: float = Field(
+        100.0, gt=1, description="Above this multiple of the target's deviation: exploded."
+    )
+    min_distinct: int = Field(
+        10, ge=2, description="Fewer distinct predictions, at 6 decimals, warn."
+    )
 
 
 class PocSettings(Settings):
     """What the POC gate asks for."""
 
+    min_rows: int = Field(
+        100, ge=1, description="Fewer rows after cleaning are refused (POC-6) [rows]."
+    )
+    max_duplicate_share: float = Field(
+        0.01, ge=0, le=1, description="Largest share of repeated rows in a table of measurements."
+    )
+    wide_table_columns: int = Field(
+        32,
+        ge=2,
+        description="From this many features on a few constant ones are usual (image borders, "
+        "rare categories) and only warn.",
+    )
+    look_ahead: LookAheadSettings = LookAheadSettings()
+    signal_rows: int = Field(
+        2000, ge=50, le=20_000, description="Examples that are searched for a signal."
+    )
+    signal_permutations: int = Field(
+        199, ge=19, le=9999, description="Shuffles of the targets that the signal must beat."
+    )
+    signal_alpha: float = Field(
+        0.01, gt=0, lt=0.5, description="Rate at which shuffled targets pass for a signal."
+    )
     probe_batch_rows: int = Field(
         32, ge=2, le=65_536, description="Examples of the one real batch of POC-1 and POC-2."
     )
     warn_gradient_norm: float = Field(
         100.0, gt=0, description="A parameter's gradient norm above this warns (GRAD-1)."
+    )
+    probe_steps: int = Field(
+        10,
+        ge=2,
+        le=1000,
+        description="Optimizer steps after which a gradient that is still zero counts as dead.",
+    )
+    memorize_rows: int = Field(
+        8, ge=2, le=1024, description="Examples of the tiny batch of POC-13, at most."
+    )
+    memorize_steps: int = Field(300, ge=10, le=100_000, description="Steps to memorise them in.")
+    memorize_share: float = Field(
+        0.1,
+        gt=0,
+        lt=1,
+        description="The loss must fall below this share of the trivial predictor's.",
+    )
+    predictions: PredictionSettings = PredictionSettings()
+    hard_examples: int = Field(
+        5, ge=0, le=100, description="Rows with the highest loss that are listed."
     )
     selector_first_epoch: int = Field(10, ge=1, description="First candidate of POC-4.")
     selector_last_epoch: int = Field(200, ge=2, description="Last candidate of POC-4.")

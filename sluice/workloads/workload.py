@@ -78,6 +78,12 @@ class Workload(ABC):
     scale_target: bool = True
     """The network predicts the target standardised by the train rows; outputs are unscaled."""
 
+    frozen_parameters: tuple[str, ...] = ()
+    """Shell patterns of the network's parameters that are frozen on purpose, such as 'stem.*'."""
+
+    expects_signal: bool = True
+    """False when the target may be unpredictable, as returns are: the gate then only warns."""
+
     def __init__(self, settings: WorkloadSettings | None = None) -> None:
         self.settings = settings if settings is not None else self.settings_type()
 

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from sluice.errors import ContractError
-from sluice.failfast.look_ahead import LookAheadSettings, find_look_ahead
+from sluice.failfast.look_ahead import find_look_ahead
+from sluice.failfast.settings import LookAheadSettings
 
 SETTINGS = LookAheadSettings()
 RAW = pd.DataFrame(

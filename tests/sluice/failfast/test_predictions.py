@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from sluice.failfast.predictions import PredictionSettings, prediction_spread
+from sluice.failfast.predictions import prediction_spread
+from sluice.failfast.settings import PredictionSettings
 
 SETTINGS = PredictionSettings()
 Y = torch.randn(500, 1, generator=torch.Generator().manual_seed(0)) * 3 + 100
