@@ -1,17 +1,18 @@
 """The proof-of-concept gate: minutes of checks before hours of training."""
 
-import tempfile
-from pathlib import Path
-
 import dagster as dg
 
 from assets.features import FeatureSet
 from assets.metadata import table
 from assets.resources import Progress, State, utc_now
 from assets.subjects import features_subject, maker, poc_subject, require_same
-from sluice.data.table import load_table
-from sluice.failfast.gate import CHECKS, run_gate
+from sluice.data.table import TableRecord
+from sluice.failfast.inputs import StoredData
+from sluice.failfast.messages import Started
+from sluice.failfast.plan import Plan
+from sluice.failfast.request import GateRequest, StoredTarget
 from sluice.failfast.result import CheckResult, GateReport
+from sluice.failfast.supervisor import supervise
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import require
 
@@ -21,57 +22,54 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=[pipeline.name, "poc_report"],
-        ins={"features": dg.AssetIn(key=[pipeline.name, "features"])},
+        ins={name: dg.AssetIn(key=[pipeline.name, name]) for name in ("raw_data", "features")},
         group_name=f"{pipeline.name}_training",
         kinds={"pytorch"},
         owners=list(pipeline.owners),
         description="What a few seconds on real data say about a training of hours. Writes the "
-        "receipt that training asks for (POC-1..5). Refuses features that did not pass their "
-        "checks.",
+        "receipt that training asks for (POC-1..13). Refuses features that did not pass their "
+        "checks. It runs in a process of its own, which is stopped when it hangs.",
     )
     def poc_report(
         context: dg.AssetExecutionContext,
         state: State,
         progress: dg.ResourceParam[Progress],
+        raw_data: TableRecord,
         features: FeatureSet,
     ) -> dg.MaterializeResult[GateReport]:
         data = features.table.digest
         require_same(
             "The features",
-            made_for=features.maker,
-            now=maker(pipeline),
+            made_for=features.raw + features.maker,
+            now=raw_data.digest + maker(pipeline),
             remedy="Materialize features first.",
         )
         subject = poc_subject(pipeline, data)
-        finished: list[CheckResult] = []
-
-        def heard(result: CheckResult) -> None:
-            finished.append(result)
-            context.log.info(f"{result.requirement} {result.name}: {result.outcome}")
-            progress(f"{result.name}: {result.outcome}", done=len(finished), total=len(CHECKS))
-
-        with state.ledger() as ledger, tempfile.TemporaryDirectory() as folder:
+        request = GateRequest(
+            target=StoredTarget(
+                pipeline=pipeline,
+                data=StoredData(
+                    raw=raw_data,
+                    features=features.table,
+                    folds=features.folds,
+                    artifacts=state.home.artifacts,
+                ),
+            ),
+            level="full",
+            seed=pipeline.seeds[0],
+        )
+        with state.ledger() as ledger:
             checked = features_subject(pipeline, data)
             require(ledger.find_receipt("features", checked), gate="features", subject=checked)
-            report = run_gate(
-                pipeline.loaded_workload,
-                load_table(features.table, state.store),
-                features.folds,
-                pipeline.model,
-                pipeline.training,
-                pipeline.poc,
-                level="minimum",
-                seed=pipeline.seeds[0],
-                folder=Path(folder),
-                clock=utc_now,
-                on_result=heard,
-            )
+            run = supervise(request, folder=state.home.gates, on_event=_Told(context, progress))
+            report = run.report
             ledger.record_receipt(report.receipt(subject, utc_now()))
         return dg.MaterializeResult(
             value=report,
             metadata={
                 "passed": report.passed,
                 "seconds": report.seconds,
+                "log": dg.MetadataValue.path(str(run.log)) if run.log else "could not be written",
                 "checks": table(
                     [
                         {
@@ -83,7 +81,50 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                         for r in report.results
                     ]
                 ),
+                **hard_examples(report),
             },
         )
 
     return poc_report
+
+
+class _Told:
+    """Passes on what the gate says, to Dagster's log and to whoever watches."""
+
+    def __init__(self, context: dg.AssetExecutionContext, progress: Progress) -> None:
+        self._log = context.log
+        self._progress = progress
+        self._done = 0
+        self._total = 1
+
+    def __call__(self, message: Plan | Started | CheckResult) -> None:
+        match message:
+            case Plan(checks=checks):
+                self._total = len(checks) + 1
+            case Started(name=name):
+                self._progress(name, done=self._done, total=self._total)
+            case CheckResult():
+                self._done += 1
+                self._log.info(
+                    f"{message.requirement} {message.name}: {message.outcome} after "
+                    f"{message.seconds:.2f} s. {message.summary}"
+                )
+                said = f"{message.name}: {message.outcome}"
+                self._progress(said, done=self._done, total=self._total)
+
+
+def hard_examples(report: GateReport) -> dict[str, dg.MetadataValue]:
+    """Return the hardest examples of the mini training as metadata; empty when there are none."""
+    rows = [
+        {
+            "row": example.row,
+            "loss": example.loss,
+            "x median": example.times_median,
+            "stands out by": ", ".join(
+                f"{s.feature} {s.value:.4g} ({s.deviations:+.1f} std)" for s in example.standouts
+            ),
+        }
+        for result in report.results
+        for example in result.examples
+    ]
+    return {"hardest examples": table(rows)} if rows else {}

@@ -8,6 +8,7 @@ from sluice.data.expectations import Expectation
 from sluice.data.schema import Schema
 from sluice.digests import digest_json, short
 from sluice.errors import GateBlocked
+from sluice.failfast.gate_checks import CHECKS
 from sluice.pipeline import PipelineSettings
 from sluice.training.code import code_digest
 
@@ -40,7 +41,8 @@ def candidate_subject(pipeline: PipelineSettings, data: str) -> dict[str, str]:
 
 def poc_subject(pipeline: PipelineSettings, data: str) -> dict[str, str]:
     """Return what the receipt of the POC gate is about."""
-    rules = digest_json(pipeline.poc.model_dump(mode="json"))
+    checks = [check.name for check in CHECKS]
+    rules = digest_json([checks, pipeline.poc.model_dump(mode="json")])
     return candidate_subject(pipeline, data) | {"rules": rules}
 
 

@@ -1,5 +1,6 @@
 """Checks of the two tables, and the receipt that the next stage asks for."""
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,16 +11,20 @@ from assets.features import FeatureSet
 from assets.metadata import table
 from assets.resources import State, utc_now
 from assets.subjects import features_subject, maker, raw_subject, require_same
-from checks.expectations import SuiteReport, evaluate
+from checks.data_docs import expectations_page
+from checks.expectations import Judgement, judge
 from checks.outcomes import blocking, result
+from checks.suite_report import SuiteReport
 from sluice.data.expectations import Expectation
 from sluice.data.schema import Schema
 from sluice.data.table import TableRecord, load_table
 from sluice.data.validation import validate_schema
 from sluice.errors import ContractError, SchemaError
 from sluice.failfast.look_ahead import find_look_ahead
+from sluice.home import Home
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import Receipt
+from sluice.reports.folder import save_page
 
 SCHEMA = "schema_holds"
 EXPECTATIONS = "expectations_hold"
@@ -43,7 +48,7 @@ def raw_data_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
         frame = load_table(raw_data, state.store)
         results = [
             _schema(frame, workload.raw_schema, asset),
-            _expectations(frame, workload.raw_expectations, asset),
+            _expectations(frame, workload.raw_expectations, asset, raw_data.digest, state.home),
         ]
         _keep_receipt(state, "raw_data", raw_subject(pipeline, raw_data.digest), results)
         yield from results
@@ -81,7 +86,9 @@ def features_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
         frame = load_table(features.table, state.store)
         results = [
             _schema(frame, workload.feature_schema, asset),
-            _expectations(frame, workload.feature_expectations, asset),
+            _expectations(
+                frame, workload.feature_expectations, asset, features.table.digest, state.home
+            ),
             _look_ahead(pipeline, load_table(raw_data, state.store), asset),
         ]
         _keep_receipt(state, "features", features_subject(pipeline, features.table.digest), results)
@@ -137,9 +144,14 @@ def _look_ahead(
 
 
 def _expectations(
-    frame: pd.DataFrame, expectations: tuple[Expectation, ...], asset: list[str]
+    frame: pd.DataFrame,
+    expectations: tuple[Expectation, ...],
+    asset: list[str],
+    digest: str,
+    home: Home,
 ) -> dg.AssetCheckResult:
-    report = evaluate(frame, expectations, suite="_".join(asset))
+    judgement = judge(frame, expectations, suite="_".join(asset))
+    report = judgement.report
     return result(
         EXPECTATIONS,
         asset,
@@ -149,8 +161,25 @@ def _expectations(
             "measured_and_bad": sum(r.outcome == "fail" for r in report.results),
             "could_not_measure": sum(r.outcome == "unmeasurable" for r in report.results),
             "expectations": table(_rows(report)),
+            **_data_docs(judgement, asset, digest, home),
         },
     )
+
+
+def _data_docs(
+    judgement: Judgement, asset: list[str], digest: str, home: Home
+) -> dict[str, dg.MetadataValue[Any]]:
+    """Build the page and link it; the verdict never depends on whether that works."""
+    try:
+        page = expectations_page(judgement, title=" / ".join(asset), digest=digest)
+        saved = save_page(page, "/".join(["expectations", *asset]), home=home, environ=os.environ)
+    except Exception as error:  # the edge to a foreign renderer and to the disk
+        said = f"Not built: {type(error).__name__}: {error}"
+        return {"data_docs": dg.MetadataValue.text(said)}
+    return {
+        "data_docs": dg.MetadataValue.url(saved.url),
+        "data_docs_file": dg.MetadataValue.path(saved.path),
+    }
 
 
 def _rows(report: SuiteReport) -> list[dict[str, Any]]:

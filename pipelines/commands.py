@@ -1,16 +1,18 @@
-"""The commands that need the orchestrator: ``sluice run`` and ``sluice dev``."""
+"""The commands of the layers above the library: run, dev and doctor expectations."""
 
 import os
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
 
+from sluice.commands.doctor import doctor_group
 from sluice.commands.output import results
-from sluice.errors import GATE_SAID_NO, StorageError
+from sluice.errors import GATE_SAID_NO, SettingsError, StorageError
 from sluice.files import storage_error
 from sluice.home import Home
 
@@ -21,7 +23,7 @@ DEFAULT_PIPELINE = "sp500_volatility"
 
 
 def register(app: typer.Typer) -> None:
-    """Add ``sluice run`` and ``sluice dev``."""
+    """Add ``sluice run``, ``sluice dev`` and ``sluice doctor expectations``."""
 
     @app.command()
     def run(
@@ -53,6 +55,9 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Open the Dagster UI with schedules and sensors on http://127.0.0.1:3000.
 
+        The pages of SLUICE_HOME/reports, which checks link to, are served beside it: one port
+        further or at the next free one, unless SLUICE_REPORTS_URL names a port of this machine.
+
         Example: sluice dev --port 3001
         """
         from pipelines.definitions import EXTRA
@@ -72,9 +77,62 @@ def register(app: typer.Typer) -> None:
             "DAGSTER_HOME": str(home.dagster),
             EXTRA: os.pathsep.join(extra),
         }
-        print(f"Sluice on http://127.0.0.1:{port} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+        reports = _serve_reports(home, port=port)
+        print(
+            f"Sluice on http://127.0.0.1:{port}, reports on {reports} (Ctrl-C ends both)",
+            file=sys.stderr,
+            flush=True,
+        )
         command = ["-m", "dagster", "dev", "-m", "pipelines.definitions"]
         os.execv(sys.executable, [sys.executable, *command, "-h", "127.0.0.1", "-p", str(port)])
+
+    @doctor_group(app).command()
+    def expectations(
+        pipeline: Annotated[
+            str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
+        ] = DEFAULT_PIPELINE,
+        window_rows: Annotated[
+            int, typer.Option(help="Rows of a window of good data.", min=10)
+        ] = 250,
+        step_rows: Annotated[
+            int, typer.Option(help="Rows from one window's start to the next.", min=1)
+        ] = 50,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Measure each expectation's false alarms on good rows, and what it lets through.
+
+        Good rows are the pipeline's own, in rolling windows; typical corruptions are planted in
+        them. The result is also kept as a page in SLUICE_HOME/reports. Exit code 0.
+
+        Example: sluice doctor expectations sp500_volatility --window-rows 500
+        """
+        from pipelines.expectation_doctor import examine_expectations
+
+        home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
+        examine_expectations(
+            pipeline, home, window_rows=window_rows, step_rows=step_rows, as_json=as_json
+        )
+
+
+def _serve_reports(home: Home, *, port: int) -> str:
+    """Start the report server; runs started from the UI learn its address."""
+    from pipelines.report_server import LOOPBACK, start_server
+    from sluice.reports.folder import ADDRESS_VARIABLE
+
+    wanted = urlsplit(os.environ.get(ADDRESS_VARIABLE, ""))
+    here = wanted.hostname in (LOOPBACK, "localhost")
+    try:
+        first_port = wanted.port if here and wanted.port else port + 1
+    except ValueError as error:
+        raise SettingsError(
+            f"{ADDRESS_VARIABLE} must be an address like http://127.0.0.1:3001, got "
+            f"'{wanted.geturl()}': {error}.",
+            fix="Correct the variable or unset it.",
+        ) from None
+    address = start_server(home.reports, first_port=first_port)
+    if here or not wanted.hostname:  # another host's is a proxy in front of this server
+        os.environ[ADDRESS_VARIABLE] = address
+    return address
 
 
 def _prepared(home: Home) -> Home:

@@ -42,6 +42,11 @@ class Home:
         return self.root / "runs"
 
     @property
+    def gates(self) -> Path:
+        """Event logs of POC gates."""
+        return self.root / "gates"
+
+    @property
     def reports(self) -> Path:
         """Pages for people."""
         return self.root / "reports"

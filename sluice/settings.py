@@ -61,7 +61,7 @@ def _settings_error(cls: type[Settings], error: ValidationError, where: str) -> 
             lines.append(f"'{path}' is required and missing.")
         else:
             lines.append(
-                f"'{path}': {problem['msg']}, got {problem['input']!r}.{_hint(problem['input'])}"
+                f"'{path}': {problem['msg']}, got {_shown(problem['input'])}.{_hint(problem['input'])}"
             )
     return SettingsError(
         f"{where}: {' '.join(lines)}", fix="Correct the named keys and start again."
@@ -90,6 +90,13 @@ def _tagged_member(members: tuple[Any, ...], path: tuple[int | str, ...]) -> typ
             if kind is not None and kind.default in path:
                 return member
     return None
+
+
+def _shown(value: Any) -> str:
+    """A mapping is told by its keys: what it holds may be long, or a password."""
+    if isinstance(value, dict):
+        return f"keys {', '.join(map(str, value)) or 'none'}"
+    return repr(value)
 
 
 def _hint(value: Any) -> str:

@@ -14,7 +14,16 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("sluice", "assets", "checks", "pipelines")
 """Each may import itself and those to its left."""
 
-ENGINES = {"ray", "great_expectations", "wandb", "matplotlib", "arch", "scipy.stats"}
+ENGINES = {
+    "ray",
+    "great_expectations",
+    "wandb",
+    "matplotlib",
+    "arch",
+    "scipy.stats",
+    "numba",
+    "sklearn",
+}
 ONE_ADAPTER = {
     "great_expectations": {"checks/expectations.py"},
     "wandb": {"sluice/tracking/wandb_mirror.py"},

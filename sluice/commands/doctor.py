@@ -22,6 +22,8 @@ from sluice.files import write_atomic
 from sluice.home import Home
 from sluice.settings import Record, Settings
 
+NAME = "doctor"
+
 PACKAGES = (
     "dagster",
     "dagster-webserver",
@@ -70,27 +72,47 @@ def examine(home: Home, pipelines: Path, settings: DoctorSettings) -> Iterator[E
         yield _attempt(f"pipeline {name}", lambda n=name: _pipeline(n, pipelines))  # type: ignore[misc]
 
 
+def doctor_group(app: typer.Typer) -> typer.Typer:
+    """Return the group ``sluice doctor`` of an application; layers above add commands to it."""
+    for known in app.registered_groups:
+        if known.name == NAME and known.typer_instance is not None:
+            return known.typer_instance
+    group = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
+    app.add_typer(group, name=NAME)
+    return group
+
+
 def register(app: typer.Typer) -> None:
     """Add ``sluice doctor``."""
 
-    @app.command()
+    @doctor_group(app).callback(invoke_without_command=True)
     def doctor(
+        context: typer.Context,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
         """Check that everything a run needs is there; each problem comes with its fix.
 
         Example: sluice doctor
         """
-        from sluice.pipeline import defs_folder
+        if context.invoked_subcommand is None:
+            _examine_all(as_json=as_json)
+        elif as_json:
+            raise typer.BadParameter(
+                f"Give --json after '{context.invoked_subcommand}'.", ctx=context
+            )
 
-        home = Home.from_environment(os.environ, cwd=Path.cwd())
-        found = list(examine(home, defs_folder(), DoctorSettings()))
-        if as_json:
-            print(json.dumps([e.model_dump() for e in found], indent=1))
-        else:
-            results().print(_table(found))
-        if not all(e.healthy for e in found):
-            raise typer.Exit(GATE_SAID_NO)
+
+def _examine_all(*, as_json: bool) -> None:
+    from sluice.pipeline import defs_folder
+
+    home = Home.from_environment(os.environ, cwd=Path.cwd())
+    found = list(examine(home, defs_folder(), DoctorSettings()))
+    if as_json:
+        print(json.dumps([e.model_dump() for e in found], indent=1))
+    else:
+        results().print(_table(found))
+    if not all(e.healthy for e in found):
+        raise typer.Exit(GATE_SAID_NO)
 
 
 def _attempt(name: str, look: Callable[[], str]) -> Examination:

@@ -1,68 +1,142 @@
-"""POC-2: does one backward pass through the workload's own loss reach every parameter?"""
+"""POC-2: is every trainable parameter optimised, and reached by the workload's own loss?"""
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sluice.errors import ContractError
+from sluice.failfast.frozen_parameters import check_frozen
+from sluice.failfast.gradient_probe import GradientProbe
 from sluice.failfast.gradients import GradientReport, validate_gradients
 from sluice.failfast.instantiation import too_few
+from sluice.failfast.module_activity import Watch, watched
+from sluice.failfast.optimizer_membership import judge_membership, validate_optimizer
+from sluice.failfast.parameter_names import listing
 from sluice.failfast.probe import shape, spread
-from sluice.failfast.result import Finding
+from sluice.failfast.recurrent_report import (
+    judge_forget_gates,
+    judge_normalisers,
+    recurrent_numbers,
+)
+from sluice.failfast.recurrent_state import recurrent_gradients, watched_normalisers
+from sluice.failfast.result import Finding, Number
 from sluice.failfast.settings import PocSettings
+from sluice.failfast.silent_parameters import RECTIFIERS, Silence, judge_silence
+from sluice.failfast.symmetric_units import symmetric_weights
 from sluice.models.scaled import prepare_model
 from sluice.models.settings import ModelSettings
+from sluice.training.parameter_groups import listed_groups
 from sluice.training.seeds import Stream, derive_seed
+from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples, Workload
 
 
 def check_gradient_flow(
     workload: Workload,
     model_settings: ModelSettings,
+    training: TrainSettings,
     train: Examples,
     settings: PocSettings,
     *,
     seed: int,
 ) -> Finding:
-    """Run one backward pass on one real batch and judge the gradients (POC-2, GRAD-1).
+    """Run one backward pass on one real batch and judge the gradients (POC-2, GRAD-1, GRAD-2).
 
-    The loss must be one finite number and its parts one per example. At least one gradient must
-    be there, all finite, none of the trainable parameters without one, not all of them zero. A
-    norm above ``warn_gradient_norm`` and single zero gradients warn.
+    Frozen parameters must be declared, and every trainable one must be in one parameter group.
+    The loss must be one finite number and its parts one per example; all gradients are finite. A
+    gradient that is missing or 0 is looked at again after ``probe_steps`` optimizer steps on other
+    batches: healthy designs that start at 0 have moved by then. What stays without gradient fails
+    or warns as ``judge_silence`` says, and units that stay alike fail. A norm above
+    ``warn_gradient_norm`` warns.
 
     Args:
-        workload: Builds the model and has the loss.
+        workload: Builds the model, has the loss and the parameter groups.
         model_settings: Architecture and size.
+        training: The rate and decay of the steps.
         train: Train examples of a fold.
-        settings: Rows of the batch, the norm that warns.
-        seed: Base seed of the initial weights and of dropout.
+        settings: Rows of a batch, steps, the norm that warns.
+        seed: Base seed of the initial weights, of dropout and of the batches.
 
     Raises:
+        ContractError: The parameter groups are not well-formed.
         Exception: Whatever the model's or the loss's own code raises.
+
+    Cost:
+        One forward and backward pass, and ``probe_steps`` more when a gradient is missing or 0,
+        a ReLU inactive, or the units of a layer alike.
     """
     if len(train) < settings.probe_batch_rows:
         return too_few(len(train), settings.probe_batch_rows)
     batch = spread(train, settings.probe_batch_rows)
     model = prepare_model(workload, model_settings, train, seed=seed)
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        num_frozen = sum(1 for _ in model.parameters())
-        return Finding(
-            outcome="fail",
-            summary=f"The model has no trainable parameter ({num_frozen} are frozen).",
-            kind="no gradients",
-        )
+    frozen = _frozen(workload, model.network)
+    if frozen is not None and frozen.outcome == "fail":
+        return frozen
+    groups = listed_groups(workload.parameter_groups(model.network), training)
+    membership = judge_membership(validate_optimizer(model.named_parameters(), groups))
+    if membership is not None:
+        return membership
+
     model.train()
-    with Stream(derive_seed(seed, "poc_gradient_flow")).active():
-        output = model(batch.x)
+    stream = Stream(derive_seed(seed, "poc_gradient_flow"))
+    with stream.active(), watched(model) as watch:
+        with watched_normalisers(model) as states:
+            output = model(batch.x)
+        ranges, vanishing = judge_normalisers(states)
+        if vanishing is not None and vanishing.outcome == "fail":
+            return vanishing
         loss = workload.loss(output, batch.y)
         wrong = _wrong_loss(loss, workload.losses(output.detach(), batch.y), len(batch))
         if wrong is not None:
             return wrong
         loss.backward()
-    try:
-        report = validate_gradients(model.named_parameters(), warn_norm=settings.warn_gradient_norm)
-    except ContractError as error:
-        return Finding(outcome="fail", summary=error.what, kind="NaN gradients")
-    return _judge(report, settings.warn_gradient_norm)
+        try:
+            report = validate_gradients(
+                model.named_parameters(), warn_norm=settings.warn_gradient_norm
+            )
+        except ContractError as error:
+            return Finding(outcome="fail", summary=error.what, kind="NaN gradients")
+        # Before any step: gradients of later batches take the place of these.
+        recurrent = recurrent_gradients(model)
+        probe = GradientProbe(model)
+        if _suspicious(model, report, watch):
+            probe.run(
+                workload,
+                groups,
+                training,
+                train,
+                watch,
+                batch_rows=settings.probe_batch_rows,
+                num_steps=settings.probe_steps,
+                seed=seed,
+            )
+    findings = (
+        *judge_silence(model, _silence(model, probe), watch.activity),
+        _symmetric(model, probe),
+        _large(report, settings.warn_gradient_norm),
+        vanishing,
+        judge_forget_gates(recurrent),
+        frozen,
+    )
+    numbers = _numbers(report) | {"num_probe_steps": probe.num_batches - 1}
+    return _verdict(
+        [finding for finding in findings if finding is not None],
+        report,
+        numbers | recurrent_numbers(recurrent, ranges),
+    )
+
+
+def _frozen(workload: Workload, network: nn.Module) -> Finding | None:
+    parameters = dict(network.named_parameters())
+    if not any(parameter.requires_grad for parameter in parameters.values()):
+        return Finding(
+            outcome="fail",
+            summary=f"The model has no trainable parameter ({len(parameters)} are frozen).",
+            kind="no gradients",
+        )
+    return check_frozen(parameters.items(), workload.frozen_parameters)
 
 
 def _wrong_loss(loss: object, losses: object, num_examples: int) -> Finding | None:
@@ -105,9 +179,56 @@ def _wrong_loss(loss: object, losses: object, num_examples: int) -> Finding | No
     return None
 
 
-def _judge(report: GradientReport, warn_norm: float) -> Finding:
+def _suspicious(model: nn.Module, report: GradientReport, watch: Watch) -> bool:
+    """Is there anything that only more steps can tell from a healthy start?"""
+    modules = dict(model.named_modules())
+    return bool(
+        report.missing
+        or report.zero
+        or any(
+            isinstance(modules[n], RECTIFIERS) and seen.dead for n, seen in watch.activity.items()
+        )
+        or symmetric_weights(model)
+    )
+
+
+def _silence(model: nn.Module, probe: GradientProbe) -> Silence:
+    trainable = [name for name, p in model.named_parameters() if p.requires_grad]
+    return Silence(
+        missing=frozenset(trainable) - probe.present,
+        zero=frozenset(trainable) & probe.present - probe.alive,
+        num_trainable=len(trainable),
+        num_batches=probe.num_batches,
+    )
+
+
+def _symmetric(model: nn.Module, probe: GradientProbe) -> Finding | None:
+    names = symmetric_weights(model)
+    if not names:
+        return None
+    return Finding(
+        outcome="fail",
+        summary=f"All rows of {listing(names)} are equal, in the weight and in the gradient, "
+        f"after {probe.num_batches - 1} optimizer steps.",
+        kind="symmetric units",
+    )
+
+
+def _large(report: GradientReport, warn_norm: float) -> Finding | None:
+    if not report.large:
+        return None
     largest, norm = report.largest
-    numbers: dict[str, float | int | str] = {
+    return Finding(
+        outcome="warn",
+        summary=f"{len(report.large)} of {len(report.norms)} gradient norms are above "
+        f"{warn_norm:g}; the largest is {norm:.4g}, of {largest}.",
+        kind="explosion",
+    )
+
+
+def _numbers(report: GradientReport) -> dict[str, Number]:
+    largest, norm = report.largest
+    return {
         "num_gradients": len(report.norms),
         "largest_norm": norm,
         "largest_parameter": largest,
@@ -116,41 +237,22 @@ def _judge(report: GradientReport, warn_norm: float) -> Finding:
         "num_zero": len(report.zero),
         "num_frozen": len(report.frozen),
     }
-    total = len(report.norms) + len(report.missing)
-    if report.missing:
-        return Finding(
-            outcome="fail",
-            summary=f"{len(report.missing)} of {total} trainable parameters got no gradient: "
-            f"{', '.join(report.missing)}.",
-            numbers=numbers,
-            kind="missing gradients",
-        )
-    if len(report.zero) == total:
-        return Finding(
-            outcome="fail",
-            summary=f"All {total} gradients are exactly 0.",
-            numbers=numbers,
-            kind="zero gradients",
-        )
-    if report.large:
-        return Finding(
-            outcome="warn",
-            summary=f"{len(report.large)} of {total} gradient norms are above {warn_norm:g}; the "
-            f"largest is {norm:.4g}, of {largest}.",
-            numbers=numbers,
-            kind="explosion",
-        )
-    if report.zero:
-        return Finding(
-            outcome="warn",
-            summary=f"{len(report.zero)} of {total} gradients are exactly 0: "
-            f"{', '.join(report.zero)}.",
-            numbers=numbers,
-            kind="zero gradients",
-        )
+
+
+def _verdict(
+    findings: Sequence[Finding], report: GradientReport, numbers: dict[str, Number]
+) -> Finding:
+    """Return the first failure, else all warnings in one, else the pass."""
+    failures = [finding for finding in findings if finding.outcome == "fail"]
+    if failures:
+        return replace(failures[0], numbers=numbers)
+    if findings:
+        told = " ".join(finding.summary for finding in findings)
+        return replace(findings[0], summary=told, numbers=numbers)
+    largest, norm = report.largest
     return Finding(
         outcome="pass",
-        summary=f"{total} of {total} parameters have a finite gradient; the largest norm is "
-        f"{norm:.4g}, of {largest}.",
+        summary=f"{len(report.norms)} trainable parameters have a finite gradient; the largest "
+        f"norm is {norm:.4g}, of {largest}.",
         numbers=numbers,
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from sluice.errors import ContractError
 from sluice.failfast.responses import respond
@@ -56,11 +56,11 @@ def validate_gradients(
             frozen.append(name)
         elif parameter.grad is None:
             missing.append(name)
-        elif not bool(torch.isfinite(parameter.grad).all()):
+        elif not bool(torch.isfinite(gradient := _values(parameter.grad)).all()):
             not_finite.append(name)
         else:
             # In double precision: squares of large float32 values overflow.
-            norms[name] = float(torch.linalg.vector_norm(parameter.grad, dtype=torch.float64))
+            norms[name] = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
     if not_finite:
         response = respond("NaN gradients")
         raise ContractError(
@@ -76,3 +76,8 @@ def validate_gradients(
         large=tuple(name for name, norm in norms.items() if norm > warn_norm),
         frozen=tuple(frozen),
     )
+
+
+def _values(gradient: Tensor) -> Tensor:
+    # A sparse embedding gives a sparse gradient: the rows that are not there are 0.
+    return gradient.coalesce().values() if gradient.is_sparse else gradient

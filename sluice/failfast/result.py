@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
 from sluice.failfast.responses import FailureKind, respond
+from sluice.failfast.settings import TimeLimit
 from sluice.receipts import Receipt
 from sluice.settings import Record
 
@@ -71,6 +72,26 @@ class CheckResult(Record):
     cause: str = Field("", description="Why it is likely; empty when nothing is wrong.")
     fix: str = Field("", description="What to do; empty when nothing is wrong.")
     examples: tuple[HardExample, ...] = Field((), description="Rows to look at, worst first.")
+
+    @classmethod
+    def of(
+        cls, finding: Finding, *, name: str, requirement: str, seconds: float, limit: TimeLimit
+    ) -> Self:
+        """Return a finding with who, how long, why it is likely and what to do."""
+        cause, fix = finding.response
+        return cls(
+            name=name,
+            requirement=requirement,
+            outcome=finding.outcome,
+            numbers=dict(finding.numbers),
+            seconds=seconds,
+            typical_s=limit.typical_s,
+            max_s=limit.max_s,
+            summary=finding.summary,
+            cause=cause,
+            fix=fix,
+            examples=finding.examples,
+        )
 
     @property
     def passed(self) -> bool:

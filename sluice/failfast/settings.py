@@ -1,5 +1,7 @@
 """Thresholds of the POC gate; every one with its unit and range."""
 
+from typing import Annotated
+
 from pydantic import Field, model_validator
 
 from sluice.settings import Settings
@@ -22,9 +24,6 @@ class TimeLimit(Settings):
 
 class TimeLimits(Settings):
     """The time of every check and of the whole gate."""
-
-    start: TimeLimit = TimeLimit(typical_s=30.0, max_s=120.0)
-    """Importing torch and the user's module, before the first check."""
 
     data_loading: TimeLimit = TimeLimit(typical_s=10.0, max_s=60.0)
     raw_schema: TimeLimit = TimeLimit(typical_s=0.1, max_s=1.0)
@@ -49,6 +48,13 @@ class LookAheadSettings(Settings):
         (0.4, 0.55, 0.7, 0.85, 0.95),
         strict=False,
         description="Where the future begins, as shares of the rows.",
+    )
+    kept_shares: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
+        (0.5, 0.1),
+        min_length=1,
+        strict=False,
+        description="Share of the later rows that stay, in turn from cut to cut. Few make a "
+        "statistic of the whole table move, many leave a short look ahead something to see.",
     )
     tolerance: float = Field(
         1e-9, ge=0, description="Largest change, relative to the column's deviation."
@@ -84,6 +90,15 @@ class PocSettings(Settings):
         description="From this many features on a few constant ones are usual (image borders, "
         "rare categories) and only warn.",
     )
+    copy_correlation: float = Field(
+        0.9999,
+        gt=0.9,
+        le=1,
+        description="From this correlation on a feature may be a copy of the target.",
+    )
+    split_rows: int = Field(
+        1024, ge=16, le=1_000_000, description="Rows of a split that are asked for again in parts."
+    )
     look_ahead: LookAheadSettings = LookAheadSettings()
     signal_rows: int = Field(
         2000, ge=50, le=20_000, description="Examples that are searched for a signal."
@@ -116,6 +131,9 @@ class PocSettings(Settings):
         lt=1,
         description="The loss must fall below this share of the trivial predictor's.",
     )
+    checkpoint_rows: int = Field(
+        256, ge=2, le=1_000_000, description="Examples that POC-10 trains on around a checkpoint."
+    )
     predictions: PredictionSettings = PredictionSettings()
     hard_examples: int = Field(
         5, ge=0, le=100, description="Rows with the highest loss that are listed."
@@ -140,15 +158,22 @@ class PocSettings(Settings):
         0.01,
         gt=0,
         lt=1,
-        description="The loss must fall by more than this share of its first value.",
+        description="The loss must fall by more than this share of what there is to learn.",
     )
     max_rise_ratio: float = Field(
         4.0,
         ge=1,
-        description="After no epoch may the loss be more than this many times its first value.",
+        description="The loss may rise by no more than this many times what knowing the target "
+        "is worth.",
     )
     fall_confidence: float = Field(
         0.95, gt=0.5, lt=1, description="One-sided confidence of that statement over seeds."
+    )
+    max_memory_share: float = Field(
+        0.9,
+        gt=0,
+        le=1,
+        description="Of the memory that is free when the gate starts; above it is stopped.",
     )
     times: TimeLimits = TimeLimits()
 

@@ -1,16 +1,30 @@
 """An exception in the user's model, loss or workload, told as a finding."""
 
 import re
+import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
+from types import FrameType
+from typing import Literal
+
+import torch
 
 from sluice.errors import ContractError, SluiceError
 from sluice.failfast.responses import FailureKind
 from sluice.failfast.result import Finding
 
-_NOT_THEIRS = frozenset({"torch", "numpy", "pandas", "scipy", "importlib", "sluice"})
+_ENGINES = frozenset({"torch", "numpy", "pandas", "scipy", "importlib", "runpy", "threading"})
+"""Where the user's code ends up; the line that went there is the one to name."""
+
+_SHIPPED = ("sluice.workloads.", "sluice.failfast.benchmark.")
+"""Workloads that come with Sluice stand where a user's would."""
+
+_LIBRARY_FOLDERS = tuple({sysconfig.get_path(n) for n in ("stdlib", "purelib", "platlib")})
+
+_MEMORY_WORDS = "can't allocate memory"
+"""What torch says of the CPU's memory, in a plain RuntimeError."""
+
 _SHAPE_WORDS = re.compile(r"\b(size|sizes|shape|shapes|dimension|dimensions|dim|input_size)\b")
 
 
@@ -25,7 +39,9 @@ def finding_from(error: Exception) -> Finding:
         )
     message = " ".join(str(error).split())
     kind: FailureKind = "code raised"
-    if isinstance(error, (RuntimeError, ValueError)) and _SHAPE_WORDS.search(message):
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or _MEMORY_WORDS in message:
+        kind = "out of memory"
+    elif isinstance(error, (RuntimeError, ValueError)) and _SHAPE_WORDS.search(message):
         kind = "shape mismatch"
     return Finding(
         outcome="fail",
@@ -56,16 +72,35 @@ def users_code(what: str) -> Iterator[None]:
 
 
 def place_of(error: BaseException) -> str:
-    """Return "at file:line in function": the user's innermost line, else our innermost."""
-    theirs = _innermost(error.__traceback__, lambda package: package not in _NOT_THEIRS)
-    ours = _innermost(error.__traceback__, lambda package: package == "sluice")
-    return theirs or ours or "at an unknown place"
+    """Return "at file:line in function": the user's innermost line, else ours or a library's."""
+    lines = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    return _place(reversed(lines))
 
 
-def _innermost(trace: TracebackType | None, wanted: Callable[[str], bool]) -> str:
-    place = ""
-    for frame, line in traceback.walk_tb(trace):
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if wanted(package):
-            place = f"at {frame.f_code.co_filename}:{line} in {frame.f_code.co_qualname}"
-    return place
+def user_place(frame: FrameType | None) -> str:
+    """Return "at file:line in function" of the user's innermost line that is running now."""
+    return _place(traceback.walk_stack(frame))
+
+
+def _place(innermost_first: Iterable[tuple[FrameType, int]]) -> str:
+    """Return the first line of the user's own code, else of ours, else of a library's."""
+    found: dict[str, str] = {}
+    for frame, line in innermost_first:
+        place = f"at {frame.f_code.co_filename}:{line} in {frame.f_code.co_qualname}"
+        found.setdefault(_owner(frame), place)
+    for owner in ("user", "sluice", "library"):
+        if owner in found:
+            return found[owner]
+    return "at an unknown place"
+
+
+def _owner(frame: FrameType) -> Literal["user", "library", "sluice", "engine"]:
+    module = str(frame.f_globals.get("__name__", ""))
+    package = module.partition(".")[0]
+    if module.startswith(_SHIPPED):
+        return "user"
+    if package == "sluice":
+        return "sluice"
+    if package in _ENGINES or frame.f_code.co_filename.startswith("<"):
+        return "engine"
+    return "library" if frame.f_code.co_filename.startswith(_LIBRARY_FOLDERS) else "user"

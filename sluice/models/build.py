@@ -9,6 +9,7 @@ from sluice.imports import import_named
 from sluice.models.linear import LastRowLinear
 from sluice.models.recurrent import Recurrent
 from sluice.models.settings import ModelSettings
+from sluice.models.slstm import SLSTM
 from sluice.settings import nearest
 
 Builder = Callable[[int, int, ModelSettings], nn.Module]
@@ -21,6 +22,7 @@ ARCHITECTURES: Mapping[str, Builder] = {
     "lstm": lambda num_features, num_outputs, settings: Recurrent(
         num_features, num_outputs, settings, cell="lstm"
     ),
+    "slstm": SLSTM,
 }
 """Networks that come with Sluice, by the name used in settings."""
 

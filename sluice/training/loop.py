@@ -1,6 +1,7 @@
 """The training loop: a generator that yields one result per epoch and ends with the best weights.
 
-Covers: AdamW, warmup and cosine, clipping, early stopping, best weights, exact resume.
+Covers: AdamW with parameter groups, warmup and cosine, clipping, early stopping, best weights,
+exact resume.
 Does not cover: writing anything, several devices, mixed precision.
 
 Shape legend: N = train rows, B = rows of a batch, O = outputs.
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.errors import ContractError, TrainingFailed
+from sluice.training.parameter_groups import ParameterGroups, make_optimizer, set_rate
 from sluice.training.schedule import rate_at
 from sluice.training.seeds import Stream, derive_seed
 from sluice.training.selector import best_epoch
@@ -40,7 +42,7 @@ class EpochResult:
     val_loss: float
     """Mean over the validation rows after the epoch, in the workload's loss unit."""
     learning_rate: float
-    """At the epoch's last step."""
+    """At the epoch's last step, of a group whose ``rate_share`` is 1."""
     grad_norm_mean: float
     """Of the global norms before clipping."""
     grad_norm_max: float
@@ -80,6 +82,7 @@ def train(
     settings: TrainSettings,
     *,
     seed: int,
+    groups: ParameterGroups | None = None,
     select: Select = best_epoch,
     resume: TrainState | None = None,
     keep: Callable[[TrainState], None] | None = None,
@@ -99,6 +102,8 @@ def train(
         val: Rows to choose the epoch by.
         settings: How to fit.
         seed: Base seed; row order and dropout have their own, derived from it.
+        groups: The parameters to fit, as ``Workload.parameter_groups`` returns them; one group
+            of all trainable ones when absent.
         select: From validation loss by epoch to the epoch whose weights are kept. It may return
             the newest epoch or the one it returned before: other weights are not kept.
         resume: Where to go on, as ``keep`` received it.
@@ -107,19 +112,17 @@ def train(
 
     Raises:
         TrainingFailed: A loss or a gradient is not finite; epoch, step and cause are named.
-        ContractError: Nothing to train, ``resume`` is of another model or other rows, or
-            ``select`` chose an epoch whose weights are gone.
+        ContractError: Nothing to train, ``groups`` are not well-formed, ``resume`` is of another
+            model or other rows, or ``select`` chose an epoch whose weights are gone.
     """
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if not parameters:
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    if not trainable:
         raise ContractError(
             f"Training requires at least one trainable parameter, {type(model).__name__} has none.",
             cause="Every parameter is frozen, or the network holds none.",
             fix="Set requires_grad on what is to be fitted.",
         )
-    optimizer = torch.optim.AdamW(
-        parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
-    )
+    optimizer = make_optimizer([{"params": trainable}] if groups is None else groups, settings)
     steps_per_epoch = math.ceil(len(train) / settings.batch_rows)
     stream = Stream(derive_seed(seed, "dropout"), resume.rng if resume else None)
     history: list[EpochResult] = []
@@ -132,9 +135,7 @@ def train(
     while len(history) < settings.max_epochs and (len(history) - chosen < settings.patience_epochs):
         epoch, started = len(history) + 1, clock()
         with stream.active():
-            fitted = _fit_epoch(
-                model, loss_fn, train, optimizer, parameters, settings, seed=seed, epoch=epoch
-            )
+            fitted = _fit_epoch(model, loss_fn, train, optimizer, settings, seed=seed, epoch=epoch)
             val_loss = mean_loss(model, losses_fn, val)
         if not math.isfinite(val_loss):
             raise _diverged("validation loss", val_loss, epoch, steps_per_epoch, settings)
@@ -149,7 +150,7 @@ def train(
                 epoch=epoch,
                 train_loss=fitted.loss,
                 val_loss=val_loss,
-                learning_rate=optimizer.param_groups[0]["lr"],
+                learning_rate=fitted.learning_rate,
                 grad_norm_mean=fitted.grad_norm_mean,
                 grad_norm_max=fitted.grad_norm_max,
                 clipped_share=fitted.clipped_share,
@@ -192,6 +193,7 @@ def predict(model: nn.Module, x: Tensor) -> Tensor:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fitted:
     loss: float
+    learning_rate: float
     grad_norm_mean: float
     grad_norm_max: float
     clipped_share: float
@@ -202,7 +204,6 @@ def _fit_epoch(
     loss_fn: LossFunction,
     train: Examples,
     optimizer: torch.optim.Optimizer,
-    parameters: list[nn.Parameter],
     settings: TrainSettings,
     *,
     seed: int,
@@ -212,13 +213,15 @@ def _fit_epoch(
     order = torch.Generator().manual_seed(derive_seed(seed, f"order_{epoch}"))
     batches = torch.randperm(len(train), generator=order).split(settings.batch_rows)
     first_step, total_steps = (epoch - 1) * len(batches), settings.max_epochs * len(batches)
-    losses, norms = [], []
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    rate, losses, norms = 0.0, [], []
     for index, rows in enumerate(batches):
         loss = loss_fn(model(train.x.index_select(0, rows)), train.y.index_select(0, rows))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norms.append(nn.utils.clip_grad_norm_(parameters, settings.clip_norm, foreach=True))
-        optimizer.param_groups[0]["lr"] = rate_at(first_step + index, total_steps, settings)
+        rate = rate_at(first_step + index, total_steps, settings)
+        set_rate(optimizer, rate)
         optimizer.step()
         losses.append(loss.detach())
     # Read once an epoch: a read per step makes an accelerator wait at every step.
@@ -233,6 +236,7 @@ def _fit_epoch(
     weight_S = torch.tensor([len(rows) for rows in batches], dtype=torch.float64)
     return _Fitted(
         loss=float((loss_S * weight_S).sum() / weight_S.sum()),
+        learning_rate=rate,
         grad_norm_mean=float(norm_S.mean()),
         grad_norm_max=float(norm_S.max()),
         clipped_share=float((norm_S > settings.clip_norm).double().mean()),

@@ -118,18 +118,19 @@ def deterministic() -> Iterator[None]:
     Raises:
         RuntimeError: Inside, from torch, when an operation has no deterministic form.
     """
-    before = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    before = torch.get_deterministic_debug_mode()
     fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     threads = torch.get_num_threads()
-    torch.use_deterministic_algorithms(True)
+    # Not use_deterministic_algorithms: to set one option of the compiler it imports all of it,
+    # which takes over a second in every process that fits a unit.
+    torch.set_deterministic_debug_mode("error")
     # Filling fresh memory guards against reading it; it costs time and changes no sound result.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before, warn_only=warn_only)
+        torch.set_deterministic_debug_mode(before)
         torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
         torch.set_num_threads(threads)
 

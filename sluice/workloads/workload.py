@@ -11,7 +11,7 @@ O = outputs.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -132,6 +132,15 @@ class Workload(ABC):
         from sluice.models.build import build_network
 
         return build_network(num_features, num_outputs, settings)
+
+    def parameter_groups(self, network: nn.Module) -> list[dict[str, Any]]:
+        """Return the parameters that AdamW trains, in groups; one group of all unless replaced.
+
+        Every trainable parameter must be in exactly one group. A group has ``params`` and may have
+        ``weight_decay`` (instead of the training settings') and ``rate_share``, by which the
+        scheduled learning rate is multiplied.
+        """
+        return [{"params": [p for p in network.parameters() if p.requires_grad]}]
 
     def output_shape(self, y: Tensor) -> tuple[int, ...]:
         """Return the shape the model's output must have for the targets ``y``."""

@@ -125,3 +125,33 @@ def test_doctor_finds_nothing_wrong_and_then_a_damaged_artifact(
     found = {e["name"]: e for e in json.loads(capfd.readouterr().out)}
     assert not found["registry"]["healthy"]
     assert "verify" in found["registry"]["fix"]
+
+
+def test_doctor_measures_alarm_rates_and_keeps_them_as_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    command = ["doctor", "expectations", str(ECHO), "--window-rows", "100"]
+
+    assert run_command([*command, "--json"]) == 0
+    told = capfd.readouterr()
+    report = json.loads(told.out)
+    assert "windows of good rows" in told.err
+    assert (report["workload"], report["settings"]["window_rows"]) == ("echo", 100)
+
+    assert run_command(command) == 0
+    out = " ".join(capfd.readouterr().out.split())
+    assert "0 of 0 expectations raised a false alarm" in out
+    assert "column constant" in out
+    (page,) = (tmp_path / "home" / "reports" / "expectations" / "echo").iterdir()
+    assert "What the expectations of echo are worth" in page.read_text()
+
+
+def test_doctor_takes_json_for_itself_but_not_for_its_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+
+    assert run_command(["doctor", "--json", "expectations"]) == 2
+    assert "Give --json after 'expectations'" in capfd.readouterr().err
+    assert run_command(["doctor", "expectations", "--help"]) == 0

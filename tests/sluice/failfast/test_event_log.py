@@ -6,7 +6,8 @@ import math
 import pytest
 
 from sluice.errors import ContractError, StorageError
-from sluice.failfast.event_log import EventLog, inspect_log, read_events, validate_log
+from sluice.failfast.event_log import EventLog, read_events, validate_log
+from sluice.failfast.log_report import inspect_log
 
 START = {"architecture": "gru", "features": ["a", "b"], "config": {"rate": 0.1}}
 FOLD = {"fold_id": 0, "train_size": 10, "val_size": 3, "test_size": 3}
@@ -80,7 +81,8 @@ def test_a_loss_that_is_not_finite_is_json_and_comes_back(path, clock, value):
     assert event["train_loss"] == value or (math.isnan(value) and math.isnan(event["train_loss"]))
     report = validate_log(path, **METRICS)
     assert len(report.non_finite) == 1
-    assert "line 1, epoch_complete: train_loss" in report.non_finite[0]
+    assert "line 1, epoch_complete: train_loss" in str(report.non_finite[0])
+    assert report.num_non_finite == 1
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,10 @@ def test_all_problems_are_in_the_report(path, clock):
     report = inspect_log(path, **METRICS)
 
     assert not report.valid
-    assert [problem.split(",")[0] for problem in report.problems] == ["line 3", "line 5"]
+    assert [(p.line, p.event, p.field) for p in report.problems] == [
+        (3, "epoch_complete", "epoch"),
+        (5, "epoch_complete", "epoch"),
+    ]
 
 
 def test_a_log_without_events_proves_nothing(path, clock):

@@ -313,11 +313,13 @@ def test_a_short_window_longer_than_the_long_one_is_refused():
 
 
 @pytest.mark.slow
-def test_a_million_rows_take_seconds_at_most():
+def test_a_million_rows_take_a_second_at_most():
     bars = random_bars(1_000_000)
-    start = time.process_time()
+    spent = []
+    for _ in range(3):
+        start = time.process_time()
+        nine_features(bars, SETTINGS)
+        spent.append(time.process_time() - start)
 
-    nine_features(bars, SETTINGS)
-
-    # About 0.7 s measured; the bound leaves room for a busy machine but not for a Python loop.
-    assert time.process_time() - start < 5
+    # 0.33 s measured; the best of three, as a neighbour on the machine costs cache and memory.
+    assert min(spent) < 1

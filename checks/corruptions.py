@@ -1,0 +1,162 @@
+"""Typical ways data go wrong, planted on purpose to count which expectations notice (DATA-1).
+
+They are what feeds and feature code really do: a misplaced decimal point, a change of unit, two
+columns in each other's place, a source that repeats itself. None is made to be caught.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from sluice.data.schema import Schema
+
+Values = NDArray[np.float64]
+Plant = Callable[[pd.DataFrame, tuple[str, ...], np.random.Generator], pd.DataFrame]
+
+_STRETCH = 0.1
+"""Share of the rows that a corruption of a stretch touches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corruption:
+    """One way to go wrong; ``plant`` returns a changed copy."""
+
+    name: str
+    reach: Literal["column", "pair", "rows"]
+    """What it befalls: one column, two columns of one unit, whole rows."""
+
+    plant: Plant
+
+
+def _cell(change: Callable[[float], float]) -> Plant:
+    def plant(
+        frame: pd.DataFrame, columns: tuple[str, ...], rng: np.random.Generator
+    ) -> pd.DataFrame:
+        row = int(rng.integers(len(frame)))
+        return _changed(frame, columns[0], lambda v: _set(v, slice(row, row + 1), change(v[row])))
+
+    return plant
+
+
+def _column(change: Callable[[Values], Values]) -> Plant:
+    def plant(
+        frame: pd.DataFrame,
+        columns: tuple[str, ...],
+        rng: np.random.Generator,  # noqa: ARG001 - nothing to choose
+    ) -> pd.DataFrame:
+        return _changed(frame, columns[0], change)
+
+    return plant
+
+
+def _stretch(change: Callable[[Values], Any]) -> Plant:
+    """Change a run of rows of one column; ``change`` sees the values before the run's end."""
+
+    def plant(
+        frame: pd.DataFrame, columns: tuple[str, ...], rng: np.random.Generator
+    ) -> pd.DataFrame:
+        rows = _run(len(frame), rng)
+        return _changed(frame, columns[0], lambda v: _set(v, rows, change(v[rows])))
+
+    return plant
+
+
+def _swap_cell(
+    frame: pd.DataFrame, columns: tuple[str, ...], rng: np.random.Generator
+) -> pd.DataFrame:
+    first, second = (frame[name].to_numpy(np.float64) for name in columns)
+    row = int(rng.integers(len(frame)))
+    here = slice(row, row + 1)
+    swapped = _changed(frame, columns[0], lambda v: _set(v, here, second[row]))
+    return _changed(swapped, columns[1], lambda v: _set(v, here, first[row]))
+
+
+def _swap_columns(
+    frame: pd.DataFrame,
+    columns: tuple[str, ...],
+    rng: np.random.Generator,  # noqa: ARG001 - nothing to choose
+) -> pd.DataFrame:
+    first, second = columns
+    return frame.assign(**{first: frame[second], second: frame[first]})
+
+
+def _repeat_rows(
+    frame: pd.DataFrame,
+    columns: tuple[str, ...],  # noqa: ARG001 - whole rows
+    rng: np.random.Generator,
+) -> pd.DataFrame:
+    rows = _run(len(frame), rng)
+    return pd.concat([frame.iloc[: rows.stop], frame.iloc[rows], frame.iloc[rows.stop :]])
+
+
+def _drop_rows(
+    frame: pd.DataFrame,
+    columns: tuple[str, ...],  # noqa: ARG001 - whole rows
+    rng: np.random.Generator,
+) -> pd.DataFrame:
+    rows = _run(len(frame), rng)
+    return pd.concat([frame.iloc[: rows.start], frame.iloc[rows.stop :]])
+
+
+CORRUPTIONS = (
+    Corruption(name="one cell empty", reach="column", plant=_cell(lambda _: np.nan)),
+    Corruption(name="one cell infinite", reach="column", plant=_cell(lambda _: np.inf)),
+    Corruption(name="one cell x10", reach="column", plant=_cell(lambda x: 10 * x)),
+    Corruption(name="one cell x100", reach="column", plant=_cell(lambda x: 100 * x)),
+    Corruption(name="one cell / 100", reach="column", plant=_cell(lambda x: x / 100)),
+    Corruption(name="one cell zero", reach="column", plant=_cell(lambda _: 0.0)),
+    Corruption(name="one sign flipped", reach="column", plant=_cell(lambda x: -x)),
+    Corruption(name="one cell -999", reach="column", plant=_cell(lambda _: -999.0)),
+    Corruption(name="rows of zero", reach="column", plant=_stretch(lambda _: 0.0)),
+    Corruption(name="rows stale", reach="column", plant=_stretch(lambda v: v[0])),
+    Corruption(name="column x100", reach="column", plant=_column(lambda v: 100 * v)),
+    Corruption(name="column / 100", reach="column", plant=_column(lambda v: v / 100)),
+    Corruption(name="column x1,000,000", reach="column", plant=_column(lambda v: 1e6 * v)),
+    Corruption(name="column's sign flipped", reach="column", plant=_column(lambda v: -v)),
+    Corruption(
+        name="column constant",
+        reach="column",
+        plant=_column(lambda v: np.full_like(v, v[len(v) // 2])),
+    ),
+    Corruption(
+        name="column shifted by a row", reach="column", plant=_column(lambda v: np.roll(v, 1))
+    ),
+    Corruption(name="two cells swapped", reach="pair", plant=_swap_cell),
+    Corruption(name="two columns swapped", reach="pair", plant=_swap_columns),
+    Corruption(name="rows repeated", reach="rows", plant=_repeat_rows),
+    Corruption(name="rows missing", reach="rows", plant=_drop_rows),
+)
+
+
+def targets(corruption: Corruption, schema: Schema) -> Iterator[tuple[str, ...]]:
+    """Yield the columns a corruption can befall: numbers; pairs have one unit, and it is known."""
+    numbers = [column for column in schema.columns if column.kind in ("float", "int")]
+    match corruption.reach:
+        case "rows":
+            yield ()
+        case "column":
+            yield from ((column.name,) for column in numbers)
+        case "pair":
+            yield from (
+                (a.name, b.name) for a, b in combinations(numbers, 2) if a.unit and a.unit == b.unit
+            )
+
+
+def _changed(frame: pd.DataFrame, column: str, change: Callable[[Values], Values]) -> pd.DataFrame:
+    return frame.assign(**{column: change(frame[column].to_numpy(np.float64, copy=True))})
+
+
+def _set(values: Values, rows: slice, value: Any) -> Values:
+    values[rows] = value
+    return values
+
+
+def _run(num_rows: int, rng: np.random.Generator) -> slice:
+    length = max(2, round(_STRETCH * num_rows))
+    start = int(rng.integers(max(1, num_rows - length)))
+    return slice(start, min(start + length, num_rows))

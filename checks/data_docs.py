@@ -1,0 +1,127 @@
+"""Data Docs: one page a person can open, on what a suite found in one table (DATA-1).
+
+The engine's own renderer writes the section of each column. Its page around them does not work
+without a network, so the frame, the style and the list of problems on top are ours.
+"""
+
+from html import escape
+
+from checks.expectations import Judgement, engine_sections
+from checks.suite_report import ExpectationResult, SuiteReport, columns_of
+from sluice.reports.page import Tone, html_page, table, tag
+
+_TONES: dict[str, Tone] = {"pass": "good", "fail": "bad", "unmeasurable": "unsure"}
+_VERDICTS = {"pass": "all hold", "fail": "failed", "unmeasurable": "could not be measured"}
+
+_STYLE = """
+.card table{width:auto}
+.card th,.card td{padding-right:28px}
+.ge-section{background:var(--card);border:1px solid var(--line);border-radius:8px;
+padding:12px 18px;margin:10px 0;overflow-x:auto}
+.ge-section table{table-layout:auto}
+.ge-section .table>thead>tr>th:first-child,.ge-section .table>tbody>tr>td:first-child{width:58px}
+.ge-section .table>thead>tr>th:nth-child(3),.ge-section .table>tbody>tr>td:nth-child(3)
+{width:220px}
+.ge-section .table-bordered{width:auto;margin-top:8px;background:var(--mark);border-radius:6px}
+.ge-section .table-bordered th,.ge-section .table-bordered td{padding:3px 14px}
+.ge-section br+br{display:none}
+.badge{background:var(--mark);border-radius:4px;padding:1px 5px;font-size:13px}
+.fas{font-style:normal;font-weight:700}
+.text-success{color:var(--good)}
+.text-danger{color:var(--bad)}
+.text-warning{color:var(--unsure)}
+.fa-check-circle::before{content:"\\2713"}
+.fa-times::before{content:"\\2717"}
+.fa-exclamation-triangle::before{content:"?"}
+"""
+
+
+def expectations_page(judgement: Judgement, *, title: str, digest: str) -> str:
+    """Return the page; the same table and suite give the same bytes.
+
+    Args:
+        judgement: What was found.
+        title: Such as 'sp500_volatility / features'.
+        digest: Names the table's content.
+    """
+    report = judgement.report
+    columns = dict.fromkeys(c for r in report.results for c in columns_of(r.expectation))
+    sections = (
+        engine_sections(judgement.engine_result, list(columns))
+        if judgement.engine_result is not None
+        else '<p class="soft">There is none.</p>'
+    )
+    body = "\n".join(
+        [
+            *_head(report, title=title, digest=digest),
+            *_problems(report),
+            "<h2>Every expectation that was measured</h2>",
+            '<p class="soft">As Great Expectations reports it.</p>',
+            sections,
+        ]
+    )
+    return html_page(f"Expectations: {title}", body, style=_STYLE)
+
+
+def _head(report: SuiteReport, *, title: str, digest: str) -> list[str]:
+    held = len(report.results) - len(report.problems)
+    return [
+        f"<h1>Expectations of {escape(title)}</h1>",
+        f"<p>{tag(_VERDICTS[report.outcome], _TONES[report.outcome])} "
+        f"{held} of {len(report.results)} expectations hold on {report.num_rows:,} rows.</p>",
+        f'<p class="soft">Suite <code>{escape(report.suite)}</code>, '
+        f"table <code>{escape(digest[:12])}</code></p>",
+    ]
+
+
+def _problems(report: SuiteReport) -> list[str]:
+    if not report.problems:
+        return []
+    unmeasured: dict[str, list[str]] = {}
+    for problem in report.problems:
+        if problem.outcome == "unmeasurable":
+            unmeasured.setdefault(problem.seen, []).append(problem.sentence)
+    return [
+        "<h2>What does not hold</h2>",
+        *(_bad(problem) for problem in report.problems if problem.outcome == "fail"),
+        *(_unmeasured(reason, sentences) for reason, sentences in unmeasured.items()),
+    ]
+
+
+def _bad(result: ExpectationResult) -> str:
+    origin = (
+        '<p class="soft">Not declared: every column with an expectation must have its values.</p>'
+        if result.implied
+        else ""
+    )
+    return (
+        f'<div class="card bad"><h3>{escape(result.sentence)} {tag("does not hold", "bad")}</h3>'
+        f"<p>{_seen(result)}</p>{origin}{_examples(result)}</div>"
+    )
+
+
+def _unmeasured(reason: str, sentences: list[str]) -> str:
+    """One reason, such as a missing column, usually stops several expectations."""
+    return (
+        f'<div class="card unsure"><h3>{escape(reason)} '
+        f"{tag('could not be measured', 'unsure')}</h3>"
+        f"<p>{'<br>'.join(map(escape, sentences))}</p></div>"
+    )
+
+
+def _seen(result: ExpectationResult) -> str:
+    if not result.examples:
+        return escape(result.seen)
+    return f"{result.num_bad:,} of {result.num_rows:,} rows break it ({result.bad_rate:.2%})."
+
+
+def _examples(result: ExpectationResult) -> str:
+    if not result.examples:
+        return ""
+    rows = [[escape(bad.label), f"{bad.position:,}", escape(bad.value)] for bad in result.examples]
+    first = "" if result.num_bad <= len(rows) else f'<p class="soft">The first {len(rows)}:</p>'
+    return first + table(
+        ["row", "position, from 0", " and ".join(columns_of(result.expectation))],
+        rows,
+        numbers=frozenset({1}),
+    )

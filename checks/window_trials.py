@@ -1,0 +1,130 @@
+"""Windows of rows, good or with a corruption planted, followed down the line (DATA-1)."""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from checks.alarm_report import AlarmSettings
+from checks.corruptions import CORRUPTIONS, Corruption, targets
+from sluice.data.schema import Schema
+from sluice.data.validation import validate_schema
+from sluice.errors import ContractError
+from sluice.failfast.user_code import users_code
+from sluice.training.seeds import derive_seed
+from sluice.workloads.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One window on its way; ``refusals`` names the schema or code that stopped it."""
+
+    corruption: Corruption | None
+    columns: tuple[str, ...]
+    raw: pd.DataFrame | None
+    features: pd.DataFrame | None
+    refusals: tuple[str, ...]
+
+
+def windows(raw: pd.DataFrame, length: int, settings: AlarmSettings) -> list[pd.DataFrame]:
+    """Return rolling windows of ``length`` rows.
+
+    Raises:
+        ContractError: There are fewer than two.
+    """
+    starts = range(0, len(raw) - length + 1, settings.step_rows)
+    if len(starts) < 2:
+        raise ContractError(
+            f"At least two windows of {length} rows are required ({settings.window_rows} and "
+            f"{length - settings.window_rows} that the features need before and after), got "
+            f"{len(raw)} rows at steps of {settings.step_rows}.",
+            fix="Ask for shorter windows or shorter steps.",
+        )
+    kept = [starts[i] for i in spread(len(starts), settings.max_windows)]
+    return [raw.iloc[start : start + length] for start in kept]
+
+
+def spread(available: int, wanted: int) -> list[int]:
+    """Return at most ``wanted`` places, evenly spread over ``available``."""
+    places = np.linspace(0, available - 1, min(available, wanted))
+    return sorted({round(place) for place in places})
+
+
+def plant_raw(
+    workload: Workload, windows: Sequence[pd.DataFrame], settings: AlarmSettings
+) -> Iterator[Trial]:
+    """Yield every corruption of the raw rows in each window, followed down the line."""
+    for corruption, columns, changed in _planted(windows, workload.raw_schema, "raw", settings):
+        yield follow(workload, changed, corruption, columns)
+
+
+def plant_features(
+    workload: Workload, frames: Sequence[pd.DataFrame], settings: AlarmSettings
+) -> Iterator[Trial]:
+    """Yield every corruption of single feature columns in each frame: feature code gone wrong."""
+    schema = workload.feature_schema
+    for corruption, columns, changed in _planted(frames, schema, "features", settings):
+        if corruption.reach != "column":
+            continue
+        refusal = _refusal(lambda c=changed: validate_schema(c, schema, "features"))  # type: ignore[misc]
+        yield Trial(
+            corruption=corruption,
+            columns=columns,
+            raw=None,
+            features=changed,
+            refusals=("the feature schema",) if refusal else (),
+        )
+
+
+def _planted(
+    frames: Sequence[pd.DataFrame], schema: Schema, stage: str, settings: AlarmSettings
+) -> Iterator[tuple[Corruption, tuple[str, ...], pd.DataFrame]]:
+    """Yield each corruption of each target in each frame, when it changes anything."""
+    for corruption in CORRUPTIONS:
+        for columns in targets(corruption, schema):
+            seed = derive_seed(settings.seed, f"{stage}_{corruption.name}_{'_'.join(columns)}")
+            rng = np.random.default_rng(seed)
+            for frame in frames:
+                changed = corruption.plant(frame, columns, rng)
+                if not changed.equals(frame):
+                    yield corruption, columns, changed
+
+
+def follow(
+    workload: Workload,
+    raw: pd.DataFrame,
+    corruption: Corruption | None = None,
+    columns: tuple[str, ...] = (),
+) -> Trial:
+    """Take a window through the schema and the feature code, as a run would."""
+    refusals = []
+    if _refusal(lambda: validate_schema(raw, workload.raw_schema, "raw")):
+        refusals.append("the raw schema")
+    features: pd.DataFrame | None = None
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")  # corrupted rows divide by zero and worse
+            with users_code("compute_features"):
+                features = workload.compute_features(raw)
+        validate_schema(features, workload.feature_schema, "features")
+    except ContractError:
+        refusals.append("the feature code" if features is None else "the feature schema")
+    if features is not None and not set(workload.feature_schema.names) <= set(features):
+        features = None  # nothing to judge
+    return Trial(
+        corruption=corruption,
+        columns=columns,
+        raw=raw,
+        features=features,
+        refusals=tuple(refusals),
+    )
+
+
+def _refusal(check: Callable[[], None]) -> bool:
+    try:
+        check()
+    except ContractError:
+        return True
+    return False

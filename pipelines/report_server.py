@@ -1,0 +1,197 @@
+"""Serve the pages under ``SLUICE_HOME/reports`` to browsers of this machine, and nothing else.
+
+Read only, loopback only, no path that leads out of the folder, no dotfiles. It ends when the
+process that started it ends, however that happens. Any feature may put ``*.html`` files into the
+folder, or a folder with an ``index.html``; the first page lists them, newest first.
+"""
+
+import argparse
+import mimetypes
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from sluice.reports.index import index_page
+
+LOOPBACK = "127.0.0.1"
+_NAMES = frozenset({LOOPBACK, "localhost"})
+"""Another name in a request is a foreign site's that was pointed at this machine."""
+
+_POLICY = "default-src 'self' 'unsafe-inline' data: blob:"
+"""A page may run its own scripts, but reaches no other host."""
+
+_FIRST_TRIES = 20
+_WATCH_S = 0.5
+
+
+class ReportServer(ThreadingHTTPServer):
+    """Listens on an open socket of loopback and answers from one folder."""
+
+    daemon_threads = True
+
+    def __init__(self, listener: socket.socket, folder: Path) -> None:
+        super().__init__(listener.getsockname(), ReportHandler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.server_activate()
+        self.folder = folder.resolve()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Let a browser leave in the middle of an answer; anything else is told on stderr."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class ReportHandler(BaseHTTPRequestHandler):
+    """One request; only GET and HEAD exist."""
+
+    server: ReportServer
+    server_version = "sluice"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer with a page and its content."""
+        self._answer(with_content=True)
+
+    def do_HEAD(self) -> None:
+        """Answer with the head of what GET would send."""
+        self._answer(with_content=False)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing: the terminal belongs to Dagster."""
+
+    def _answer(self, *, with_content: bool) -> None:
+        path = urlsplit(self.path).path
+        if self.headers.get("Host", "").rsplit(":", 1)[0] not in _NAMES:
+            self.send_error(HTTPStatus.FORBIDDEN, "Only this machine's own name is served")
+            return
+        if path == "/":
+            self._send(index_page(self.server.folder).encode(), with_content=with_content)
+            return
+        found = find_file(self.server.folder, path)
+        if found is None:
+            self.send_error(HTTPStatus.NOT_FOUND, "No such report")
+        elif found.name == "index.html" and not path.endswith(("/", ".html")):
+            self.send_response(HTTPStatus.MOVED_PERMANENTLY)  # or its relative links break
+            place = found.parent.relative_to(self.server.folder).as_posix()
+            self.send_header("Location", f"/{quote(place)}/")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+        else:
+            self._send_file(found, with_content=with_content)
+
+    def _send(self, content: bytes, *, with_content: bool) -> None:
+        self._head("text/html; charset=utf-8", len(content))
+        if with_content:
+            self.wfile.write(content)
+
+    def _send_file(self, path: Path, *, with_content: bool) -> None:
+        try:
+            file = path.open("rb")
+        except OSError:
+            self.send_error(HTTPStatus.NOT_FOUND, "No such report")
+            return
+        with file:
+            kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+            text = kind.startswith("text/") or kind == "application/json"
+            self._head(f"{kind}; charset=utf-8" if text else kind, os.fstat(file.fileno()).st_size)
+            if with_content:
+                shutil.copyfileobj(file, self.wfile)
+
+    def _head(self, kind: str, size: int) -> None:
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(size))
+        self.send_header("Cache-Control", "no-cache")
+        self.send_header("Content-Security-Policy", _POLICY)
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+
+
+def find_file(folder: Path, path: str) -> Path | None:
+    """Return the file an address path names; None when there is none inside ``folder``.
+
+    A folder is answered by its ``index.html``. Links are followed before the place is judged.
+    """
+    parts = [part for part in unquote(path).split("/") if part]
+    if any(part.startswith(".") or "\0" in part or "\\" in part for part in parts):
+        return None
+    try:
+        found = folder.joinpath(*parts).resolve()
+        if found.is_dir():
+            found = (found / "index.html").resolve()
+        inside = found.is_relative_to(folder.resolve()) and found.is_file()
+    except OSError:  # such as a name longer than the disk allows
+        return None
+    return found if inside else None
+
+
+def listen(first_port: int) -> socket.socket:
+    """Open the first free port of loopback from ``first_port`` on, or any free one."""
+    for port in _candidates(first_port):
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((LOOPBACK, port))
+            listener.listen()  # a socket that only bound does not keep others off the port
+        except OSError:
+            listener.close()
+        else:
+            return listener
+    raise AssertionError("the system hands out any free port for 0")
+
+
+def _candidates(first_port: int) -> Iterator[int]:
+    yield from range(first_port, min(first_port + _FIRST_TRIES, 65_536))
+    yield 0
+
+
+def start_server(folder: Path, *, first_port: int) -> str:
+    """Serve ``folder`` from a process of its own that ends with this one; return the address.
+
+    This process may replace itself by ``exec``: it keeps its id.
+    """
+    with listen(first_port) as listener:
+        command = [sys.executable, "-m", "pipelines.report_server"]
+        subprocess.Popen(
+            [*command, str(folder), str(listener.fileno()), str(os.getpid())],
+            pass_fds=[listener.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # or a pipe after this command would wait for the server
+        )
+        return f"http://{LOOPBACK}:{listener.getsockname()[1]}"
+
+
+def end_with(parent: int) -> None:
+    """Wait until this process is no longer a child of ``parent``."""
+    while os.getppid() == parent:
+        time.sleep(_WATCH_S)
+
+
+def main() -> None:
+    """Serve until the starting process is gone: ``report_server FOLDER SOCKET PARENT``."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("listener", type=int, help="descriptor of the bound socket")
+    parser.add_argument("parent", type=int, help="process to end with")
+    given = parser.parse_args()
+    server = ReportServer(socket.socket(fileno=given.listener), given.folder)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        end_with(given.parent)
+    except KeyboardInterrupt:  # Ctrl-C reaches the whole group
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Which tick closes which bar, under every rule; the loops are compiled by numba.
+
+The loops are plain functions that are compiled when first needed: importing this module costs
+nothing. Compiled code is kept in ``__pycache__``, or where ``NUMBA_CACHE_DIR`` says, or in the
+user's cache; where none of these works, the loops are compiled again in every process.
+"""
+
+import functools
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.data.bar_rules import BarRule, DollarBars, RangeBars, TickBars, TimeBars, VolumeBars
+
+_SLACK = 1 - 1e-9
+"""A threshold is reached at this share of it: ten sizes of 0.1 sum to a little less than 1."""
+
+_TENTH_OF_BP = 1e-5
+
+_Loop = Callable[[NDArray[np.float64], float], NDArray[np.int64]]
+
+
+def bar_ends(
+    time_N: NDArray[np.int64],
+    price_N: NDArray[np.float64],
+    size_N: NDArray[np.float64],
+    rule: BarRule,
+    *,
+    units_per_s: int,
+) -> NDArray[np.int64]:
+    """Return the row of the last tick of every finished bar, rising; no two have one time.
+
+    Where several bars would close at one time, they are one bar: at that time only the last of
+    them is known, and labels must not repeat. N = ticks, in order of time.
+
+    Args:
+        time_N: Time of each tick, counted from 1970-01-01.
+        price_N: Price of each tick, finite and above 0.
+        size_N: Amount of each tick, finite and at least 0.
+        rule: What closes a bar.
+        units_per_s: How many units of ``time_N`` make a second.
+
+    Cost:
+        1 to 6 ns a tick; 0.8 s when a loop is first compiled, 0.4 s once in each later process.
+    """
+    match rule:
+        case TimeBars():
+            interval_N = time_N // (rule.seconds * units_per_s)
+            # The last interval may go on: no later tick says that it is over.
+            return np.flatnonzero(interval_N[1:] != interval_N[:-1])
+        case TickBars():
+            ends = np.arange(rule.num_ticks - 1, time_N.size, rule.num_ticks, dtype=np.int64)
+        case VolumeBars():
+            ends = _compiled(_ends_by_sum)(size_N, rule.units * _SLACK)
+        case DollarBars():
+            ends = _compiled(_ends_by_sum)(price_N * size_N, rule.value * _SLACK)
+        case RangeBars():
+            share = rule.tenths_of_bp * _TENTH_OF_BP * _SLACK
+            ends = _compiled(_ends_by_range)(price_N, share)
+    label_N = time_N[ends]
+    return ends[np.append(label_N[1:] != label_N[:-1], True)] if ends.size else ends
+
+
+def _ends_by_sum(amount_N: NDArray[np.float64], threshold: float) -> NDArray[np.int64]:
+    ends = np.empty(amount_N.size, np.int64)
+    count = 0
+    total = 0.0
+    for row in range(amount_N.size):
+        total += amount_N[row]
+        if total >= threshold:
+            ends[count] = row
+            count += 1
+            total = 0.0
+    return ends[:count].copy()
+
+
+def _ends_by_range(price_N: NDArray[np.float64], share: float) -> NDArray[np.int64]:
+    ends = np.empty(price_N.size, np.int64)
+    count = 0
+    high = low = reach = 0.0  # reach 0 means that the next tick begins a bar
+    for row in range(price_N.size):
+        price = price_N[row]
+        if reach == 0.0:
+            high = low = price
+            reach = share * price
+        elif price > high:
+            high = price
+        elif price < low:
+            low = price
+        if high - low >= reach:
+            ends[count] = row
+            count += 1
+            reach = 0.0
+    return ends[:count].copy()
+
+
+@functools.cache
+def _compiled(loop: _Loop) -> _Loop:
+    from numba import njit, types
+
+    # Read-only, because pandas hands out such arrays; others are taken as well.
+    amounts = types.Array(types.float64, 1, "C", readonly=True)
+    signature: Any = (amounts, types.float64)
+    try:
+        compiled: _Loop = njit(signature, cache=True)(loop)
+    except (RuntimeError, OSError, EOFError, pickle.UnpicklingError):
+        # No place for the cache, a full disk, or a cached file that a crash has cut short.
+        compiled = njit(signature)(loop)
+    return compiled

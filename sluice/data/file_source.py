@@ -1,0 +1,117 @@
+"""Rows of a CSV or Parquet file on any fsspec path."""
+
+import io
+
+import pandas as pd
+
+from sluice.data.raw_rows import row_place, shape_rows
+from sluice.data.schema import Schema
+from sluice.data.source_settings import CsvSource, ParquetSource
+from sluice.data.validation import nearest_name
+from sluice.errors import SourceError
+
+
+def read_csv(source: CsvSource, schema: Schema) -> pd.DataFrame:
+    """Read a CSV file; a message names the line.
+
+    Raises:
+        SourceError: See ``sluice.data.sources.load_rows``.
+    """
+    content = _read(source.uri)
+    try:
+        rows = pd.read_csv(io.BytesIO(content), sep=source.separator, dtype={source.index: "str"})
+    except pd.errors.EmptyDataError:
+        raise _empty(source.uri) from None
+    except (pd.errors.ParserError, UnicodeDecodeError, ValueError) as error:
+        raise SourceError(
+            f"{source.uri} cannot be parsed as CSV: {error}.",
+            cause="Lines of unequal length, another separator, or not a text file in UTF-8.",
+            fix="Repair the named line, or set separator, or use kind: parquet.",
+        ) from None
+    if rows.empty:
+        raise _empty(source.uri)
+    return shape_rows(rows, source, schema, origin=source.uri, where=_CsvPlace(content))
+
+
+def read_parquet(source: ParquetSource, schema: Schema) -> pd.DataFrame:
+    """Read a Parquet file; a message names the row.
+
+    Raises:
+        SourceError: See ``sluice.data.sources.load_rows``.
+    """
+    import pyarrow as pa
+
+    content = _read(source.uri)
+    try:
+        rows = pd.read_parquet(io.BytesIO(content), engine="pyarrow")
+    except (pa.ArrowInvalid, OSError) as error:
+        raise SourceError(
+            f"{source.uri} cannot be read as Parquet: {error}.",
+            cause="The file is torn or of another kind.",
+            fix="Write it again, or use kind: csv.",
+        ) from None
+    if source.index not in rows.columns and source.index in rows.index.names:
+        rows = rows.reset_index()
+    if rows.empty:
+        raise _empty(source.uri)
+    return shape_rows(rows, source, schema, origin=source.uri, where=row_place)
+
+
+def neighbour(uri: str) -> str:
+    """Offer the nearest name in the folder that was looked in, as the end of a message."""
+    import fsspec
+
+    filesystem, path = fsspec.core.url_to_fs(uri)
+    folder, _, name = path.rpartition("/")
+    try:
+        names = [str(entry).rpartition("/")[2] for entry in filesystem.ls(folder, detail=False)]
+    except (OSError, ValueError):
+        return f" The folder {folder or '/'} cannot be listed either."
+    near = nearest_name(name, names)
+    return f" Did you mean '{near}'?" if near else ""
+
+
+class _CsvPlace:
+    """Names a row of a CSV file by its line; read_csv skips blank ones, so they are counted."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def __call__(self, row: int) -> str:
+        lines = self._content.decode("utf-8", errors="replace").splitlines()
+        filled = [number for number, line in enumerate(lines, start=1) if line.strip()]
+        return f"line {filled[row + 1]}"
+
+
+def _read(uri: str) -> bytes:
+    import fsspec
+
+    try:
+        with fsspec.open(uri, "rb") as file:
+            content: bytes = file.read()
+    except FileNotFoundError:
+        raise SourceError(
+            f"There is no file {uri}.{neighbour(uri)}", fix="Correct 'uri', or put the file there."
+        ) from None
+    except (ImportError, ValueError) as error:
+        raise SourceError(
+            f"{uri} cannot be opened: {error}.",
+            cause="The scheme before '://' is unknown, or its fsspec package is not installed.",
+            fix="Correct 'uri', or install the package named above.",
+        ) from None
+    except OSError as error:
+        raise SourceError(
+            f"{uri} cannot be read ({error.strerror or error}).",
+            fix="Check that it is a file, and that this user may read it.",
+        ) from None
+    if not content.strip():
+        raise _empty(uri)
+    return content
+
+
+def _empty(uri: str) -> SourceError:
+    return SourceError(
+        f"{uri} must hold at least one row, and holds none.",
+        cause="The export that wrote it found nothing, or was cut off.",
+        fix="Write the file again, or point 'uri' at another one.",
+    )

@@ -1,0 +1,112 @@
+"""Ticks to bars of open, high, low, close and volume (DATA-2)."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from sluice.data.bar_ends import bar_ends
+from sluice.data.bar_rules import BarRule, TimeBars
+from sluice.data.schema import Column, Schema
+from sluice.data.validation import validate_schema
+from sluice.errors import ContractError
+
+TICK_SCHEMA = Schema(
+    columns=(
+        Column(name="price", unit="price", description="What was paid for one unit."),
+        Column(name="size", unit="shares or contracts", description="Amount of the trade."),
+    ),
+    index_name="time",
+    index_kind="datetime",
+    index_unique=False,
+)
+
+_UNITS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def build_bars(ticks: pd.DataFrame, rule: BarRule) -> pd.DataFrame:
+    """Return the finished bars of ``ticks``, labelled by the time when each is known.
+
+    The label of a time bar is the end of its interval, that of every other bar the time of its last
+    tick. Labels rise and do not repeat: bars that would close at one time are one bar. The ticks
+    after the last finished bar are left out, so that later ticks change no bar.
+
+    Args:
+        ticks: Trades in order of time; columns as in ``TICK_SCHEMA``, several may have one time.
+        rule: What closes a bar.
+
+    Returns:
+        Columns open, high, low, close, volume and num_ticks; no rows when no bar was finished.
+
+    Raises:
+        SchemaError: A column is missing, a value is not a finite number, or the ticks are not in
+            order of time; names the first such row.
+        ContractError: A price is not above 0 or a size is below 0; names the first such row.
+
+    Cost:
+        About 10 ns a tick (5,000,000 in 0.1 s) and 8 bytes beside the table; see ``bar_ends``.
+
+    Assumes:
+        All ticks of the last time are there.
+    """
+    validate_schema(ticks, TICK_SCHEMA, "ticks")
+    _validate_values(ticks)
+    index = pd.DatetimeIndex(ticks.index)
+    price_N = _floats(ticks["price"])
+    size_N = _floats(ticks["size"])
+    units_per_s = _UNITS_PER_S[index.unit]
+    ends = bar_ends(index.asi8, price_N, size_N, rule, units_per_s=units_per_s)
+    if isinstance(rule, TimeBars):
+        labels = _interval_ends(index[ends], rule.seconds * units_per_s)
+    else:
+        labels = index[ends]
+    return pd.DataFrame(_columns(price_N, size_N, ends), index=labels.rename(index.name))
+
+
+def _columns(
+    price_N: NDArray[np.float64], size_N: NDArray[np.float64], ends: NDArray[np.int64]
+) -> dict[str, NDArray[Any]]:
+    starts = np.append(0, ends[:-1] + 1) if ends.size else ends
+    num_rows = int(ends[-1]) + 1 if ends.size else 0
+    price_N, size_N = price_N[:num_rows], size_N[:num_rows]
+    return {
+        "open": price_N[starts],
+        "high": np.maximum.reduceat(price_N, starts),
+        "low": np.minimum.reduceat(price_N, starts),
+        "close": price_N[ends],
+        "volume": np.add.reduceat(size_N, starts),
+        "num_ticks": ends - starts + 1,
+    }
+
+
+def _interval_ends(times: pd.DatetimeIndex, length: int) -> pd.DatetimeIndex:
+    labels = (times.asi8 // length + 1) * length
+    naive = pd.DatetimeIndex(labels.view(f"M8[{times.unit}]"))
+    return naive if times.tz is None else naive.tz_localize("UTC").tz_convert(times.tz)
+
+
+def _floats(series: "pd.Series[Any]") -> NDArray[np.float64]:
+    return np.ascontiguousarray(series.to_numpy(np.float64))
+
+
+def _validate_values(ticks: pd.DataFrame) -> None:
+    broken = {
+        "a tick's price must be above 0": ~(ticks["price"] > 0),
+        "a tick's size must be at least 0": ~(ticks["size"] >= 0),
+    }
+    problems = []
+    for rule, bad in broken.items():
+        if bad.any():
+            row = int(bad.to_numpy().argmax())
+            tick = ticks.iloc[row]
+            problems.append(
+                f"{rule}, broken in {bad.sum()} of {len(ticks)} ticks, first at row {row} "
+                f"(label {ticks.index[row]}: price {tick['price']:g}, size {tick['size']:g})"
+            )
+    if problems:
+        raise ContractError(
+            f"ticks: {'; '.join(problems)}.",
+            cause="Cancelled trades, the side of a trade as a sign, or columns that are swapped.",
+            fix="Remove these ticks at the source, or map the columns with 'rename'.",
+        )

@@ -1,0 +1,128 @@
+"""Save and load functions with a mistake, for the validator of anyone's checkpoints.
+
+The training is an ordinary script on the iris data: batches in order, dropout, AdamW and a
+schedule. Each class loses something on the way.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sluice.failfast.result import Finding
+from sluice.failfast.resumption import StoppableTraining, check_resumption
+
+_BATCH_ROWS = 30
+
+
+class Script:
+    """A healthy training script: what it saves is all that it needs."""
+
+    def __init__(self) -> None:
+        from sklearn.datasets import load_iris  # it loads scipy.stats, a second of import
+
+        features, labels = load_iris(return_X_y=True)
+        self.x = torch.tensor(features, dtype=torch.float32)
+        self.y = torch.tensor(labels)
+        self.model = nn.Sequential(
+            nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3)
+        )
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 100)
+        self.position = 0
+
+    def step(self) -> Tensor:
+        """Train on the next batch."""
+        self.model.train()
+        rows = (torch.arange(_BATCH_ROWS) * 7 + self.position) % len(self.x)
+        self.position += 1
+        loss = nn.functional.cross_entropy(self.model(self.x[rows]), self.y[rows])
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.schedule.step()
+        return loss
+
+    def content(self) -> dict[str, Any]:
+        """Return what is saved."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "position": self.position,
+            "random": torch.get_rng_state(),
+        }
+
+    def restore(self, content: dict[str, Any]) -> None:
+        """Take over what was saved."""
+        self.model.load_state_dict(content["model"])
+        self.optimizer.load_state_dict(content["optimizer"])
+        self.schedule.load_state_dict(content["schedule"])
+        self.position = content["position"]
+        torch.set_rng_state(content["random"])
+
+    def save(self, path: Path) -> None:
+        """Write the content."""
+        torch.save(self.content(), path)
+
+    def load(self, path: Path) -> None:
+        """Read the content."""
+        self.restore(torch.load(path, weights_only=True))
+
+    def stoppable(self) -> StoppableTraining:
+        """Return the script as the validator takes it."""
+        return StoppableTraining(
+            model=self.model,
+            step=self.step,
+            predict=lambda: self.model(self.x),
+            save=self.save,
+            load=self.load,
+            states={"optimizer": self.optimizer, "schedule": self.schedule},
+        )
+
+
+class OtherKeys(Script):
+    """Saved from a DataParallel wrapper and loaded with strict=False: nothing matches."""
+
+    def content(self) -> dict[str, Any]:
+        """Return the content with 'module.' before each name."""
+        model = {f"module.{name}": value for name, value in self.model.state_dict().items()}
+        return super().content() | {"model": model}
+
+    def restore(self, content: dict[str, Any]) -> None:
+        """Take over what matches, which is nothing."""
+        self.model.load_state_dict(content["model"], strict=False)
+        super().restore(content | {"model": self.model.state_dict()})
+
+
+class FreshOptimizer(Script):
+    """Makes a new optimizer after loading: moments and steps begin anew."""
+
+    def restore(self, content: dict[str, Any]) -> None:
+        """Take over all but the optimizer's state."""
+        super().restore(content | {"optimizer": self.optimizer.state_dict()})
+
+
+class FreshSchedule(Script):
+    """Forgets the schedule: the rate begins at its peak again."""
+
+    def restore(self, content: dict[str, Any]) -> None:
+        """Take over all but the schedule's state."""
+        super().restore(content | {"schedule": self.schedule.state_dict()})
+
+
+class FreshRandomness(Script):
+    """Forgets the random state: dropout goes on with other masks."""
+
+    def restore(self, content: dict[str, Any]) -> None:
+        """Take over all but the generator's state."""
+        super().restore(content | {"random": torch.get_rng_state()})
+
+
+def resumes(script: type[Script]) -> Callable[[Path], Finding]:
+    """Return the validator, to be run with a folder for its files."""
+    return lambda folder: check_resumption(
+        lambda: script().stoppable(), num_steps=3, seed=0, folder=folder
+    )

@@ -1,0 +1,220 @@
+"""Healthy workloads on small real data that needs no network.
+
+Shape legend: N = examples, D = features, C = classes.
+"""
+
+from typing import Any, ClassVar
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from sluice.data.folds import FoldSettings, RowRange
+from sluice.data.schema import Column, Schema
+from sluice.data.source_settings import PackagedBars, SourceSettings
+from sluice.workloads.bars import BarsSettings, BarsWorkload
+from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+
+_FOLDS = FoldSettings(num_folds=1, first_test_share=0.75, embargo_rows=1)
+_BAR_ROWS = 1000
+
+
+class TableSettings(WorkloadSettings):
+    """One fold: the gate looks at the first one only."""
+
+    folds: FoldSettings = _FOLDS
+
+
+class Table(Workload):
+    """Rows without order, features as they stand in the data set; base of the ones below."""
+
+    settings_type = TableSettings
+    target_kind: ClassVar[Any] = "float"
+    source: ClassVar[str]
+    """Function of sklearn.datasets."""
+    source_options: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, settings: WorkloadSettings | None = None) -> None:
+        super().__init__(settings)
+        columns = (*(Column(name=name) for name in self.feature_columns), self.target)
+        self.raw_schema = self.feature_schema = Schema(columns=columns)
+
+    @property
+    def target(self) -> Column:
+        """The target's column."""
+        return Column(name=self.target_column, kind=self.target_kind)
+
+    def load_rows(self) -> pd.DataFrame:
+        """Return the data set in one fixed random order: some are sorted by class."""
+        from sklearn import datasets  # it loads scipy.stats, a second of import
+
+        load = getattr(datasets, self.source)
+        values_ND, target_N = load(return_X_y=True, **self.source_options)
+        rows = pd.DataFrame(values_ND, columns=list(self.feature_columns))
+        rows[self.target_column] = target_N
+        return rows.sample(frac=1, random_state=0, ignore_index=True)
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows as they are."""
+        return raw.copy()
+
+
+class Diabetes(Table):
+    """442 patients, 10 measurements; regression of the progression of the disease."""
+
+    source = "load_diabetes"
+    source_options: ClassVar[dict[str, Any]] = {"scaled": False}
+    feature_columns: tuple[str, ...] = (
+        "age",
+        "sex",
+        "bmi",
+        "bp",
+        "s1",
+        "s2",
+        "s3",
+        "s4",
+        "s5",
+        "s6",
+    )
+    target_column = "progression"
+
+
+class Cancer(Table):
+    """569 tumours, 30 measurements; benign or not, by binary cross-entropy on one logit."""
+
+    source = "load_breast_cancer"
+    feature_columns: tuple[str, ...] = tuple(
+        f"{statistic}_{quantity}"
+        for statistic in ("mean", "error", "worst")
+        for quantity in (
+            *("radius", "texture", "perimeter", "area", "smoothness"),
+            *("compactness", "concavity", "concave_points", "symmetry", "fractal_dimension"),
+        )
+    )
+    target_column = "benign"
+    target_kind = "int"
+    loss_unit = "nats"
+    scale_target = False
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return binary cross-entropy (N,)."""
+        return nn.functional.binary_cross_entropy_with_logits(output, y, reduction="none")[:, 0]
+
+
+class Classes(Table):
+    """Integer labels and cross-entropy; base of the ones below."""
+
+    target_kind = "int"
+    num_classes: ClassVar[int]
+    loss_unit = "nats"
+    scale_target = False
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        """Return windows (N, 1, D) and labels (N,)."""
+        found = super().examples(frame, rows)
+        return Examples(x=found.x, y=found.y[:, 0].long(), rows=found.rows)
+
+    def output_shape(self, y: Tensor) -> tuple[int, ...]:
+        """Return the shape of the logits (N, C)."""
+        return (len(y), self.num_classes)
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return cross-entropy (N,)."""
+        return nn.functional.cross_entropy(output, y, reduction="none")
+
+
+class Wine(Classes):
+    """178 wines, 13 measurements, 3 growers."""
+
+    source = "load_wine"
+    feature_columns: tuple[str, ...] = (
+        *("alcohol", "malic_acid", "ash", "alcalinity", "magnesium", "phenols", "flavanoids"),
+        *("nonflavanoids", "proanthocyanins", "colour", "hue", "od280", "proline"),
+    )
+    target_column = "grower"
+    num_classes = 3
+
+
+class Iris(Classes):
+    """150 flowers, 4 measurements, 3 species: as little data as the gate takes."""
+
+    source = "load_iris"
+    feature_columns: tuple[str, ...] = (
+        "sepal_length",
+        "sepal_width",
+        "petal_length",
+        "petal_width",
+    )
+    target_column = "species"
+    num_classes = 3
+
+
+class Digits(Classes):
+    """800 handwritten digits as a table of 64 pixels, 0 to 16."""
+
+    source = "load_digits"
+    feature_columns: tuple[str, ...] = tuple(
+        f"pixel_{row}_{column}" for row in range(8) for column in range(8)
+    )
+    target_column = "digit"
+    num_classes = 10
+    num_rows: ClassVar[int] = 800
+
+    def load_rows(self) -> pd.DataFrame:
+        """Return the first rows of the shuffled data set."""
+        return super().load_rows().head(self.num_rows)
+
+
+class DigitImages(Digits):
+    """The digits as images (N, 1, 8, 8) with values from 0 to 1."""
+
+    scale_inputs = False
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        """Return images and labels."""
+        found = super().examples(frame, rows)
+        return Examples(x=found.x.reshape(-1, 1, 8, 8) / 16, y=found.y, rows=found.rows)
+
+
+class DigitLines(Digits):
+    """The digits as sequences of 8 lines with 8 pixels each, (N, 8, 8)."""
+
+    scale_inputs = False
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        """Return sequences and labels."""
+        found = super().examples(frame, rows)
+        return Examples(x=found.x.reshape(-1, 8, 8) / 16, y=found.y, rows=found.rows)
+
+
+class DigitTokens(Digits):
+    """The digits as 64 tokens, each one of 17 grey values."""
+
+    scale_inputs = False
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        """Return tokens (N, 64) and labels."""
+        found = super().examples(frame, rows)
+        return Examples(x=found.x[:, 0].long(), y=found.y, rows=found.rows)
+
+
+class ShortBarsSettings(BarsSettings):
+    """As the bars' own, for a short table."""
+
+    source: SourceSettings = PackagedBars(name="nasdaq")
+    folds: FoldSettings = _FOLDS
+
+
+class ShortBars(BarsWorkload):
+    """The last 1,000 daily bars of an index; windows of 22 rows and 9 features."""
+
+    settings_type = ShortBarsSettings
+
+    def load_rows(self) -> pd.DataFrame:
+        """Return the last rows of the source."""
+        return super().load_rows().iloc[-_BAR_ROWS:]
+
+
+def scaled_pixels(x: Tensor) -> Tensor:
+    """Return pixels 0 to 16 as 0 to 255, as an image file holds them."""
+    return torch.round(x * (255 / 16))

@@ -1,0 +1,108 @@
+"""Feature values as one matrix, and which of them are others in another table."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pydantic import Field
+
+from sluice.settings import Record
+
+
+class LookAhead(Record):
+    """What one column saw of the future."""
+
+    column: str
+    row: str = Field(description="Index label of the first row that changed.")
+    change: float = Field(description="Largest change, in the column's standard deviations.")
+
+
+class FeatureValues:
+    """The features as one matrix (N, D), to which others are compared."""
+
+    def __init__(self, whole: pd.DataFrame, columns: tuple[str, ...], tolerance: float) -> None:
+        self._columns = columns
+        # A word counts as the place of its first row; one that is new as -1.
+        self._words = {
+            name: _keys(whole[name]).unique() for name in columns if _is_text(whole[name])
+        }
+        self._labels = _occurrences(whole.index)
+        self._index = whole.index
+        self._values = self._matrix(whole)
+        finite = np.where(np.isfinite(self._values), self._values, np.nan)
+        with np.errstate(all="ignore"):
+            scale = np.sqrt(_mean((finite - _mean(finite)) ** 2))
+        self._scale = np.where(scale > 0, scale, 1.0)
+        # What is computed for fewer rows may differ in the last bits: other blocks, other sums.
+        self._rounding = np.array([_rounding(whole[name].dtype) for name in columns])
+        self._slack = np.maximum(tolerance, self._rounding) * self._scale
+
+    def compare(self, other: pd.DataFrame, known: pd.Index, worst: dict[str, LookAhead]) -> int:
+        """Note the columns that differ in ``known`` labels; return 1 when there was a row."""
+        labels = _occurrences(other.index)
+        place = self._labels.get_indexer(labels)
+        rows = np.flatnonzero((place >= 0) & other.index.isin(known))
+        if rows.size == 0:
+            return 0
+        place = place[rows]
+        before, after = self._values[place], self._matrix(other)[rows]
+        same = (before == after) | (np.isnan(before) & np.isnan(after))
+        if same.all():
+            return 1
+        with np.errstate(invalid="ignore"):
+            change = np.abs(before - after)
+            # Written so that a value that became NaN counts as changed.
+            moved = ~same & ~(change <= self._slack + self._rounding * np.abs(before))
+        for column in np.flatnonzero(moved.any(axis=0)):
+            hit = moved[:, column]
+            size = np.nan_to_num(change[hit, column] / self._scale[column], nan=np.inf).max()
+            name = self._columns[column]
+            if name not in worst or size > worst[name].change:
+                row = str(self._index[place[int(hit.argmax())]])
+                worst[name] = LookAhead(column=name, row=row, change=float(size))
+        return 1
+
+    def _matrix(self, frame: pd.DataFrame) -> NDArray[np.float64]:
+        if not self._words:
+            return frame.loc[:, list(self._columns)].to_numpy(np.float64, na_value=np.nan)
+        return np.column_stack([self._column(frame[name], name) for name in self._columns])
+
+    def _column(self, series: "pd.Series[Any]", name: str) -> NDArray[np.float64]:
+        if name not in self._words:
+            return series.to_numpy(np.float64, na_value=np.nan)
+        return self._words[name].get_indexer(_keys(series)).astype(np.float64)
+
+
+def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    known = np.isfinite(values)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    return np.asarray(total / np.maximum(known.sum(axis=0), 1))
+
+
+def _rounding(dtype: Any) -> float:
+    # By size: pandas' own nullable floats are unknown to numpy.
+    return 64 * float(np.finfo(f"f{dtype.itemsize}").eps) if dtype.kind == "f" else 0.0
+
+
+def _is_text(series: "pd.Series[Any]") -> bool:
+    return not (
+        pd.api.types.is_numeric_dtype(series.dtype) or pd.api.types.is_bool_dtype(series.dtype)
+    )
+
+
+def _keys(series: "pd.Series[Any]") -> pd.Index:
+    """Return something hashable for each cell; a cell may hold an array."""
+    if series.dtype.kind == "O" and len(series) and isinstance(series.iloc[0], (np.ndarray, list)):
+        return pd.Index([np.asarray(cell).tobytes() for cell in series])
+    keys: pd.Index = pd.Index(series)
+    return keys
+
+
+def _occurrences(index: pd.Index) -> pd.Index:
+    """Return unique labels: a label that repeats is told apart by its how-manieth row it is."""
+    if index.is_unique:
+        return index
+    count = pd.Series(0, index=index).groupby(level=0, dropna=False).cumcount()
+    labels: pd.Index = pd.MultiIndex.from_arrays([index, count.to_numpy()])
+    return labels

@@ -1,0 +1,98 @@
+"""Features and targets that hold one value in every train row."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from sluice.failfast.result import Finding
+from sluice.failfast.settings import PocSettings
+from sluice.workloads.workload import Workload
+
+_ROUNDING = 1e-12
+"""A range below this share of the level is rounding; the scaling of inputs ignores it as well."""
+
+_FLAG_VALUES = 2
+_MOST_CONSTANT = 0.5
+
+
+def find_constant_features(
+    workload: Workload, frame: pd.DataFrame, train_rows: pd.DataFrame, settings: PocSettings
+) -> Finding | None:
+    """Return the features that do not vary in the train rows as a finding, or None.
+
+    It fails, but warns where one value is natural: in a wide table of which at most half of the
+    features do not vary, and for a flag (at most two values) that is set in later rows only.
+    Columns declared ``Column(constant=True)`` are not asked.
+
+    Args:
+        workload: Declares features and schema.
+        frame: The feature frame.
+        train_rows: Its train rows.
+        settings: ``wide_table_columns``.
+    """
+    declared = {column.name for column in workload.feature_schema.columns if column.constant}
+    features = [name for name in workload.feature_columns if name in frame.columns]
+    constant = [n for n in features if n not in declared and _is_constant(train_rows[n])]
+    if not constant:
+        return None
+    wide = len(features) >= settings.wide_table_columns
+    serious = [
+        name
+        for name in constant
+        if not (frame[name].nunique() == _FLAG_VALUES and not _is_constant(frame[name]))
+    ]
+    natural = len(constant) <= _MOST_CONSTANT * len(features) if wide else not serious
+    named = constant if natural else (serious or constant)
+    value = train_rows[named[0]].iloc[0] if len(train_rows) else "nothing"
+    return Finding(
+        outcome="warn" if natural else "fail",
+        summary=f"{len(constant)} of {len(features)} features hold one value in all "
+        f"{len(train_rows)} train rows of fold 0: {_listed(named)}; '{named[0]}' is {value}.",
+        numbers={"features": len(features), "constant_features": len(constant)},
+        kind="constant feature",
+    )
+
+
+def find_constant_target(workload: Workload, y: Tensor) -> Finding | None:
+    """Return a finding when every train target is the same, or None.
+
+    It only warns where ``expects_signal`` is False: a loss that makes its own target, as one of a
+    differential equation does, is given a dummy.
+
+    Args:
+        workload: Says whether a signal is expected.
+        y: Targets of the train examples (N, ...).
+    """
+    rows = y.reshape(len(y), -1)
+    if len(rows) < 2 or not bool((rows == rows[:1]).all()):
+        return None
+    value = ", ".join(f"{number:g}" for number in rows[0, :5].tolist())
+    return Finding(
+        outcome="fail" if workload.expects_signal else "warn",
+        summary=f"All {len(rows)} train targets of fold 0 ('{workload.target_column}') are "
+        f"{value}.",
+        numbers={"train_examples": len(rows), "distinct_targets": 1},
+        kind="no signal",
+        cause="The label was joined from an empty source, filled with a default, or only one class "
+        "is in the train rows.",
+        fix="Repair the target. If the loss makes its own, set expects_signal = False on the "
+        "workload.",
+    )
+
+
+def _is_constant(series: "pd.Series[Any]") -> bool:
+    if series.dtype.kind not in "fiu":
+        return int(series.map(str).nunique()) <= 1
+    values = series.to_numpy(np.float64, na_value=np.nan)
+    values = values[~np.isnan(values)]
+    if values.size == 0:
+        return True
+    low, high = float(values.min()), float(values.max())
+    return high - low <= _ROUNDING * max(abs(low), abs(high))
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(f"'{name}'" for name in names[:5]) + more

@@ -1,0 +1,210 @@
+"""The state of a training as flat names and values, to be compared bit by bit.
+
+Registered state is what ``state_dict`` holds. Hidden state is what a model or a training step
+keeps beside it: buffers that are not stored, plain attributes, random generators.
+"""
+
+import inspect
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+Flat = dict[str, Any]
+"""Leaf by path, such as 'optimizer/state/first.weight/exp_avg'."""
+
+_OF_TORCH = frozenset(vars(nn.Module()))
+"""Attributes that every module has."""
+
+_DEPTH = 4
+"""How deep containers and objects among a model's attributes are looked into."""
+
+_LEAVES = (Tensor, np.ndarray, np.generic, bool, int, float, complex, str, bytes)
+
+
+class HasState(Protocol):
+    """Anything with a state: an optimizer, a scheduler, a scaler."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the state; as torch does it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first of the differing leaves, in words, and how many there are."""
+
+    path: str
+    seen: str
+    others: int
+
+    def __str__(self) -> str:
+        more = f" ({self.others} more differ)" if self.others else ""
+        return f"{self.path}: {self.seen}{more}"
+
+
+def state_of(holder: HasState, model: nn.Module) -> Flat:
+    """Return a copy of the state of ``holder``; an optimizer's parameters by their names.
+
+    Args:
+        holder: Has ``state_dict()``.
+        model: Names the parameters of an optimizer.
+    """
+    state: Any = holder.state_dict()
+    if isinstance(holder, torch.optim.Optimizer) and set(state) >= {"state", "param_groups"}:
+        state = dict(state) | _named(state, holder, model)
+    return flatten(state)
+
+
+def hidden_state(model: nn.Module, step: Callable[..., object]) -> Flat:
+    """Return a copy of what ``state_dict`` does not hold: unstored buffers, attributes, generators.
+
+    Of ``step``, which may use anything, only the random generators it refers to are taken.
+    """
+    found: Flat = {}
+    for name, module in model.named_modules():
+        prefix = f"{name}." if name else ""
+        unstored = {n: module._buffers[n] for n in module._non_persistent_buffers_set}
+        plain = {n: value for n, value in vars(module).items() if n not in _OF_TORCH}
+        for key, value in {**unstored, **plain}.items():
+            found |= _looked_into(value, f"{prefix}{key}", _DEPTH)
+    if inspect.isfunction(step):
+        used = inspect.getclosurevars(step)
+        for name, value in {**used.globals, **used.nonlocals}.items():
+            state = _generator_state(value)
+            if state is not None:
+                found |= flatten(state, f"{name} of {step.__name__}()")
+    return found
+
+
+def flatten(value: Any, path: str = "") -> Flat:
+    """Return copies of the leaves of nested mappings and lists; what is no plain value is left out.
+
+    >>> flatten({"a": [1, {"b": 2.0}], "c": print})
+    {'a/0': 1, 'a/1/b': 2.0}
+    """
+    if isinstance(value, Mapping):
+        items: list[tuple[Any, Any]] = list(value.items())
+    elif isinstance(value, list | tuple):
+        items = list(enumerate(value))
+    elif isinstance(value, Tensor):
+        return {path: value.detach().clone()}
+    elif isinstance(value, np.ndarray):
+        return {path: value.copy()}
+    else:
+        return {path: value} if isinstance(value, _LEAVES) else {}
+    leaves: Flat = {}
+    for key, item in items:
+        leaves |= flatten(item, f"{path}/{key}" if path else str(key))
+    return leaves
+
+
+def first_difference(saved: Flat, found: Flat) -> Difference | None:
+    """Return the first leaf that is absent on one side or differs in a bit; None when none does."""
+    differing = [
+        path
+        for path in dict.fromkeys([*saved, *found])
+        if path not in saved or path not in found or not same_bits(saved[path], found[path])
+    ]
+    if not differing:
+        return None
+    path = differing[0]
+    if path not in found:
+        seen = "was saved and is absent"
+    elif path not in saved:
+        seen = "was not saved and is there"
+    else:
+        seen = _how(saved[path], found[path])
+    return Difference(path, seen, len(differing) - 1)
+
+
+def same_bits(one: Any, other: Any) -> bool:
+    """Say whether two leaves are alike to the last bit; NaN is like NaN."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return (
+            one.shape == other.shape
+            and one.dtype == other.dtype
+            and bool(torch.equal(_bytes(one), _bytes(other)))
+        )
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return (one.shape, one.dtype, one.tobytes()) == (other.shape, other.dtype, other.tobytes())
+    if isinstance(one, Tensor | np.ndarray) or isinstance(other, Tensor | np.ndarray):
+        return False
+    return bool(one == other or (one != one and other != other))
+
+
+def _named(
+    state: Mapping[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module
+) -> dict[str, Any]:
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    called = {i: names.get(id(p), f"parameter {i}") for i, p in enumerate(ordered)}
+    return {
+        "state": {called.get(i, i): moments for i, moments in state["state"].items()},
+        "param_groups": [
+            {**group, "params": [called.get(i, i) for i in group["params"]]}
+            for group in state["param_groups"]
+        ],
+    }
+
+
+def _looked_into(value: Any, path: str, depth: int) -> Flat:
+    state = _generator_state(value)
+    if state is not None:
+        return flatten(state, f"{path} (random generator)")
+    if isinstance(value, nn.Module | type) or callable(value) or depth == 0:
+        return {}
+    if isinstance(value, Mapping):
+        items = list(value.items())
+    elif isinstance(value, list | tuple):
+        items = list(enumerate(value))
+    elif isinstance(value, _LEAVES):
+        return flatten(value, path)
+    else:
+        items = list(getattr(value, "__dict__", {}).items())
+    found: Flat = {}
+    for key, item in items:
+        found |= _looked_into(item, f"{path}/{key}", depth - 1)
+    return found
+
+
+def _generator_state(value: Any) -> Any:
+    if isinstance(value, torch.Generator):
+        return {"state": value.get_state()}
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    if isinstance(value, np.random.RandomState):
+        return {"state": value.get_state()}
+    if isinstance(value, random.Random):
+        return {"state": value.getstate()}
+    return None
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _how(saved: Any, found: Any) -> str:
+    if not (isinstance(saved, Tensor) and isinstance(found, Tensor)):
+        return f"was {_short(saved)}, is {_short(found)}"
+    if saved.shape != found.shape or saved.dtype != found.dtype:
+        return f"was {tuple(saved.shape)} {_dtype(saved)}, is {tuple(found.shape)} {_dtype(found)}"
+    one, other = saved.detach().cpu().reshape(-1), found.detach().cpu().reshape(-1)
+    width = max(1, one.element_size())
+    rows = (_bytes(one) != _bytes(other)).reshape(-1, width).any(dim=1).nonzero().flatten()
+    at = int(rows[0])
+    place = f"at [{', '.join(map(str, np.unravel_index(at, saved.shape)))}] " if saved.ndim else ""
+    return f"{place}was {one[at].item()!r}, is {other[at].item()!r}"
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _short(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,97 @@
+"""The sLSTM network: an LSTM whose input gate is exponential, kept in range by two more states."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sluice.models.settings import ModelSettings
+
+_FORGET_BIAS = (3.0, 6.0)
+"""Initial forget biases, evenly spread over the units: sigmoid 0.95 to 0.998, that is memories of
+about 20 to 400 rows."""
+
+
+class SLSTMLayer(nn.Module):
+    """One layer of sLSTM, with full recurrent mixing (one head).
+
+    Shape legend: B = examples, L = sequence length [rows], D = features, H = hidden units.
+
+    With pre-activations i, f, z, o = W x_t + R h_(t-1) + b, in this order of blocks::
+
+        m_t = max(log sigmoid(f) + m_(t-1), i)        stabiliser
+        i' = exp(i - m_t)                             input gate
+        f' = exp(log sigmoid(f) + m_(t-1) - m_t)      forget gate
+        c_t = f' c_(t-1) + i' tanh(z)                 cell
+        n_t = f' n_(t-1) + i'                         normaliser
+        h_t = sigmoid(o) c_t / n_t
+
+    ``c_t / n_t`` is a weighted mean of the tanh(z) seen so far, so it is within -1 and 1. It does
+    not depend on m, which only keeps the exponentials in range; hence no gradient flows through m.
+    The first row sets m_1 = i, so n_1 = 1: a start at m_0 = 0, n_0 = 0 would divide 0 by 0 when
+    the first i is far below log sigmoid(f). From there one of i' and f' is 1 at every row, so
+    1 <= n_t <= t.
+
+    Source:
+        Beck et al. (2024), "xLSTM: Extended Long Short-Term Memory", NeurIPS, section 2.2 (sLSTM).
+        The forget gate may be a sigmoid or an exponential there; this is the sigmoid.
+    """
+
+    def __init__(self, num_features: int, hidden: int) -> None:
+        super().__init__()
+        self.hidden = hidden
+        bound = hidden**-0.5
+        self.weight_ih = nn.Parameter(torch.empty(4 * hidden, num_features).uniform_(-bound, bound))
+        self.weight_hh = nn.Parameter(torch.empty(4 * hidden, hidden).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(4 * hidden))
+        with torch.no_grad():
+            self.bias[hidden : 2 * hidden] = torch.linspace(*_FORGET_BIAS, hidden)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the hidden states and the normaliser states (B, L, H) for inputs (B, L, D)."""
+        # The input's share of all rows in one product; only the recurrent one must wait.
+        inputs_BLG = F.linear(x, self.weight_ih, self.bias)
+        hidden = torch.zeros_like(inputs_BLG[:, 0, : self.hidden])
+        cell = normaliser = stabiliser = hidden
+        hiddens, normalisers = [], []
+        for row, inputs_BG in enumerate(inputs_BLG.unbind(dim=1)):
+            gates = inputs_BG if row == 0 else torch.addmm(inputs_BG, hidden, self.weight_hh.T)
+            i, f, z, o = gates.chunk(4, dim=1)
+            if row == 0:
+                # exp(i - m) is 1, but has a slope: i weighs this row against the later ones.
+                stabiliser = i.detach()
+                normaliser = (i - stabiliser).exp()
+                cell = normaliser * torch.tanh(z)
+            else:
+                kept = F.logsigmoid(f) + stabiliser
+                stabiliser = torch.maximum(kept, i).detach()
+                keep, add = (kept - stabiliser).exp(), (i - stabiliser).exp()
+                cell = keep * cell + add * torch.tanh(z)
+                normaliser = keep * normaliser + add
+            hidden = torch.sigmoid(o) * cell / normaliser
+            hiddens.append(hidden)
+            normalisers.append(normaliser)
+        return torch.stack(hiddens, dim=1), torch.stack(normalisers, dim=1)
+
+
+class SLSTM(nn.Module):
+    """Read the window row by row and predict from the state after its last row.
+
+    Shape legend: B = examples, L = sequence length [rows], D = features, O = outputs.
+    """
+
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
+        super().__init__()
+        widths = [num_features] + [settings.hidden] * settings.layers
+        self.core = nn.ModuleList(
+            SLSTMLayer(width, settings.hidden) for width in widths[: settings.layers]
+        )
+        self.drop = nn.Dropout(settings.dropout)
+        self.head = nn.Linear(settings.hidden, num_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return predictions (B, O) for windows (B, L, D)."""
+        for layer in self.core:
+            states, _ = layer(x)
+            x = self.drop(states)
+        output: Tensor = self.head(x[:, -1])
+        return output

@@ -1,0 +1,89 @@
+"""The frame of every page for people: one HTML document that fetches nothing from anywhere."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Literal
+
+Tone = Literal["good", "bad", "unsure", "plain"]
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""No script and no request, whatever text found its way into the page."""
+
+_STYLE = """
+:root{--ink:#1c2430;--soft:#5b6675;--line:#dde2e9;--page:#f6f7f9;--card:#fff;--mark:#eef1f5;
+--good:#1a7f4b;--good-soft:#e3f4ea;--bad:#b3261e;--bad-soft:#fbe9e7;--unsure:#8a5a00;
+--unsure-soft:#fdf1da;color-scheme:light dark}
+@media (prefers-color-scheme:dark){:root{--ink:#e6e9ee;--soft:#9aa5b4;--line:#333c48;
+--page:#12161c;--card:#1a2029;--mark:#252d38;--good:#5fd396;--good-soft:#173325;--bad:#ff8a80;
+--bad-soft:#3a1f1e;--unsure:#f2c063;--unsure-soft:#3a2e14}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,-apple-system,
+"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
+main{max-width:1080px;margin:0 auto;padding:28px 20px 60px}
+h1{font-size:24px;line-height:1.25;margin:0 0 4px}
+h2{font-size:18px;margin:34px 0 10px}
+h3,h5,h6{font-size:15px;margin:0 0 6px}
+p{margin:6px 0}
+.soft{color:var(--soft)}
+.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:14px 18px;
+margin:10px 0;overflow-x:auto}
+.card.bad{border-left:4px solid var(--bad)}
+.card.unsure{border-left:4px solid var(--unsure)}
+.card.good{border-left:4px solid var(--good)}
+.tag{display:inline-block;border-radius:999px;padding:1px 10px;font-size:13px;font-weight:600;
+background:var(--mark);color:var(--soft)}
+.tag.good{background:var(--good-soft);color:var(--good)}
+.tag.bad{background:var(--bad-soft);color:var(--bad)}
+.tag.unsure{background:var(--unsure-soft);color:var(--unsure)}
+table{border-collapse:collapse;width:100%}
+th,td{text-align:left;vertical-align:top;padding:6px 14px 6px 0;border-bottom:1px solid var(--line)}
+th{font-size:13px;color:var(--soft);font-weight:600}
+tr:last-child>td{border-bottom:0}
+td.number,th.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+code{background:var(--mark);border-radius:4px;padding:1px 5px;font-size:13px}
+a{color:inherit}
+"""
+
+
+def html_page(title: str, body: str, *, style: str = "") -> str:
+    """Return a whole document.
+
+    Args:
+        title: Plain text; the index of reports shows it.
+        body: HTML whose values were escaped.
+        style: Further rules of this page's own.
+    """
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n"
+        f"<body><main>\n{body}\n</main></body>\n</html>\n"
+    )
+
+
+def tag(text: str, tone: Tone = "plain") -> str:
+    """Return a short word in a coloured pill."""
+    return f'<span class="tag {tone}">{escape(text)}</span>'
+
+
+def table(
+    names: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: frozenset[int] = frozenset()
+) -> str:
+    """Return a table.
+
+    Args:
+        names: Plain text, one for each column.
+        rows: HTML whose values were escaped, one for each cell.
+        numbers: Places of the columns that hold numbers, counted from 0.
+    """
+
+    def cells(kind: str, row: Sequence[str]) -> str:
+        return "".join(
+            f"<{kind}{' class=number' if place in numbers else ''}>{cell}</{kind}>"
+            for place, cell in enumerate(row)
+        )
+
+    lines = [f"<tr>{cells('td', row)}</tr>" for row in rows]
+    head = cells("th", [escape(name) for name in names])
+    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{''.join(lines)}\n</tbody></table>"

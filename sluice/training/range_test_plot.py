@@ -1,0 +1,49 @@
+"""The picture of a learning-rate range test, with the pick marked."""
+
+from sluice.evaluation.plots import INK, MUTED, TRAIN, VALIDATION, _figure, _png, _title
+from sluice.training.range_test import RangeTest
+
+_ROOM = 0.6
+"""Drawn above the start, in shares of the fall."""
+
+
+def range_test_png(result: RangeTest, *, unit: str = "loss units") -> bytes:
+    """Draw the loss over the rate, smoothed, with the steepest and the lowest point marked.
+
+    Args:
+        result: The range test.
+        unit: Unit of the loss.
+    """
+    figure, axes = _figure(height_in=3.2)
+    rates = [point.rate for point in result.curve]
+    losses = [point.loss for point in result.curve]
+    smoothed = {p.rate: p.smoothed for p in result.curve if p.smoothed is not None}
+    axes.plot(rates, losses, color=TRAIN, linewidth=0.8, label="batch")
+    axes.plot(
+        list(smoothed), list(smoothed.values()), color=VALIDATION, linewidth=2, label="smoothed"
+    )
+    if result.rate is not None and result.lowest_loss_rate is not None:
+        axes.axvline(result.rate, color=INK, linewidth=1.2, label=f"pick {result.rate:.2g}")
+        axes.plot([result.rate], [smoothed[result.rate]], "o", color=INK, markersize=7)
+        axes.axvline(
+            result.lowest_loss_rate,
+            color=MUTED,
+            linewidth=1,
+            linestyle=(0, (4, 3)),
+            label=f"lowest loss {result.lowest_loss_rate:.2g}",
+        )
+        # Of a divergence its beginning is enough.
+        lowest = smoothed[result.lowest_loss_rate]
+        fall = max(next(iter(smoothed.values())), result.start_loss) - lowest
+        axes.set_ylim(lowest - 0.3 * fall, lowest + (1 + _ROOM) * fall)
+    axes.set_xscale("log")
+    axes.set_xlabel("learning rate")
+    axes.set_ylabel(f"loss [{unit}]")
+    _title(
+        axes,
+        "No descent found" if result.rate is None else f"Steepest descent at {result.rate:.2g}",
+        f"{len(result.curve)} rates, the last {result.ended_at_rate:.2g}: {result.ended}",
+        colour=INK,
+    )
+    axes.legend(loc="best", frameon=False, fontsize=8.5)
+    return _png(figure)

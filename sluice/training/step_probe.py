@@ -1,0 +1,219 @@
+"""A few real training steps at one batch size, and the memory they took (TRACE-17)."""
+
+import copy
+import ctypes
+import gc
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from sluice.models.scaled import prepare_model
+from sluice.models.settings import ModelSettings
+from sluice.settings import Record
+from sluice.training.parameter_groups import make_optimizer
+from sluice.training.seeds import Stream, derive_seed
+from sluice.training.settings import TrainSettings
+from sluice.workloads.workload import Examples, Workload
+
+_NUM_STEPS = 2
+"""The first step makes the optimizer's moments; the second one has them beside activations."""
+
+_WARM_ROWS = 8
+
+_SAMPLE_S = 0.001
+_CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+
+_OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""What torch says in a plain RuntimeError."""
+
+
+class Attempt(Record):
+    """One size that was run."""
+
+    rows: int
+    fits: bool
+    peak_bytes: int = Field(description="Growth of memory at its highest [bytes].")
+    seconds: float = Field(description="Wall time [s].")
+    problem: str = Field("", description="What the allocator said, when it refused.")
+
+
+class StepProbe:
+    """Runs forward, backward and optimizer step at one size, twice, and measures memory.
+
+    On an accelerator the allocator's own peak counts; on a CPU it is the growth of the process's
+    resident memory, as Linux keeps it, elsewhere read every millisecond. The model's weights,
+    gradients and moments are part of it, rows that are loaded already are not. The caller's random
+    generators are not moved.
+
+    Args:
+        workload: Builds the model and has the loss.
+        model_settings: Architecture and size.
+        train: Rows to draw batches from.
+        training: The real training's settings, but for ``batch_rows``.
+        memory_bytes: Largest growth that fits [bytes].
+        device: Where to run.
+        seed: Base seed of weights and dropout.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        model_settings: ModelSettings,
+        train: Examples,
+        training: TrainSettings,
+        *,
+        memory_bytes: int,
+        device: torch.device,
+        seed: int,
+    ) -> None:
+        self._workload = workload
+        self._train = train
+        self._training = training
+        self._memory_bytes = memory_bytes
+        self._device = device
+        self._seed = seed
+        # Here and not in a measured run: scaling reads all rows, in double precision.
+        self._model = prepare_model(workload, model_settings, train, seed=seed)
+        self._warm = False
+
+    def __call__(self, rows: int) -> Attempt:
+        """Run one size; what torch allocated for it is free again afterwards."""
+        if not self._warm:
+            # A process's first step loads kernels and starts threads: tens of MiB that stay.
+            self._attempt(min(rows, _WARM_ROWS))
+            self._warm = True
+        return self._attempt(rows)
+
+    def _attempt(self, rows: int) -> Attempt:
+        problem, started = "", time.perf_counter()
+        randomness = Stream(derive_seed(self._seed, "batch_size_search"))
+        _release(self._device)
+        with _peak_growth(self._device) as peak, randomness.active():
+            try:
+                self._run(rows)
+            except (MemoryError, RuntimeError) as error:
+                if not _is_out_of_memory(error):
+                    raise
+                problem = " ".join(str(error).split())[:300]
+        _release(self._device)
+        return Attempt(
+            rows=rows,
+            fits=not problem and peak.bytes <= self._memory_bytes,
+            peak_bytes=peak.bytes,
+            seconds=time.perf_counter() - started,
+            problem=problem,
+        )
+
+    def _run(self, num_rows: int) -> None:
+        model = copy.deepcopy(self._model).to(self._device).train()
+        optimizer = make_optimizer(self._workload.parameter_groups(model), self._training)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for _ in range(_NUM_STEPS):
+            loss = self._workload.loss(
+                model(_batch(self._train.x, num_rows, self._device)),
+                _batch(self._train.y, num_rows, self._device),
+            )
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, self._training.clip_norm)
+            optimizer.step()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+def _batch(values: Tensor, num_rows: int, device: torch.device) -> Tensor:
+    # As training does it: rows are gathered into a tensor of their own.
+    return values.index_select(0, torch.arange(num_rows)).to(device)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        words in str(error) for words in _OUT_OF_MEMORY
+    )
+
+
+class _Peak:
+    bytes = 0
+
+
+@contextmanager
+def _peak_growth(device: torch.device) -> Iterator[_Peak]:
+    """Measure the growth of memory inside; the result is there when the block has ended."""
+    peak = _Peak()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        try:
+            yield peak
+        finally:
+            peak.bytes = torch.cuda.max_memory_allocated(device) - before
+        return
+    before = _resident_bytes()
+    if _restart_kernel_peak():
+        try:
+            yield peak
+        finally:
+            peak.bytes = max(_kernel_peak_bytes() - before, 0)
+        return
+    with _watched() as seen:
+        yield peak
+    peak.bytes = max(seen.bytes - before, 0)
+
+
+def _resident_bytes() -> int:
+    import psutil
+
+    return int(psutil.Process(os.getpid()).memory_info().rss)
+
+
+def _restart_kernel_peak() -> bool:
+    """Let Linux keep the peak from here on; False where it does not."""
+    try:
+        _CLEAR_REFS.write_text("5")
+        return _kernel_peak_bytes() > 0
+    except OSError:
+        return False
+
+
+def _kernel_peak_bytes() -> int:
+    found = re.search(r"^VmHWM:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+@contextmanager
+def _watched() -> Iterator[_Peak]:
+    """Read the resident memory again and again: on a busy machine short peaks are missed."""
+    seen, ended = _Peak(), threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_SAMPLE_S):
+            seen.bytes = max(seen.bytes, _resident_bytes())
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        seen.bytes = max(seen.bytes, _resident_bytes())
+        ended.set()
+        watcher.join()
+
+
+def _release(device: torch.device) -> None:
+    """Give back what the last attempt held, or the next one seems to need less than it does."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        return
+    # glibc keeps freed blocks below 32 MiB; other systems have no such call and need none.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)

@@ -1,0 +1,105 @@
+"""LOG-1: ``sluice poc --log FILE`` says what a log holds and leaves with 0, 1 or 2."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sluice.cli import run_command
+from sluice.commands.poc_log import validate_file
+
+GOOD = (
+    {"event": "fold_start", "fold_id": 0, "train_size": 9, "val_size": 3, "test_size": 3},
+    {"event": "epoch_complete", "epoch": 1, "train_loss": float("nan"), "val_loss": 2.0},
+    {"event": "fold_complete", "fold_id": 0, "test_sharpe": 0.5},
+)
+BAD = {"event": "epoch_complete", "epoch": 2, "train_loss": 1.0}
+
+
+@pytest.fixture
+def log(tmp_path):
+    def write(*records, text=""):
+        path = tmp_path / "events.ndjson"
+        path.write_text("".join(json.dumps(record) + "\n" for record in records) + text)
+        return path
+
+    return write
+
+
+def test_a_valid_log_is_counted_and_leaves_with_0(log, capsys):
+    assert run_command(["poc", "--log", str(log(*GOOD, text='{"event": "fo'))]) == 0
+
+    said = capsys.readouterr().out
+    assert "The log is valid: 3 events, 0 problems, not finished." in said
+    assert "train_loss is nan" in said
+    assert "The last line is torn" in said
+    assert "fold_complete" in said
+
+
+def test_an_invalid_log_is_told_by_line_event_and_field_and_leaves_with_1(log, capsys):
+    assert run_command(["poc", "--log", str(log(*GOOD, BAD, GOOD[1]))]) == 1
+
+    said = capsys.readouterr().out
+    assert "4   epoch_complete   field 'val_loss' is missing" in said
+    assert "The log is not valid: 5 events, 1 problems" in said
+    assert "do:" in said
+
+
+def test_a_file_that_is_not_there_leaves_with_2(tmp_path, capsys):
+    assert run_command(["poc", "--log", str(tmp_path / "none.ndjson")]) == 2
+
+    assert "none.ndjson (No such file or directory)" in capsys.readouterr().err
+
+
+def test_machines_get_strict_json_with_every_problem(log, capsys):
+    assert run_command(["poc", "--json", "--log", str(log(*GOOD, BAD))]) == 1
+
+    found = json.loads(
+        capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON")
+    )
+    assert (found["valid"], found["finished"]) == (False, True)
+    assert found["counts"]["epoch_complete"] == 2
+    assert found["problems"] == [
+        {
+            "line": 4,
+            "event": "epoch_complete",
+            "field": "val_loss",
+            "what": "field 'val_loss' is missing",
+        }
+    ]
+    assert [p["line"] for p in found["non_finite"]] == [2]
+
+
+def test_a_workload_brings_its_own_metric(log, capsys):
+    path = log(*GOOD)
+
+    assert not validate_file(path, "tests.support.synthetic:SineWorkload", as_json=False)
+    assert "field 'test_loss' is missing" in capsys.readouterr().out
+    assert validate_file(path, "sp500_volatility", as_json=False)
+
+
+def test_many_problems_do_not_flood_the_screen(log, capsys):
+    assert not validate_file(log(*[BAD] * 500), None, as_json=False)
+
+    said = capsys.readouterr().out
+    assert "and 480 more" in said
+    assert len(said.splitlines()) < 60
+
+
+def test_markup_in_a_log_is_text(log, capsys):
+    assert not validate_file(log({"event": "[red]fold[/blue]"}), None, as_json=False)
+
+    assert "[red]fold[/blue]" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_log_is_looked_at_without_torch(log):
+    script = (
+        "import sys; from sluice.cli import run_command; "
+        f"run_command(['poc', '--log', {str(log(*GOOD))!r}]); "
+        "print('torch' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+    assert done.stderr.strip() == "False"

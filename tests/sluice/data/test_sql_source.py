@@ -1,0 +1,350 @@
+"""Rows of an SQL query (DATA-2), on SQLite and on a PostgreSQL server."""
+
+import datetime as dt
+import sqlite3
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import sqlalchemy as sa
+from pydantic import ValidationError
+
+from sluice.data.schema import Column, Schema
+from sluice.data.source_settings import SqlSource
+from sluice.data.sources import load_rows
+from sluice.data.validation import validate_schema
+from sluice.errors import SettingsError, SourceError
+from sluice.workloads.bars import BarsSettings
+
+SCHEMA = Schema(
+    columns=(Column(name="close"), Column(name="volume")),
+    index_name="date",
+    index_kind="datetime",
+)
+QUERY = "SELECT date, close, volume FROM bars ORDER BY date"
+DAYS = pd.DatetimeIndex(["2020-01-02", "2020-01-03", "2020-01-06"], name="date")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def url(request, tmp_path: Path) -> str:
+    """A database of its own with a table of three bars."""
+    if request.param == "sqlite":
+        path = tmp_path / "bars.db"
+        made = f"sqlite:///{path}"
+        kinds = "date TEXT, close REAL, volume NUMERIC, note TEXT"
+    else:
+        server = str(request.getfixturevalue("postgres_server"))
+        name = f"s{uuid.uuid4().hex[:12]}"
+        made = f"{server}&options=-csearch_path%3D{name}"
+        kinds = "date DATE, close NUMERIC(12, 4), volume BIGINT, note TEXT"
+        run(server, f"CREATE SCHEMA {name}")
+    rows = "('2020-01-02', 1.5, 10, 'a'), ('2020-01-03', 2.5, 20, 'b'), ('2020-01-06', 3.5, 30, '')"
+    run(made, f"CREATE TABLE bars ({kinds})", f"INSERT INTO bars VALUES {rows}")
+    return made
+
+
+def run(url: str, *statements: str) -> None:
+    engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+
+
+def read(url: str, query: str = QUERY, **settings: object) -> pd.DataFrame:
+    return load_rows(SqlSource(url=url, query=query, **settings), schema=SCHEMA)
+
+
+def refusal(url: str, query: str = QUERY, **settings: object) -> str:
+    with pytest.raises(SourceError) as caught:
+        read(url, query, **settings)
+    assert caught.value.fix
+    return str(caught.value)
+
+
+def test_a_query_returns_numbers_and_dates(url):
+    rows = read(url)
+
+    assert rows.index.equals(DAYS)
+    assert rows.index.name == "date"
+    assert rows["close"].tolist() == [1.5, 2.5, 3.5]
+    assert rows["volume"].dtype == np.float64
+    validate_schema(rows, SCHEMA, "raw")
+
+
+def test_names_are_settings(url):
+    query = "SELECT date AS day, close AS last, volume, note FROM bars ORDER BY date DESC"
+
+    rows = read(url, query, index="day", rename={"last": "close"})
+
+    assert rows["close"].tolist() == [3.5, 2.5, 1.5]
+    assert list(rows.columns) == ["close", "volume", "note"]
+    assert rows.index.name == "date"
+
+
+def test_nulls_stay_nulls(url):
+    run(url, "UPDATE bars SET close = NULL WHERE volume = 20")
+
+    assert read(url)["close"].isna().tolist() == [False, True, False]
+
+
+def test_percent_signs_and_colons_in_a_query_are_its_own(url):
+    like = QUERY.replace("ORDER", "WHERE note LIKE 'a%' AND note <> '12:30:00' ORDER")
+    bound = QUERY.replace("ORDER", r"WHERE note <> 'x \:y' ORDER")
+
+    assert len(read(url, like)) == 1
+    assert len(read(url, bound)) == 3
+    assert "'y'" in refusal(url, bound.replace("\\", ""))
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELECT * FROM baars", "baars"),
+        ("SELECT date, closing FROM bars", "closing"),
+        ("SELEC date FROM bars", "syntax error"),
+    ],
+)
+def test_what_the_database_refuses_is_said_in_its_words(url, query, said):
+    message = refusal(url, query)
+
+    assert "failed: " in message
+    assert said in message
+    assert len(message.splitlines()) == 1
+
+
+def test_a_column_that_the_result_does_not_have_offers_the_nearest(url):
+    assert "has no column 'dates' (nearest: 'date')" in refusal(url, index="dates")
+    assert "has no column 'Close' (nearest: 'close')" in refusal(url, rename={"Close": "x"})
+
+
+def test_two_columns_of_one_name_are_refused(url):
+    assert "more than one column 'close'" in refusal(url, "SELECT date, close, close FROM bars")
+
+
+def test_a_result_without_rows_is_refused(url):
+    assert "at least one row" in refusal(url, "SELECT date, close FROM bars WHERE volume < 0")
+
+
+def test_text_in_a_number_is_named_with_its_row(url):
+    message = refusal(url, "SELECT date, note AS close FROM bars ORDER BY date")
+
+    assert "column 'close' must hold numbers, got 'a' at row 0" in message
+
+
+def test_a_date_that_cannot_be_read_is_named(url):
+    message = refusal(url, "SELECT note AS date, close FROM bars ORDER BY volume")
+
+    assert "column 'date' must hold dates as ISO 8601 (2024-12-31), got 'a' at row 0" in message
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TABLE bars",
+        "DELETE FROM bars",
+        "INSERT INTO bars (close) VALUES (1.0)",
+        "DELETE FROM bars RETURNING date, close, volume",
+        "CREATE TABLE other (x INT)",
+    ],
+)
+def test_nothing_is_ever_written(url, statement):
+    message = refusal(url, statement)
+
+    assert "read" in message
+    assert len(read(url)) == 3
+    assert "other" in refusal(url, "SELECT * FROM other")
+
+
+def test_a_statement_that_is_no_query_says_so(url):
+    statement = "PRAGMA foreign_keys = ON" if url.startswith("sqlite") else "SET search_path = x"
+
+    assert "must return rows" in refusal(url, statement)
+
+
+def test_a_missing_database_file_is_not_made(tmp_path):
+    (tmp_path / "bars.db").touch()
+
+    message = refusal(f"sqlite:///{tmp_path}/brs.db")
+
+    assert "There is no database file" in message
+    assert "Did you mean 'bars.db'?" in message
+    assert not (tmp_path / "brs.db").exists()
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path):
+    path = tmp_path / "bars.db"
+    path.write_bytes(b"text, and more of it than the header of a database has" * 20)
+
+    assert "not a database" in refusal(f"sqlite:///{path}")
+
+
+@pytest.mark.parametrize(
+    "wrong", ["bars.db", "postgresql://host:port/x", "://x", "postgresql://h:${PORT}/x"]
+)
+def test_what_is_no_url_is_refused(wrong, monkeypatch):
+    monkeypatch.setenv("PORT", "five")
+
+    assert f"must be an SQLAlchemy URL, got {wrong}." in refusal(wrong)
+
+
+@pytest.mark.parametrize("driver", ["oracle+cx_oracle", "postgresql+nosuch", "nosuch"])
+def test_a_driver_that_is_not_installed_is_named(driver):
+    message = refusal(f"{driver}://u@h/x")
+
+    assert driver in message
+    assert "not installed" in message
+
+
+def test_a_server_that_is_not_there_is_named_without_its_password(monkeypatch):
+    pytest.importorskip("psycopg", reason="psycopg is not installed (extra: postgres)")
+    monkeypatch.setenv("BARS_PASSWORD", "s3c:ret/@")
+    url = "postgresql://ada:${BARS_PASSWORD}@localhost:1/x?connect_timeout=2"
+
+    message = refusal(url)
+
+    assert f"The database {url} cannot be reached: " in message
+    assert "s3c" not in message
+
+
+def test_a_password_inside_a_variable_is_not_shown_either(monkeypatch):
+    """The server's words hold the password here: it says 'Connection refused'."""
+    pytest.importorskip("psycopg", reason="psycopg is not installed (extra: postgres)")
+    monkeypatch.setenv("BARS_URL", "postgresql://ada:refused@localhost:1/x?connect_timeout=2")
+
+    message = refusal("${BARS_URL}")
+
+    assert "Connection ***" in message
+    assert "ada" not in message
+
+
+def test_a_value_that_the_driver_repeats_is_shown_by_its_name(monkeypatch):
+    pytest.importorskip("psycopg", reason="psycopg is not installed (extra: postgres)")
+    monkeypatch.setenv("BARS_SECRET", "s3cret")
+
+    message = refusal("postgresql://ada@localhost:1/x?connect_timeout=${BARS_SECRET}")
+
+    assert message.count("${BARS_SECRET}") == 2
+    assert "s3cret" not in message
+
+
+def test_an_option_that_the_driver_does_not_know_is_refused(url):
+    message = refusal(f"{url}{'&' if '?' in url else '?'}nosuch=1")
+
+    assert "cannot be reached" in message
+    assert "nosuch" in message
+
+
+def test_variables_are_read_with_the_rows_and_never_kept(url, monkeypatch):
+    source = SqlSource(url="${BARS_URL}", query=QUERY)
+    monkeypatch.setenv("BARS_URL", url)
+
+    assert len(load_rows(source, schema=SCHEMA)) == 3
+
+    assert source.model_dump(mode="json")["url"] == "${BARS_URL}"
+    assert SqlSource.model_validate(source.model_dump()) == source
+    assert "${BARS_URL} failed" in refusal("${BARS_URL}", "SELECT 1 FROM nosuch")
+
+
+def test_a_part_of_a_url_may_be_a_variable(tmp_path, monkeypatch):
+    path = tmp_path / "a b" / "bars.db"
+    path.parent.mkdir()
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE bars AS SELECT '2020-01-02' AS date, 1 AS close")
+    connection.close()
+    monkeypatch.setenv("BARS_FOLDER", str(path.parent))
+
+    rows = read("sqlite:///${BARS_FOLDER}/bars.db", "SELECT * FROM bars")
+
+    assert rows["close"].tolist() == [1.0]
+
+
+@pytest.mark.parametrize(("value", "said"), [(None, "is not set"), ("", "is empty")])
+def test_a_variable_that_is_missing_is_named(monkeypatch, value, said):
+    monkeypatch.setenv("BARS_PASSWORD", "x")
+    monkeypatch.delenv("BARS_PASSWRD", raising=False)
+    if value is not None:
+        monkeypatch.setenv("BARS_PASSWRD", value)
+
+    message = refusal("postgresql://ada:${BARS_PASSWRD}@h/x")
+
+    assert f"needs the environment variable 'BARS_PASSWRD', which {said}." in message
+    assert value is not None or "Did you mean 'BARS_PASSWORD'?" in message
+
+
+@pytest.mark.slow
+def test_a_password_of_odd_characters_reaches_the_server(postgres_server, monkeypatch):
+    """A real server that asks for it: the trust of its socket does not hold for this user."""
+    password = "p@ss:w/r d%40${HOME}"
+    role = f"r{uuid.uuid4().hex[:8]}"
+    run(postgres_server, f"CREATE ROLE {role} LOGIN PASSWORD '{password.replace('%', '%%')}'")
+    folder = postgres_server.partition("host=")[2]
+    rules = Path(folder) / "data" / "pg_hba.conf"
+    before = rules.read_text()
+    try:
+        rules.write_text(f"local all {role} scram-sha-256\n{before}")
+        run(postgres_server, "SELECT pg_reload_conf()", "SELECT pg_sleep(0.5)")
+        url = f"postgresql://{role}:${{BARS_PASSWORD}}@/postgres?host={folder}"
+        query = "SELECT DATE '2020-01-02' AS date, 1.5 AS close"
+        monkeypatch.setenv("BARS_PASSWORD", password)
+        assert read(url, query)["close"].tolist() == [1.5]
+
+        monkeypatch.setenv("BARS_PASSWORD", "wr0ng")
+        message = refusal(url, query)
+    finally:
+        rules.write_text(before)
+        run(postgres_server, "SELECT pg_reload_conf()")
+    assert "password authentication failed" in message
+    assert "wr0ng" not in message
+
+
+@pytest.mark.slow
+def test_times_with_a_zone_stay_the_same_moments(postgres_server):
+    query = (
+        "SELECT TIMESTAMPTZ '2020-07-01 12:00+02' AS date, 1 AS close"
+        " UNION ALL SELECT TIMESTAMPTZ '2020-12-01 12:00+01', 2 ORDER BY 1"
+    )
+
+    rows = read(postgres_server, query)
+
+    assert rows.index.tz_convert("UTC").hour.tolist() == [10, 11]
+    assert rows.index[0] == dt.datetime(2020, 7, 1, 10, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:s3cret@host/x",
+        "postgresql+psycopg://ada:${A}s3cret@host:5432/x",
+        "postgresql://ada@host/x?password=s3cret&sslmode=require",
+        "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3Ds3cret%3BUID%3Dada",
+    ],
+)
+def test_a_password_in_the_settings_is_refused_and_not_repeated(url):
+    with pytest.raises(SettingsError, match=r"write \$\{NAME\} in its place") as caught:
+        BarsSettings.parse({"source": {"kind": "sql", "url": url, "query": QUERY}}, where="x.yaml")
+    with pytest.raises(ValidationError) as plain:
+        SqlSource(url=url, query=QUERY)
+
+    assert "'source.sql.url'" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+    assert "s3cret" not in str(plain.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "${DATABASE_URL}",
+        "postgresql://ada:${PASSWORD}@host/x",
+        "postgresql://${USER}:${PASSWORD}@${HOST}:${PORT}/x?sslmode=require",
+        "postgresql://ada@host/x",
+        "postgresql://host/x?passfile=%2Fetc%2Fpass",
+        "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3D${PASSWORD}%3BUID%3Dada",
+        "sqlite:////data/ada:x@home.db",
+        "sqlite:///C:/data/bars.db",
+    ],
+)
+def test_a_url_without_a_password_is_taken_as_it_is(url):
+    assert SqlSource(url=url, query=QUERY).url == url

@@ -1,0 +1,393 @@
+"""Ticks to time, tick, volume, dollar and range bars (DATA-2)."""
+
+import os
+import resource
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pandas as pd
+import pytest
+from pydantic import ValidationError
+
+from sluice.data import bar_ends
+from sluice.data.bar_rules import (
+    DollarBars,
+    RangeBars,
+    TickBars,
+    TimeBars,
+    VolumeBars,
+)
+from sluice.data.tick_bars import build_bars
+from sluice.errors import ContractError, SchemaError
+from tests.sluice.data.tick_samples import random_ticks, slow_bars
+
+RULES = [
+    TimeBars(seconds=60),
+    TimeBars(seconds=7),
+    TickBars(num_ticks=1),
+    TickBars(num_ticks=13),
+    VolumeBars(units=1),
+    VolumeBars(units=400),
+    DollarBars(value=20_000.0),
+    RangeBars(tenths_of_bp=1),
+    RangeBars(tenths_of_bp=100),
+    RangeBars(tenths_of_bp=240),
+]
+EVENT_RULES = [rule for rule in RULES if not isinstance(rule, TimeBars)]
+
+
+def named(rule) -> str:
+    return "-".join(str(value) for value in rule.model_dump().values())
+
+
+def ticks_at(seconds: list[float], prices: list[float], sizes: list[float] | None = None):
+    """Return ticks at so many seconds after midnight."""
+    times = pd.Timestamp("2024-03-01").as_unit("us") + pd.to_timedelta(seconds, unit="s")
+    return pd.DataFrame(
+        {"price": prices, "size": sizes or [1.0] * len(prices)},
+        index=pd.DatetimeIndex(times, name="time"),
+    )
+
+
+def seconds_of(bars: pd.DataFrame) -> list[float]:
+    return (bars.index - pd.Timestamp("2024-03-01")).total_seconds().tolist()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("rule", RULES, ids=named)
+def test_bars_are_those_of_a_slow_and_exact_builder(rule, seed):
+    """DATA-2: every rule against lists of whole cents, many decimal ties among them."""
+    ticks = random_ticks(1_000, seed=seed)
+    expected = slow_bars(ticks, rule)
+
+    bars = build_bars(ticks, rule)
+
+    assert len(bars) > 5
+    pd.testing.assert_frame_equal(bars, expected, check_exact=True)
+
+
+@pytest.mark.parametrize("seconds", [1, 60, 3_600])
+def test_time_bars_are_those_of_pandas(seconds):
+    ticks = random_ticks(3_000, seed=4)
+    grouped = ticks.resample(f"{seconds}s", closed="left", label="right")
+    expected = (
+        grouped["price"]
+        .ohlc()
+        .assign(volume=grouped["size"].sum(), num_ticks=grouped["size"].count())
+    )
+    expected = expected[expected["num_ticks"] > 0].iloc[:-1]
+
+    bars = build_bars(ticks, TimeBars(seconds=seconds))
+
+    pd.testing.assert_frame_equal(bars, expected, check_freq=False, check_exact=True)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=named)
+def test_no_tick_is_lost_and_none_counts_twice(rule):
+    ticks = random_ticks(2_000, seed=5)
+
+    bars = build_bars(ticks, rule)
+
+    used = ticks.iloc[: bars["num_ticks"].sum()]
+    assert 0 < len(used) <= len(ticks)
+    assert bars["volume"].sum() == used["size"].sum()
+    assert bars["high"].max() == used["price"].max()
+    assert bars["low"].min() == used["price"].min()
+    assert (bars["num_ticks"] >= 1).all()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=named)
+def test_a_bar_does_not_contradict_itself_and_labels_rise(rule):
+    bars = build_bars(random_ticks(2_000, seed=6), rule)
+
+    assert (bars["high"] >= bars[["open", "close"]].max(axis=1)).all()
+    assert (bars["low"] <= bars[["open", "close"]].min(axis=1)).all()
+    assert bars.index.is_monotonic_increasing
+    assert bars.index.is_unique
+
+
+@pytest.mark.parametrize("rule", RULES, ids=named)
+def test_later_ticks_change_no_bar(rule):
+    """Bars of a part are the first bars of the whole, and each is known at its label."""
+    ticks = random_ticks(1_500, seed=7)
+    whole = build_bars(ticks, rule)
+
+    for cut in (9, 300, 901, 1_499):
+        # A cut falls between two times: a time is known when all of its ticks are.
+        early = ticks[ticks.index < ticks.index[cut]]
+        bars = build_bars(early, rule)
+        pd.testing.assert_frame_equal(bars, whole.iloc[: len(bars)], check_exact=True)
+        assert (whole.index[len(bars) :] > early.index[-1]).all()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=named)
+@pytest.mark.parametrize("num_ticks", [0, 1])
+def test_no_tick_and_one_tick_make_what_they_can(rule, num_ticks):
+    ticks = random_ticks(3, seed=8).assign(size=2.0).iloc[:num_ticks]
+
+    bars = build_bars(ticks, rule)
+
+    fills_alone = rule in (TickBars(num_ticks=1), VolumeBars(units=1))
+    assert len(bars) == (num_ticks if fills_alone else 0)
+    assert list(bars.columns) == ["open", "high", "low", "close", "volume", "num_ticks"]
+    assert bars.index.dtype == ticks.index.dtype
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide"),
+    [
+        (TickBars(num_ticks=10), TickBars(num_ticks=11)),
+        (VolumeBars(units=300.0), VolumeBars(units=400.0)),
+        (DollarBars(value=15e3), DollarBars(value=20e3)),
+        (RangeBars(tenths_of_bp=120), RangeBars(tenths_of_bp=200)),
+        (TimeBars(seconds=30), TimeBars(seconds=60)),
+    ],
+    ids=lambda rule: rule.kind,
+)
+def test_a_higher_threshold_makes_fewer_bars(narrow, wide):
+    ticks = random_ticks(3_000, seed=9)
+
+    assert len(build_bars(ticks, wide)) < len(build_bars(ticks, narrow))
+
+
+def test_the_closing_tick_belongs_to_its_range_bar():
+    # 1 % of 100 is 1: reached by 99.5 to 100.5, and by the jump from 101 to 103.
+    ticks = ticks_at([0, 1, 2, 3, 4, 5], [100.0, 99.5, 100.5, 101.0, 103.0, 103.0])
+
+    bars = build_bars(ticks, RangeBars(tenths_of_bp=1_000))
+
+    assert bars[["open", "high", "low", "close"]].to_numpy().tolist() == [
+        [100.0, 100.5, 99.5, 100.5],
+        [101.0, 103.0, 101.0, 103.0],
+    ]
+    assert seconds_of(bars) == [2, 4]
+
+
+def test_a_range_is_a_share_of_the_first_price_of_its_own_bar():
+    ticks = ticks_at([0, 1, 2, 3, 4], [100.0, 101.0, 200.0, 201.0, 202.0])
+
+    bars = build_bars(ticks, RangeBars(tenths_of_bp=1_000))
+
+    assert bars["close"].tolist() == [101.0, 202.0]
+
+
+def test_a_threshold_met_in_decimals_is_met():
+    """Ten sizes of 0.1 sum to 0.9999999999999999, and 100.1 - 100 is less than 0.1."""
+    by_volume = build_bars(ticks_at([*range(10)], [5.0] * 10, [0.1] * 10), VolumeBars(units=1.0))
+    by_value = build_bars(ticks_at([*range(10)], [1.0] * 10, [0.1] * 10), DollarBars(value=1.0))
+    by_range = build_bars(ticks_at([0, 1], [100.0, 100.1]), RangeBars(tenths_of_bp=100))
+
+    assert (len(by_volume), len(by_value), len(by_range)) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("rule", [VolumeBars(units=9), DollarBars(value=90)], ids=named)
+def test_a_tick_over_the_threshold_is_not_split(rule):
+    ticks = ticks_at([0, 1, 2], [10.0] * 3, [25.0, 8.0, 1.0])
+
+    bars = build_bars(ticks, rule)
+
+    assert bars["volume"].tolist() == [25.0, 9.0]
+
+
+@pytest.mark.parametrize("rule", [TickBars(num_ticks=2), VolumeBars(units=2)], ids=named)
+def test_bars_that_close_at_one_time_are_one_bar(rule):
+    ticks = ticks_at([0, 1, 1, 1, 1, 1, 2], [5.0, 6.0, 9.0, 4.0, 3.0, 7.0, 8.0])
+
+    bars = build_bars(ticks, rule)
+
+    # Two ticks each: closed at 1, 1 and 1; the last tick of all is not yet in a bar.
+    assert seconds_of(bars) == [1]
+    assert bars.iloc[0].tolist() == [5.0, 9.0, 3.0, 7.0, 6.0, 6.0]
+
+
+def test_a_time_bar_ends_before_the_tick_on_its_end_and_leaves_gaps():
+    ticks = ticks_at([0, 59.999999, 60, 200, 240], [1.0, 2.0, 3.0, 4.0, 5.0])
+
+    bars = build_bars(ticks, TimeBars(seconds=60))
+
+    assert seconds_of(bars) == [60, 120, 240]
+    assert bars["close"].tolist() == [2.0, 3.0, 4.0]
+
+
+def test_an_interval_is_finished_by_a_later_tick_only():
+    ticks = ticks_at([0, 59], [1.0, 2.0])
+
+    assert build_bars(ticks, TimeBars(seconds=60)).empty
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_the_unit_of_time_is_kept_and_makes_no_difference(unit):
+    ticks = random_ticks(800, seed=10, unit="s")
+    other = ticks.set_axis(ticks.index.as_unit(unit))
+    for rule in (TimeBars(seconds=60), TickBars(num_ticks=20)):
+        expected = build_bars(ticks, rule)
+
+        bars = build_bars(other, rule)
+
+        assert bars.index.unit == unit
+        pd.testing.assert_frame_equal(bars, expected.set_axis(expected.index.as_unit(unit)))
+
+
+def test_days_begin_at_midnight_in_utc_where_there_is_a_zone():
+    ticks = ticks_at([0, 80_000, 90_000, 180_000], [1.0, 2.0, 3.0, 4.0])
+    zoned = ticks.set_axis(ticks.index.tz_localize("America/New_York"))
+
+    plain_days = build_bars(ticks, TimeBars(seconds=86_400))
+    zoned_days = build_bars(zoned, TimeBars(seconds=86_400))
+
+    assert plain_days.index.tolist() == [pd.Timestamp("2024-03-02"), pd.Timestamp("2024-03-03")]
+    assert str(zoned_days.index.tz) == "America/New_York"
+    assert zoned_days.index.tz_convert("UTC").hour.tolist() == [0, 0]
+    assert build_bars(zoned, TickBars(num_ticks=4)).index[0] == zoned.index[3]
+
+
+def test_ticks_before_1970_fall_into_their_interval():
+    ticks = ticks_at([0, 30, 60], [1.0, 2.0, 3.0])
+    old = ticks.set_axis(ticks.index - pd.Timedelta(days=30_000))
+
+    bars = build_bars(old, TimeBars(seconds=60))
+
+    assert bars.index.tolist() == [old.index[2]]
+    assert bars["num_ticks"].tolist() == [2]
+
+
+def test_whole_numbers_and_values_that_may_not_be_written_are_taken():
+    ticks = random_ticks(500, seed=11)
+    whole = ticks.assign(price=ticks["price"].round().astype("int64"), size=1)
+    expected = build_bars(whole.astype("float64"), TickBars(num_ticks=7))
+
+    bars = build_bars(whole, TickBars(num_ticks=7))
+
+    pd.testing.assert_frame_equal(bars, expected)
+    sealed = ticks["price"].to_numpy()
+    assert not sealed.flags.writeable
+    assert len(build_bars(ticks, RangeBars(tenths_of_bp=50))) > 5
+    strided = pd.DataFrame(np.asfortranarray(ticks.to_numpy().repeat(2, axis=0)))[::2]
+    strided = strided.set_axis(["price", "size"], axis=1).set_axis(ticks.index)
+    rule = RangeBars(tenths_of_bp=50)
+    pd.testing.assert_frame_equal(build_bars(strided, rule), build_bars(ticks, rule))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "error", "said"),
+    [
+        ("price", 0.0, ContractError, "price must be above 0, broken in 1 of 20 ticks, first at"),
+        ("price", -1.0, ContractError, "price must be above 0"),
+        ("size", -2.0, ContractError, "size must be at least 0"),
+        ("price", np.nan, SchemaError, "column 'price' must have no nulls"),
+        ("size", np.nan, SchemaError, "column 'size' must have no nulls"),
+        ("price", np.inf, SchemaError, "column 'price' must be finite"),
+        ("size", np.inf, SchemaError, "column 'size' must be finite"),
+    ],
+)
+def test_a_tick_that_cannot_be_one_is_named(column, value, error, said):
+    ticks = random_ticks(20, seed=12)
+    ticks.iloc[13, ticks.columns.get_loc(column)] = value
+
+    with pytest.raises(error) as caught:
+        build_bars(ticks, RangeBars(tenths_of_bp=10))
+
+    assert said in str(caught.value)
+    assert f"row 13 (label {ticks.index[13]}" in str(caught.value)
+
+
+def test_ticks_out_of_order_are_refused_with_the_first():
+    ticks = ticks_at([0, 5, 4, 3], [1.0] * 4)
+
+    with pytest.raises(SchemaError, match=r"sorted, first label that falls: .*00:00:04 at row 2"):
+        build_bars(ticks, TickBars(num_ticks=1))
+
+
+def test_a_tick_without_a_time_is_refused():
+    ticks = random_ticks(5, seed=13)
+    holed = ticks.set_axis(ticks.index.where(np.arange(5) != 3).rename("time"))
+
+    with pytest.raises(SchemaError, match=r"index must have no nulls, first at row 3"):
+        build_bars(holed, TickBars(num_ticks=1))
+
+
+def test_a_column_by_another_name_is_offered():
+    ticks = random_ticks(5, seed=14).rename(columns={"size": "sizes"})
+
+    with pytest.raises(SchemaError, match=r"'size' is missing \(nearest: 'sizes'\)"):
+        build_bars(ticks, TickBars(num_ticks=1))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TimeBars(seconds=0),
+        lambda: TimeBars(seconds=86_401),
+        lambda: TickBars(num_ticks=0),
+        lambda: VolumeBars(units=0.0),
+        lambda: DollarBars(value=float("nan")),
+        lambda: RangeBars(tenths_of_bp=0),
+    ],
+)
+def test_a_rule_that_closes_nothing_or_everything_is_refused(make):
+    with pytest.raises(ValidationError):
+        make()
+
+
+def test_the_plain_loops_and_the_compiled_ones_agree_to_the_row():
+    ticks = random_ticks(3_000, seed=15)
+    price_N = ticks["price"].to_numpy()
+    for loop, threshold in ((bar_ends._ends_by_range, 1e-3), (bar_ends._ends_by_sum, 200.0)):
+        compiled = bar_ends._compiled(loop)
+
+        assert compiled is not loop
+        assert compiled(price_N, threshold).tolist() == loop(price_N, threshold).tolist()
+
+
+def test_a_loop_is_compiled_where_no_cache_can_lie():
+    """A package in a read-only place, of a user without a home: numba finds no folder."""
+    loop = bar_ends._ends_by_sum
+    homeless = types.FunctionType(loop.__code__.replace(co_filename="<none>"), loop.__globals__)
+
+    compiled = bar_ends._compiled(homeless)
+
+    assert compiled(np.ones(5), 2.0).tolist() == [1, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", ["full disk", "torn index", "torn code"])
+def test_a_cache_that_cannot_be_used_stops_nothing(tmp_path, trouble):
+    script = (
+        "import numpy as np; from sluice.data import bar_ends;"
+        "print(bar_ends._compiled(bar_ends._ends_by_sum)(np.ones(5), 2.0).tolist())"
+    )
+
+    def run(preexec=None) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+            preexec_fn=preexec,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    if trouble == "full disk":
+        assert run(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))) == "[1, 3]"
+        return
+    assert run() == "[1, 3]"
+    [file] = tmp_path.rglob("*.nbi" if trouble == "torn index" else "*.nbc")
+    for kept in (0, 20):
+        file.write_bytes(file.read_bytes()[:kept])
+        assert run() == "[1, 3]"
+
+
+def test_importing_the_sources_loads_no_compiler_and_no_database_engine():
+    script = (
+        "import sys, sluice.data.sources;"
+        "print(*sorted({'numba', 'sqlalchemy', 'arch', 'fsspec'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert done.stdout.split() == []

@@ -1,0 +1,130 @@
+"""A file or table of ticks as the source of a pipeline's bars (DATA-2)."""
+
+import sqlite3
+
+import pytest
+import yaml
+
+from sluice.data.sources import load_rows
+from sluice.errors import SchemaError, SettingsError, SourceError
+from sluice.pipeline import read_pipeline
+from sluice.workloads.bars import BarsSettings, BarsWorkload
+from sluice.workloads.bars_contract import RAW_SCHEMA
+from tests.sluice.data.tick_samples import random_ticks, slow_bars
+
+PIPELINE = """
+type: pipelines.component.ModelPipeline
+attributes:
+  name: ticks
+  workload: sluice.workloads.bars:BarsWorkload
+  workload_settings:
+    min_rows: 100
+    source:
+      kind: ticks
+      ticks: {kind: csv, uri: "%s", index: ts, rename: {px: price, qty: size}}
+      rule: {kind: volume, units: 250}
+"""
+
+
+@pytest.fixture(scope="module")
+def ticks():
+    return random_ticks(12_000, seed=20)
+
+
+def settings(source: dict) -> BarsSettings:
+    return BarsSettings.parse({"source": source, "min_rows": 100}, where="test.yaml")
+
+
+def test_a_file_of_ticks_becomes_bars_that_the_workload_takes(ticks, tmp_path):
+    """From the YAML to features; the bars are those of the slow builder."""
+    path = tmp_path / "ticks.csv"
+    columns = {"price": "px", "size": "qty"}
+    ticks.rename_axis("ts").rename(columns=columns).to_csv(path)
+    (tmp_path / "defs.yaml").write_text(PIPELINE % path)
+
+    workload = read_pipeline(tmp_path / "defs.yaml").loaded_workload
+    bars = workload.load_rows()
+    frame = workload.compute_features(bars)
+
+    assert isinstance(workload, BarsWorkload)
+    expected = slow_bars(ticks, workload.settings.source.rule)
+    assert bars.index.name == "date"
+    assert bars.index.equals(expected.index.rename("date"))
+    assert bars["close"].tolist() == expected["close"].tolist()
+    assert bars["volume"].tolist() == expected["volume"].tolist()
+    assert len(frame) == len(bars) - workload._lost_rows
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "sql"])
+def test_every_source_of_a_table_may_hold_the_ticks(ticks, tmp_path, kind):
+    path = tmp_path / f"ticks.{kind}"
+    where: dict[str, str] = {"uri": str(path)}
+    if kind == "csv":
+        ticks.to_csv(path)
+    elif kind == "parquet":
+        ticks.to_parquet(path)
+    else:
+        with sqlite3.connect(path) as connection:
+            # SQLite has no dates: text in ISO 8601, which sorts as time does.
+            ticks.set_axis(ticks.index.astype("str")).to_sql("t", connection, index_label="time")
+        connection.close()
+        where = {"url": f"sqlite:///{path}", "query": "SELECT * FROM t ORDER BY rowid"}
+    source = settings(
+        {
+            "kind": "ticks",
+            "ticks": {"kind": kind, "index": "time", **where},
+            "rule": {"kind": "range", "tenths_of_bp": 200},
+        }
+    ).source
+
+    bars = load_rows(source, schema=RAW_SCHEMA)
+
+    assert bars["close"].tolist() == slow_bars(ticks, source.rule)["close"].tolist()
+    assert bars.index.name == "date"
+
+
+def test_ticks_that_close_no_bar_are_refused(ticks, tmp_path):
+    ticks.to_csv(tmp_path / "ticks.csv")
+    source = settings(
+        {
+            "kind": "ticks",
+            "ticks": {"kind": "csv", "index": "time", "uri": str(tmp_path / "ticks.csv")},
+            "rule": {"kind": "volume", "units": 1e9},
+        }
+    ).source
+
+    with pytest.raises(SourceError, match=r"12000 ticks .* close none .*units=1000000000.0"):
+        load_rows(source, schema=RAW_SCHEMA)
+
+
+def test_ticks_out_of_order_are_refused_before_they_look_like_bars(ticks, tmp_path):
+    ticks[::-1].to_csv(tmp_path / "ticks.csv")
+    source = settings(
+        {
+            "kind": "ticks",
+            "ticks": {"kind": "csv", "index": "time", "uri": str(tmp_path / "ticks.csv")},
+            "rule": {"kind": "tick", "num_ticks": 10},
+        }
+    ).source
+
+    with pytest.raises(SchemaError, match=r"ticks: .* must be sorted, first label that falls"):
+        load_rows(source, schema=RAW_SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("{kind: ticks, ticks: {kind: csv, url: x}, rule: {kind: time, seconds: 60}}", "'uri'"),
+        ("{kind: ticks, ticks: {kind: csv, uri: x}, rule: {kind: time, secs: 60}}", "'seconds'"),
+        ("{kind: ticks, ticks: {kind: csv, uri: x}, rules: {kind: time, secs: 6}}", "'rule'"),
+        ("{kind: ticks, ticks: {kind: csv, uri: x}, rule: {kind: minute}}", "'range'"),
+        ("{kind: ticks, ticks: {kind: packaged}, rule: {kind: time, seconds: 60}}", "'parquet'"),
+        ("{kind: csv, urii: x}", "'uri'"),
+    ],
+)
+def test_a_wrong_key_or_kind_names_the_right_one(change, said):
+    """CONF-1, two levels down."""
+    with pytest.raises(SettingsError) as caught:
+        settings(yaml.safe_load(change))
+
+    assert said in str(caught.value)

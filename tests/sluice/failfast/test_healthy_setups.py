@@ -1,0 +1,59 @@
+"""The table of healthy set-ups: not one may fail, however unusual it is."""
+
+import pytest
+
+from sluice.failfast.benchmark.healthy import HEALTHY
+from sluice.failfast.benchmark.runner import judge_healthy, run_healthy, run_one_healthy
+from sluice.failfast.result import CheckResult, GateReport
+
+ASKED_FOR = 60
+NAMES = [healthy.name for healthy in HEALTHY]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("healthy", HEALTHY, ids=NAMES)
+def test_a_healthy_set_up_passes(healthy, tmp_path):
+    result = run_one_healthy(healthy, tmp_path)
+
+    assert result.objections == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table_is_long_varied_and_its_names_are_unique():
+    setups = [healthy.setup for healthy in HEALTHY]
+
+    assert len(NAMES) == len(set(NAMES)) >= ASKED_FOR
+    assert len({setup.workload for setup in setups}) >= 15
+    assert len({setup.model.architecture for setup in setups}) >= 15
+    assert len({setup.seed for setup in setups}) >= 5
+
+
+@pytest.mark.slow
+def test_every_so_manieth_entry_of_the_table_is_run():
+    results = list(run_healthy(HEALTHY[:3], every=2))
+
+    assert [result.name for result in results] == [NAMES[0], NAMES[2]]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "objections", "warnings"),
+    [("pass", 0, 0), ("warn", 0, 1), ("fail", 1, 0), ("insufficient", 1, 0), ("skipped", 1, 0)],
+)
+def test_all_but_a_pass_or_a_warning_is_an_objection(outcome, objections, warnings):
+    check = CheckResult(
+        name="data_loads",
+        requirement="POC-6",
+        outcome=outcome,
+        numbers={},
+        seconds=0.1,
+        typical_s=1.0,
+        max_s=2.0,
+        summary="Seen.",
+    )
+    report = GateReport(level="full", workload="W", results=(check,), seconds=0.1)
+
+    result = judge_healthy("w", report)
+
+    assert (len(result.objections), len(result.warnings)) == (objections, warnings)
+    assert result.left_alone is (objections == 0)
+    assert result.seconds == 0.1

@@ -1,0 +1,91 @@
+"""Pages keep a name of their content and the address they are served at."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from sluice.errors import StorageError
+from sluice.home import Home
+from sluice.reports.folder import DEFAULT_ADDRESS, save_page
+from sluice.reports.index import index_page, list_pages
+from sluice.reports.page import html_page, table, tag
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home.from_environment({"SLUICE_HOME": str(tmp_path)}, cwd=tmp_path)
+
+
+def test_equal_pages_are_one_file_and_others_do_not_replace_it(home: Home) -> None:
+    first = save_page("<p>a", "x/y", home=home, environ={})
+    again = save_page("<p>a", "x/y", home=home, environ={})
+    other = save_page("<p>b", "x/y", home=home, environ={})
+
+    assert first == again
+    assert first.path.read_text() == "<p>a"
+    assert other.path != first.path
+    assert len(list(home.reports.rglob("*"))) == 3  # a folder and two pages, nothing temporary
+
+
+@pytest.mark.parametrize(
+    ("environ", "address"),
+    [
+        ({}, DEFAULT_ADDRESS),
+        ({"SLUICE_REPORTS_URL": ""}, DEFAULT_ADDRESS),
+        ({"SLUICE_REPORTS_URL": "http://127.0.0.1:4000/"}, "http://127.0.0.1:4000"),
+    ],
+)
+def test_the_link_is_where_pages_are_served(
+    home: Home, environ: dict[str, str], address: str
+) -> None:
+    saved = save_page("<p>a", "a b/y", home=home, environ=environ)
+
+    assert re.fullmatch(re.escape(f"{address}/a%20b/y-") + "[0-9a-f]{12}.html", saved.url)
+
+
+def test_a_folder_that_cannot_be_written_is_our_error(home: Home) -> None:
+    home.reports.write_text("in the way")
+
+    with pytest.raises(StorageError):
+        save_page("<p>a", "y", home=home, environ={})
+
+
+def test_a_page_fetches_nothing_and_shows_text_as_text() -> None:
+    page = html_page("a < b", table(["<n>"], [[tag("<script>")]]))
+
+    assert "<title>a &lt; b</title>" in page
+    assert "&lt;n&gt;" in page
+    assert "<script>" not in page
+    assert "default-src 'none'" in page
+    assert re.search(r"https?://|//[a-z]|@import|url\(", page) is None
+
+
+def test_pages_are_listed_newest_first_with_their_titles(tmp_path: Path) -> None:
+    for age, place in enumerate(["b.html", "replay/index.html", "a/c.html"]):
+        path = tmp_path / place
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"<html><TITLE>\n {place} &amp; more</title>")
+        os.utime(path, (1000 - age, 1000 - age))
+    (tmp_path / "replay" / "frame.html").write_text("part of the replay")
+    (tmp_path / ".half.html").write_text("being written")
+    (tmp_path / "data.json").write_text("{}")
+
+    listed = list_pages(tmp_path)
+
+    assert [page.place for page in listed] == ["b.html", "replay/", "a/c.html"]
+    assert listed[0].title == "b.html & more"
+
+
+def test_a_title_is_shown_as_text(tmp_path: Path) -> None:
+    (tmp_path / "x.html").write_text("<title>&lt;script&gt;alert(1)&lt;/script&gt;</title>")
+
+    page = index_page(tmp_path)
+
+    assert "&lt;script&gt;alert(1)" in page
+    assert "<script>" not in page
+
+
+def test_no_folder_is_no_report_yet(tmp_path: Path) -> None:
+    assert "None yet" in index_page(tmp_path / "gone")

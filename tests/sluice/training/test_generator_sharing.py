@@ -1,0 +1,120 @@
+"""TRACE-6: two operations never share a generator."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sluice.training.generator_sharing import generator_use, shared_generators
+from sluice.training.seeds import Stream
+
+
+@pytest.fixture(autouse=True)
+def _own_generators():
+    with Stream(1).active():
+        yield
+
+
+def test_draws_from_global_generators_are_named():
+    draws, shared = generator_use(
+        {
+            "python": random.random,
+            "numpy": lambda: np.random.rand(),  # noqa: NPY002
+            "torch": lambda: torch.rand(1),
+            "quiet": lambda: 1 + 1,
+            "stream": stream_of_its_own,
+        },
+        {},
+    )
+
+    assert [draw.moved for draw in draws] == [
+        ("Python random",),
+        ("NumPy global",),
+        ("torch CPU",),
+        (),
+        (),
+    ]
+    assert shared == ()
+
+
+def stream_of_its_own() -> None:
+    with Stream(3).active():
+        torch.rand(1)
+
+
+def test_a_held_normal_draw_counts_as_a_draw():
+    """The second of a pair of normal draws comes from store: no word is taken."""
+    np.random.standard_normal()  # noqa: NPY002
+    random.gauss(0, 1)
+
+    (draw,), _ = generator_use(
+        {"normal": lambda: (np.random.standard_normal(), random.gauss(0, 1))},  # noqa: NPY002
+        {},
+    )
+
+    assert draw.moved == ("Python random", "NumPy global")
+
+
+def test_dropout_and_initialisation_share_the_global_generator():
+    drop = nn.Dropout(0.5)
+
+    _, shared = generator_use(
+        {"init": lambda: nn.Linear(2, 2), "dropout": lambda: drop(torch.ones(3))}, {}
+    )
+
+    (found,) = shared
+    assert found.users == ("init", "dropout")
+    assert "torch CPU" in found.why
+
+
+@pytest.mark.parametrize(
+    ("make", "draw"),
+    [
+        (lambda: torch.Generator().manual_seed(2), lambda held: torch.rand(1, generator=held)),
+        (lambda: np.random.default_rng(2), lambda held: held.random()),
+        (lambda: random.Random(2), lambda held: held.random()),
+    ],
+    ids=["torch", "numpy", "python"],
+)
+def test_a_handed_generator_that_two_operations_move_is_found(make, draw):
+    held, other = make(), make()
+
+    draws, shared = generator_use(
+        {"order": lambda: draw(held), "noise": lambda: draw(held), "split": lambda: draw(other)},
+        {"order": held, "split": other},
+    )
+
+    assert [d.moved for d in draws] == [
+        ("generator of order",),
+        ("generator of order",),
+        ("generator of split",),
+    ]
+    assert [found.users for found in shared] == [("order", "noise")]
+
+
+def test_one_object_and_one_stream_under_two_names_are_told_apart():
+    one = torch.Generator().manual_seed(1)
+    bits = np.random.PCG64(5)
+
+    found = shared_generators(
+        {
+            "order": one,
+            "noise": one,
+            "split": torch.Generator().manual_seed(1),
+            "left": np.random.Generator(bits),
+            "right": np.random.Generator(bits),
+            "alone": torch.Generator().manual_seed(2),
+            "python": random.Random(1),
+        }
+    )
+
+    assert {(*f.users, f.why) for f in found} == {
+        ("order", "noise", "they hold the same object"),
+        ("order", "split", "both draw the same numbers"),
+        ("noise", "split", "both draw the same numbers"),
+        ("left", "right", "they hold the same object"),
+    }
+    torch.rand(1, generator=one)
+    assert shared_generators({"a": one, "b": torch.Generator().manual_seed(1)}) == ()

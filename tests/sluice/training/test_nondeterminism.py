@@ -1,0 +1,125 @@
+"""REPRO-2: the operations known to be non-deterministic are named when met."""
+
+import inspect
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from sluice.training.nondeterminism import nondeterministic_operations
+from sluice.training.seeds import deterministic
+
+INDEX = torch.tensor([0, 0, 1])
+
+
+def overwrite() -> None:
+    torch.zeros(4).put_(INDEX, torch.ones(3))
+
+
+def line_of(function, *, after: int) -> str:
+    return f"{__file__}:{inspect.getsourcelines(function)[1] + after} in {function.__qualname__}"
+
+
+def flags() -> tuple[bool, ...]:
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.is_warn_always_enabled(),
+    )
+
+
+def test_an_operation_without_a_deterministic_form_is_named_with_its_line():
+    (found,) = nondeterministic_operations(overwrite)
+
+    assert found.operation == "put_"
+    assert found.place == f"at {line_of(overwrite, after=1)}"
+    assert (found.num_calls, found.ended_the_run) == (1, False)
+
+
+def test_calls_of_one_line_are_counted_and_lines_are_told_apart():
+    def step() -> None:
+        for _ in range(3):
+            overwrite()
+        nn.functional.max_unpool2d(torch.rand(1, 1, 2, 2), torch.zeros(1, 1, 2, 2).long(), 2)
+
+    several = nondeterministic_operations(step)
+
+    assert [(found.operation, found.num_calls) for found in several] == [
+        ("put_", 3),
+        ("max_unpooling2d_forward_out", 1),
+    ]
+    # A library's own line helps nobody: the line that went there is named.
+    assert several[1].place == f"at {line_of(step, after=3)}"
+
+
+def test_a_deterministic_training_step_has_none():
+    network = nn.GRU(3, 4)
+
+    def step() -> None:
+        network(torch.randn(5, 2, 3))[0].sum().backward()
+        torch.zeros(4).index_put_((INDEX,), torch.ones(3), accumulate=True)
+
+    assert nondeterministic_operations(step) == ()
+
+
+def test_code_that_asks_for_errors_is_told_to_have_ended_there():
+    def strict() -> None:
+        with deterministic():
+            overwrite()
+
+    (found,) = nondeterministic_operations(strict)
+
+    assert (found.operation, found.ended_the_run) == ("put_", True)
+    assert found.place == f"at {line_of(overwrite, after=1)}"
+
+
+@pytest.mark.parametrize(
+    ("message", "operation"),
+    [
+        (
+            "Deterministic behavior was enabled with either `torch.use_deterministic_algorithms"
+            "(True)` or `at::Context::setDeterministicAlgorithms(true)`, but this operation is not "
+            "deterministic because it uses CuBLAS and you have CUDA >= 10.2. To enable "
+            "deterministic behavior in this case, you must set CUBLAS_WORKSPACE_CONFIG=:4096:8",
+            "cuBLAS matrix product without CUBLAS_WORKSPACE_CONFIG",
+        ),
+        (
+            "Memory Efficient attention defaults to a non-deterministic algorithm. To explicitly "
+            "enable determinism call torch.use_deterministic_algorithms(True, warn_only=False).",
+            "Memory Efficient attention",
+        ),
+        (
+            "cumsum_cuda_kernel does not have a deterministic implementation, but you set 'torch."
+            "use_deterministic_algorithms(True, warn_only=True)'.",
+            "cumsum_cuda_kernel",
+        ),
+    ],
+)
+def test_what_torch_says_on_an_accelerator_is_understood(message, operation):
+    (found,) = nondeterministic_operations(lambda: warnings.warn(message, stacklevel=1))
+
+    assert found.operation == operation
+    assert __file__ in found.place
+
+
+def test_other_warnings_and_errors_go_where_they_went():
+    with pytest.warns(FutureWarning, match="something else"):
+        nondeterministic_operations(lambda: warnings.warn("something else", FutureWarning, 1))
+    with pytest.raises(RuntimeError, match="the user's bug"):
+        nondeterministic_operations(lambda: (_ for _ in ()).throw(RuntimeError("the user's bug")))
+
+
+@pytest.mark.parametrize("before", [(False, False), (True, False), (True, True)])
+def test_flags_and_filters_come_back(before):
+    enabled, warn_only = before
+    torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+    try:
+        expected, filters, show = flags(), list(warnings.filters), warnings.showwarning
+        nondeterministic_operations(overwrite)
+        with pytest.raises(KeyError):
+            nondeterministic_operations(lambda: {}["missing"])
+        assert (flags(), list(warnings.filters)) == (expected, filters)
+        assert warnings.showwarning is show
+    finally:
+        torch.use_deterministic_algorithms(False)

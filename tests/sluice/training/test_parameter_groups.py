@@ -1,0 +1,148 @@
+"""TRAIN-1, POC-2: groups of parameters with their own rate and decay."""
+
+import pytest
+import torch
+from torch import nn
+
+from sluice.errors import ContractError
+from sluice.training.loop import train
+from sluice.training.parameter_groups import listed_groups, make_optimizer, set_rate
+from sluice.training.schedule import rate_at
+from sluice.training.seeds import derive_seed, deterministic
+from sluice.training.settings import TrainSettings
+from sluice.workloads.workload import Workload
+from tests.sluice.training.test_loop import (
+    SETTINGS,
+    TRAIN,
+    VAL,
+    frozen,
+    loss_of,
+    losses_of,
+    make_model,
+    timeless,
+    vector,
+)
+
+
+def fit(model, groups=None, settings=SETTINGS, **options):
+    return list(
+        train(model, loss_of, losses_of, TRAIN, VAL, settings, seed=3, groups=groups, **options)
+    )
+
+
+def two_groups(model):
+    return [
+        {"params": model[3].parameters(), "weight_decay": 0.0},
+        {"params": model[0].parameters(), "rate_share": 0.1},
+    ]
+
+
+def test_the_default_group_gives_the_same_bits_as_none():
+    alone, grouped = make_model(), make_model()
+    history = fit(alone)
+    default = Workload.parameter_groups(None, grouped)
+
+    assert timeless(fit(grouped, default)) == timeless(history)
+    assert torch.equal(vector(grouped), vector(alone))
+
+
+def test_groups_equal_the_loop_written_out():
+    """Oracle: torch's own AdamW and LambdaLR with one group each."""
+    settings = SETTINGS.model_copy(update={"max_epochs": 2})
+    model, oracle = make_model(dropout=0), make_model(dropout=0)
+    history = fit(model, two_groups(model), settings)
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": oracle[3].parameters(), "weight_decay": 0.0},
+            {"params": oracle[0].parameters(), "lr": 0.1},
+        ],
+        lr=1.0,
+        weight_decay=1e-2,
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: rate_at(s, 14, settings))
+    for epoch in (1, 2):
+        order = torch.Generator().manual_seed(derive_seed(3, f"order_{epoch}"))
+        for rows in torch.randperm(100, generator=order).split(16):
+            optimizer.zero_grad()
+            loss_of(oracle(TRAIN.x[rows]), TRAIN.y[rows]).backward()
+            nn.utils.clip_grad_norm_(oracle.parameters(), 0.5)
+            optimizer.step()
+            schedule.step()
+
+    torch.testing.assert_close(vector(model), vector(oracle), rtol=1e-5, atol=1e-6)
+    assert history[-1].learning_rate == rate_at(13, 14, settings)
+
+
+@pytest.mark.parametrize("stop_after", [1, 3])
+def test_resumed_training_with_groups_ends_with_the_same_bits(stop_after):
+    states, whole, resumed = {}, make_model(), make_model(seed=99)
+
+    def copy(state):
+        states[len(state.history)] = frozen(state)
+
+    with deterministic():
+        expected = fit(whole, two_groups(whole), keep=copy)
+        rest = fit(resumed, two_groups(resumed), resume=states[stop_after])
+
+    assert torch.equal(vector(resumed), vector(whole))
+    assert timeless(rest) == timeless(expected[stop_after:])
+
+
+def test_a_share_of_0_keeps_a_group_where_it_is():
+    model = make_model()
+    before = model[0].weight.clone()
+    fit(model, [{"params": model[3].parameters()}, {"params": model[0].weight, "rate_share": 0}])
+
+    assert torch.equal(model[0].weight, before)
+
+
+@pytest.mark.parametrize("lower", [0.5, 0.05])
+def test_a_smaller_share_moves_a_group_less(lower):
+    def moved(share):
+        model = make_model(dropout=0)
+        before = model[0].weight.clone()
+        one_epoch = SETTINGS.model_copy(update={"max_epochs": 1})
+        groups = [{"params": model.parameters(), "rate_share": share, "weight_decay": 0.0}]
+        fit(model, groups, one_epoch)
+        return float((model[0].weight - before).detach().norm())
+
+    assert moved(lower) < moved(1.0)
+
+
+def test_every_group_follows_the_rate():
+    model = make_model()
+    optimizer = make_optimizer(two_groups(model), TrainSettings(learning_rate=0.02))
+    assert [group["lr"] for group in optimizer.param_groups] == [0.02, 0.02 * 0.1]
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.0, 1e-2]
+    set_rate(optimizer, 0.5)
+
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.05]
+
+
+@pytest.mark.parametrize(
+    ("groups", "cause"),
+    [
+        (lambda p: [{"params": p, "lr": 0.1}], "got 'params', 'lr'"),
+        (lambda p: [{"params": p, "weight_decy": 0.1}], "Did you mean 'weight_decay'"),
+        (lambda _: [{"rate_share": 0.1}], "group 0 must have 'params'"),
+        (lambda p: [{"params": p, "rate_share": -0.1}], "'rate_share' of parameter group 0"),
+        (lambda p: [{"params": p, "weight_decay": float("nan")}], "finite number"),
+        (lambda p: [{"params": p, "rate_share": "half"}], "got 'half'"),
+        (lambda p: [{"params": p}, {"params": p[:1]}], "in one group, 1 are in two"),
+        (lambda _: [{"params": []}], "1 groups without one"),
+        (lambda _: [], "0 groups without one"),
+    ],
+)
+def test_groups_that_are_not_well_formed_are_refused(groups, cause):
+    model = make_model()
+
+    with pytest.raises(ContractError, match=cause):
+        fit(model, groups(list(model.parameters())))
+
+
+def test_listed_groups_keep_what_iterators_give():
+    model = make_model()
+    (group,) = listed_groups([{"params": model.parameters()}], SETTINGS)
+
+    assert [id(p) for p in group["params"]] == [id(p) for p in model.parameters()]
+    assert (group["rate_share"], group["weight_decay"]) == (1.0, SETTINGS.weight_decay)

@@ -1,0 +1,316 @@
+"""TRAIN-2: the learning-rate range test picks the steepest descent and leaves no trace."""
+
+import copy
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from sluice.errors import ContractError, TrainingFailed
+from sluice.training.descent import RangeTestSettings
+from sluice.training.range_test import RangeTest, range_test
+from sluice.training.seeds import rng_state
+from sluice.training.settings import TrainSettings
+from tests.sluice.training.range_samples import Quadratic, examples, output_mean, squared_error
+
+RANGE_OF_100 = RangeTestSettings(num_steps=100, window_decades=1.0)
+UNCLIPPED = TrainSettings(clip_norm=1e9)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As in training; several threads only wait for each other on problems this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def on_quadratic(curvature: float, **settings) -> RangeTest:
+    model = Quadratic(curvature)
+    return range_test(
+        model,
+        output_mean,
+        examples(8),
+        RangeTestSettings(**settings),
+        training=UNCLIPPED,
+        seed=0,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    )
+
+
+def network(dropout: float = 0.0, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(dropout), nn.Linear(8, 1)
+    )
+
+
+def on_rows(rows, *, seed: int = 0, loss_fn=squared_error) -> RangeTest:
+    training = TrainSettings()
+    return range_test(network(), loss_fn, rows, RANGE_OF_100, training=training, seed=seed)
+
+
+@pytest.mark.parametrize("curvature", [0.3, 30.0, 3e4])
+def test_the_pick_on_a_quadratic_is_where_the_formula_has_it(curvature):
+    """With rates r = r_0 exp(d i) and curvature c the loss is exp(-2 c r / d) / 2: steepest over
+    log r where 2 c r = d, far below 2 / c, where gradient descent stops being stable."""
+    result = on_quadratic(curvature)
+    distance = RangeTestSettings().step_decades * math.log(10)
+
+    assert result.rate == pytest.approx(distance / (2 * curvature), rel=0.25)
+    assert result.rate < 0.1 * (2 / curvature)
+
+
+def test_what_diverges_is_stopped_beyond_the_stable_range():
+    result = on_quadratic(300.0)
+
+    assert result.ended in ("loss diverged", "loss not finite")
+    assert 2 / 300 < result.ended_at_rate < 1
+    assert len(result.curve) < RangeTestSettings().num_steps
+    assert all(math.isfinite(point.loss) for point in result.curve)
+
+
+def test_the_pick_falls_as_the_curvature_rises():
+    picks = [on_quadratic(curvature).rate for curvature in (1.0, 10.0, 100.0, 1000.0)]
+
+    for low, high in itertools.pairwise(picks):
+        assert high == pytest.approx(low / 10, rel=0.15)
+
+
+def test_the_pick_is_not_the_minimum():
+    result = on_rows(examples(2_000))
+
+    assert 1e-3 < result.rate < result.lowest_loss_rate / 3
+
+
+def test_each_loss_belongs_to_the_step_before_it():
+    """Oracle: gradient descent on the quadratic, step by step."""
+    result = on_quadratic(2.0)
+    weight, expected = 1.0, []
+    for rate in np.geomspace(1e-7, 10, 200):
+        weight *= 1 - 2.0 * rate
+        expected.append(weight**2)
+
+    assert result.start_loss == 1.0
+    np.testing.assert_allclose([p.loss for p in result.curve], expected[: len(result.curve)])
+
+
+def test_slopes_are_least_squares_lines():
+    result = on_rows(examples(500))
+    x = np.log10([point.rate for point in result.curve])
+    y = np.array([point.loss for point in result.curve])
+    half = result.window_steps // 2
+    window = slice(50 - half, 50 + half + 1)
+
+    slope, _ = np.polyfit(x[window], y[window], 1)
+
+    assert result.curve[50].slope == pytest.approx(slope)
+    assert result.curve[50].smoothed == pytest.approx(y[window].mean())
+    assert result.curve[half - 1].slope is None
+
+
+def test_model_optimizer_and_generators_are_bit_for_bit_what_they_were():
+    model, rows = network(dropout=0.3), examples(300)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    squared_error(model(rows.x), rows.y).backward()
+    optimizer.step()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    random.gauss(0, 1)
+    np.random.standard_normal()  # noqa: NPY002
+    weights, moments = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    generators = rng_state()
+
+    range_test(
+        model,
+        squared_error,
+        rows,
+        RangeTestSettings(),
+        training=TrainSettings(),
+        seed=0,
+        optimizer=optimizer,
+    )
+
+    def same(left, right) -> None:
+        torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)
+
+    same(dict(model.state_dict()), dict(weights))
+    same([p.grad for p in model.parameters()], gradients)
+    same(rng_state(), generators)
+    after = optimizer.state_dict()
+    assert after["param_groups"] == moments["param_groups"]
+    same(after["state"], moments["state"])
+    assert model.training
+
+
+def test_a_model_in_eval_mode_stays_there_and_nothing_is_left_after_an_error():
+    model = network().eval()
+    before, generators = copy.deepcopy(model.state_dict()), rng_state()
+    calls = 0
+
+    def fails_later(output, y):
+        nonlocal calls
+        calls += 1
+        if calls == 30:
+            raise KeyError("the user's bug")
+        return squared_error(output, y)
+
+    with pytest.raises(KeyError):
+        range_test(
+            model,
+            fails_later,
+            examples(300),
+            RangeTestSettings(),
+            training=TrainSettings(),
+            seed=0,
+        )
+
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    after = rng_state()
+    assert torch.equal(generators["torch"], after["torch"])
+    assert torch.equal(generators["python"], after["python"])
+    assert not model.training
+
+
+def test_the_same_seed_gives_the_same_curve_and_another_another():
+    rows = examples(300)
+
+    assert on_rows(rows) == on_rows(rows)
+    assert on_rows(rows).curve != on_rows(rows, seed=1).curve
+
+
+@pytest.mark.slow
+def test_noise_has_no_descent():
+    """Targets that nothing predicts, around an output that is already best, in 40 draws."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3, 1))
+    nn.init.zeros_(model[1].weight)
+    nn.init.zeros_(model[1].bias)
+
+    found = [
+        range_test(
+            model,
+            squared_error,
+            examples(2_000, signal=0.0, seed=seed),
+            RANGE_OF_100,
+            training=TrainSettings(batch_rows=32),
+            seed=seed,
+        ).rate
+        for seed in range(40)
+    ]
+
+    assert sum(rate is not None for rate in found) <= 2
+
+
+def test_a_weak_descent_under_much_noise_is_found_over_a_wider_window():
+    """Only the initial weights, 0.5 too large, can be unlearned; batches differ by 0.13."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3, 1))
+    settings, rows = RangeTestSettings(), examples(4_000, signal=0.0)
+
+    result = range_test(model, squared_error, rows, settings, training=TrainSettings(), seed=0)
+
+    assert result.window_steps > settings.window_steps
+    assert 3e-3 < result.rate < 0.1
+
+
+def test_a_loss_that_only_rises_has_no_descent_and_says_so():
+    class Rising(Quadratic):
+        """The gradient has the wrong sign."""
+
+        def forward(self, x):
+            return 2 * super().forward(x).detach() - super().forward(x)
+
+    model = Rising(1.0)
+    result = range_test(
+        model, output_mean, examples(8), RangeTestSettings(), training=UNCLIPPED, seed=0
+    )
+
+    assert result.rate is None
+    assert result.ended == "loss diverged"
+    assert "No descent found" in result.summary
+    assert "wrong sign" in result.fix
+
+
+def test_a_constant_loss_has_no_descent():
+    result = on_rows(examples(500), loss_fn=lambda out, y: 0 * squared_error(out, y) + 3)
+
+    assert result.rate is None
+    assert "gradients reach the weights" in result.fix
+
+
+def test_a_range_that_ends_too_early_is_said():
+    result = on_quadratic(1.0, highest_rate=1e-2)
+
+    assert "end of the range" in result.summary
+    assert "Raise highest_rate" in result.fix
+
+
+def test_adding_to_a_loss_moves_nothing():
+    """Also a loss below zero, such as a log likelihood, has its descent and its divergence."""
+    rows = examples(500)
+    plain = on_rows(rows)
+    shifted = on_rows(rows, loss_fn=lambda out, y: squared_error(out, y) - 100)
+
+    assert shifted.rate == pytest.approx(plain.rate, rel=0.2)
+    assert shifted.ended == plain.ended
+
+
+def test_frozen_parameters_stay_and_group_ratios_hold():
+    model = network()
+    for parameter in model[1].parameters():
+        parameter.requires_grad_(False)
+    groups = [
+        {"params": model[2].parameters(), "rate_share": 0.0},
+        {"params": list(model[4].parameters())},
+    ]
+
+    result = range_test(
+        model,
+        squared_error,
+        examples(500),
+        RangeTestSettings(),
+        training=TrainSettings(),
+        seed=0,
+        groups=groups,
+    )
+
+    assert result.rate is not None
+
+
+def test_a_loss_that_is_not_finite_at_once_is_the_rows_fault():
+    rows = examples(50)
+    rows.x[7, 0, 1] = math.nan
+
+    with pytest.raises(TrainingFailed, match="before the first step"):
+        on_rows(rows)
+
+
+def test_an_optimizer_of_another_model_is_refused():
+    with pytest.raises(ContractError, match="6 of its parameters are not in Sequential"):
+        range_test(
+            network(),
+            squared_error,
+            examples(50),
+            RangeTestSettings(),
+            training=TrainSettings(),
+            seed=0,
+            optimizer=torch.optim.SGD(network().parameters(), lr=0.1),
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"lowest_rate": 1.0, "highest_rate": 0.1}, "below highest_rate"),
+        ({"num_steps": 20}, "must hold 5"),
+        ({"lowest_rate": 1e-3, "highest_rate": 1e-2}, "must hold 5 to 100"),
+    ],
+)
+def test_settings_that_give_no_slope_are_refused(settings, said):
+    with pytest.raises(ValidationError, match=said):
+        RangeTestSettings(**settings)

@@ -1,0 +1,552 @@
+"""Networks that get gradients in unusual ways: healthy ones, and ones that never learn."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sluice.data.folds import RowRange
+from sluice.models.settings import ModelSettings
+from sluice.workloads.workload import Examples
+from tests.support.failfast_workloads import Signals
+
+WIDTH = 16
+
+
+class Built(Signals):
+    """The healthy signals with a network of the test's own: from windows (B, 4, 3) to (B, 1)."""
+
+    def __init__(
+        self,
+        build: Callable[[], nn.Module],
+        *,
+        frozen: Iterable[str] = (),
+        groups: Callable[[nn.Module], list[dict[str, Any]]] | None = None,
+        seq_len: int = 4,
+    ) -> None:
+        super().__init__(self.settings_type(seq_len=seq_len))
+        self.build = build
+        self.frozen_parameters = tuple(frozen)
+        self.groups = groups
+
+    def build_model(
+        self,
+        num_features: int,  # noqa: ARG002
+        num_outputs: int,  # noqa: ARG002
+        settings: ModelSettings,  # noqa: ARG002
+    ) -> nn.Module:
+        return self.build()
+
+    def parameter_groups(self, network: nn.Module) -> list[dict[str, Any]]:
+        return super().parameter_groups(network) if self.groups is None else self.groups(network)
+
+
+class Tokens(Built):
+    """Integer inputs (B, 4): three columns cut into ten bins, and one that is always 0."""
+
+    scale_inputs = False
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        found = super().examples(frame, rows)
+        bins = (found.x[:, -1] * 2 + 5).clamp(1, 9).long()
+        return replace(found, x=F.pad(bins, (0, 1)))
+
+
+class Classes(Built):
+    """Integer targets (B,): three classes by the size of the target."""
+
+    scale_target = False
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        found = super().examples(frame, rows)
+        edges = torch.tensor([5.0, 9.0])
+        return replace(found, y=torch.bucketize(found.y[:, 0], edges))
+
+    def output_shape(self, y: Tensor) -> tuple[int, ...]:
+        return (len(y), 3)
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(output, y, reduction="none")
+
+
+class Images(Built):
+    """Small images (B, 1, 8, 8) whose brightness is the target."""
+
+    scale_inputs = False
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        found = super().examples(frame, rows)
+        noise = np.random.default_rng(1).normal(size=(len(frame), 1, 8, 8)).astype(np.float32)
+        x = torch.from_numpy(noise[found.rows]) + found.y[:, :, None, None] / 5
+        return replace(found, x=x)
+
+
+class Last(nn.Module):
+    """The window's last row (B, 3)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, -1]
+
+
+class Apply(nn.Module):
+    """A function as a module without a ReLU module to watch."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def mlp(*between: nn.Module, outputs: int = 1, num_inputs: int = 3) -> nn.Sequential:
+    return nn.Sequential(Last(), nn.Linear(num_inputs, WIDTH), *between, nn.Linear(WIDTH, outputs))
+
+
+def changed(network: nn.Module, change: Callable[[Any], Any]) -> nn.Module:
+    """Return the network after a change of its weights."""
+    with torch.no_grad():
+        change(network)
+    return network
+
+
+def fill(network: nn.Module, value: float) -> nn.Module:
+    return changed(network, lambda net: [p.fill_(value) for p in net.parameters()])
+
+
+class Residual(nn.Module):
+    """x + gate * branch(x), the gate at 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
+        self.gate = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.gate * self.branch(x)
+
+
+class Lora(nn.Module):
+    """A frozen layer with a trained update of low rank, B = 0."""
+
+    def __init__(self, num_inputs: int, num_outputs: int) -> None:
+        super().__init__()
+        self.base = nn.Linear(num_inputs, num_outputs).requires_grad_(False)
+        self.a = nn.Parameter(torch.randn(2, num_inputs))
+        self.b = nn.Parameter(torch.zeros(num_outputs, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + x @ self.a.T @ self.b.T
+
+
+class Experts(nn.Module):
+    """A mixture in which the last expert is idle.
+
+    Args:
+        way: "never called", "no rows", "zero weight", or "dead", which is a defect.
+    """
+
+    def __init__(self, way: str, num_experts: int = 3) -> None:
+        super().__init__()
+        self.way = way
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(3, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
+            for _ in range(num_experts)
+        )
+        self.gate = nn.Linear(3, num_experts)
+        if way == "dead":
+            changed(self.experts[-1], lambda expert: expert[0].bias.fill_(-50.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x[:, -1]
+        weight = self.gate(x).softmax(-1)
+        if self.way in ("never called", "no rows"):
+            busy = [e(x) * weight[:, [index]] for index, e in enumerate(self.experts[:-1])]
+            idle = self.experts[-1](x[:0]).sum() if self.way == "no rows" else 0.0
+            return torch.stack(busy).sum(0) + idle
+        if self.way == "zero weight":
+            weight = weight * torch.tensor([1.0] * (weight.shape[1] - 1) + [0.0])
+        outputs = torch.cat([expert(x) for expert in self.experts], dim=1)
+        return (weight * outputs).sum(1, keepdim=True)
+
+
+class Tied(nn.Module):
+    """Two layers that share one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Linear(3, WIDTH)
+        self.one, self.two = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.two.weight = self.one.weight
+        self.leave = nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.one(torch.tanh(self.enter(x[:, -1]))))
+        return self.leave(torch.tanh(self.two(hidden)))
+
+
+class Attention(nn.Module):
+    """Self-attention with separate projections; the key's bias has no influence."""
+
+    def __init__(self, *, packed: bool = False) -> None:
+        super().__init__()
+        self.enter = nn.Linear(3, WIDTH)
+        self.packed = nn.MultiheadAttention(WIDTH, 2, batch_first=True) if packed else None
+        if not packed:
+            self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.leave = nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enter(x)
+        if self.packed is not None:
+            mixed, _ = self.packed(x, x, x, need_weights=False)
+        else:
+            mixed = F.scaled_dot_product_attention(self.query(x), self.key(x), self.value(x))
+        return self.leave(self.norm(x + mixed)[:, -1])
+
+
+class Transformer(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.enter = nn.Linear(3, WIDTH)
+        self.place = nn.Parameter(torch.zeros(4, WIDTH))
+        layer = nn.TransformerEncoderLayer(WIDTH, 2, 32, batch_first=True, **options)
+        self.core = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.leave = nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.leave(self.core(self.enter(x) + self.place)[:, -1])
+
+
+class SparseTokens(nn.Module):
+    """An embedding of 1,000 tokens of which ten occur, and one of a column that never varies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(1000, WIDTH)
+        self.rare = nn.Embedding(5, WIDTH, padding_idx=0)
+        self.leave = nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.leave(self.embed(x[:, :3]).mean(1) + self.rare(x[:, 3]))
+
+
+class Heads(nn.Module):
+    """One head for each task; the rows are all of the first task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Linear(3, WIDTH)
+        self.heads = nn.ModuleDict({"first": nn.Linear(WIDTH, 1), "second": nn.Linear(WIDTH, 1)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.heads["first"](torch.tanh(self.trunk(x[:, -1])))
+
+
+class LayerDrop(nn.Module):
+    """Layers that are skipped at random while training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(3, WIDTH), nn.Linear(WIDTH, 1)
+        self.skipped = nn.Linear(WIDTH, WIDTH)
+        self.other = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.enter(x[:, -1]))
+        for layer in (self.skipped, self.other):
+            if not self.training or torch.rand(()) < 0.5:
+                x = x + layer(x)
+        return self.leave(x)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, core: type[nn.RNNBase], **options: Any) -> None:
+        super().__init__()
+        self.core = core(3, 8, batch_first=True, **options)
+        self.leave = nn.Linear(16 if options.get("bidirectional") else 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.leave(self.core(x)[0].mean(1))
+
+
+class LastOfBoth(Recurrent):
+    """Takes the backward direction's state after one row: its recurrence is never used."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.LSTM, bidirectional=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.leave(self.core(x)[0][:, -1])
+
+
+class Stack(nn.Module):
+    """Equal layers in a list, one after another, with a function between."""
+
+    def __init__(self, between: Callable[[int, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(3, WIDTH), nn.Linear(WIDTH, 1)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.between = between
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enter(x[:, -1])
+        for index, layer in enumerate(self.layers):
+            x = self.between(index, layer(x))
+        return self.leave(x)
+
+
+class SharedRelu(nn.Module):
+    """One ReLU module behind two layers of different width; the second passes one unit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.leave = nn.Linear(3, WIDTH), nn.Linear(WIDTH, 1), nn.Linear(17, 1)
+        self.relu = nn.ReLU()
+        changed(self.two, lambda layer: layer.bias.fill_(-0.3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.relu(self.one(x[:, -1]))
+        return self.leave(torch.cat([hidden, self.relu(self.two(hidden))], dim=1))
+
+
+class RoundedBranch(nn.Module):
+    """A branch that rounding cuts off, beside a layer of another class that reads the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branch, self.skip = nn.Linear(3, 1), Lora(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.branch(x[:, -1]).round() + self.skip(x[:, -1])
+
+
+def frozen_backbone() -> nn.Module:
+    network = mlp(nn.Tanh())
+    network[1].requires_grad_(False)
+    return network
+
+
+def dead(activation: nn.Module, layer: int = 1) -> nn.Module:
+    """An MLP with the bias of one layer at -50."""
+    return changed(mlp(activation), lambda net: net[layer].bias.fill_(-50.0))
+
+
+def sparse_relu() -> nn.Module:
+    """512 units of which about 70 % are inactive."""
+    return changed(
+        nn.Sequential(Last(), nn.Linear(3, 512), nn.ReLU(), nn.Linear(512, 1)),
+        lambda net: net[1].bias.fill_(-0.5),
+    )
+
+
+def convolutions() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(8, 8, 3, groups=8),
+        nn.GroupNorm(2, 8),
+        nn.ReLU(),
+        nn.ConvTranspose2d(8, 4, 2),
+        nn.Flatten(),
+        nn.Linear(100, 1),
+    )
+
+
+HEALTHY: dict[str, Callable[[], Built]] = {
+    "mlp": lambda: Built(lambda: mlp(nn.Tanh())),
+    "linear": lambda: Built(lambda: nn.Sequential(Last(), nn.Linear(3, 1))),
+    "linear without bias": lambda: Built(
+        lambda: nn.Sequential(Last(), nn.Linear(3, 1, bias=False))
+    ),
+    "linear at 0": lambda: Built(lambda: fill(nn.Sequential(Last(), nn.Linear(3, 1)), 0.0)),
+    "residual gates at 0": lambda: Built(lambda: mlp(Residual(), Residual(), Residual())),
+    "last layer at 0": lambda: Built(
+        lambda: changed(mlp(nn.Tanh()), lambda net: net[-1].weight.zero_())
+    ),
+    "last layer of classes at 0": lambda: Classes(
+        lambda: changed(mlp(nn.ReLU(), outputs=3), lambda net: net[-1].weight.zero_())
+    ),
+    "classes": lambda: Classes(lambda: mlp(nn.ReLU(), outputs=3)),
+    "low-rank update at 0": lambda: Built(
+        lambda: nn.Sequential(Last(), Lora(3, WIDTH), nn.Tanh(), Lora(WIDTH, 1)),
+        frozen=("*.base.*",),
+    ),
+    "frozen backbone, declared": lambda: Built(frozen_backbone, frozen=("1.*",)),
+    "tied weights": lambda: Built(Tied),
+    "shared ReLU": lambda: Built(SharedRelu),
+    "dropout": lambda: Built(lambda: mlp(nn.ReLU(), nn.Dropout(0.5))),
+    "batch norm without bias before": lambda: Built(
+        lambda: nn.Sequential(
+            Last(),
+            nn.Linear(3, WIDTH, bias=False),
+            nn.BatchNorm1d(WIDTH),
+            nn.ReLU(),
+            nn.Linear(WIDTH, 1),
+        )
+    ),
+    "layer norm": lambda: Built(lambda: mlp(nn.LayerNorm(WIDTH), nn.GELU())),
+    "wide sparse ReLU": lambda: Built(sparse_relu),
+    "gelu": lambda: Built(lambda: mlp(nn.GELU())),
+    "in-place ReLU": lambda: Built(lambda: mlp(nn.ReLU(inplace=True))),
+    "functional ReLU": lambda: Built(lambda: mlp(Apply(F.relu))),
+    "transformer": lambda: Built(Transformer),
+    "transformer, norm first, no dropout": lambda: Built(
+        lambda: Transformer(norm_first=True, dropout=0.0, activation="gelu")
+    ),
+    "packed attention": lambda: Built(lambda: Attention(packed=True)),
+    "attention": lambda: Built(Attention),
+    "layer drop": lambda: Built(LayerDrop),
+    "stack in a list": lambda: Built(lambda: Stack(lambda _, x: F.relu(x))),
+    "images": lambda: Images(convolutions),
+    "gru": lambda: Built(lambda: Recurrent(nn.GRU)),
+    "lstm of two layers": lambda: Built(lambda: Recurrent(nn.LSTM, num_layers=2, dropout=0.2)),
+    "lstm in both directions": lambda: Built(lambda: Recurrent(nn.LSTM, bidirectional=True)),
+    "lstm without bias": lambda: Built(lambda: Recurrent(nn.LSTM, bias=False)),
+}
+"""Every one learns and must pass without a warning."""
+
+UNUSUAL: dict[str, Callable[[], Built]] = {
+    "bias before batch norm": lambda: Built(lambda: mlp(nn.BatchNorm1d(WIDTH), nn.ReLU())),
+    "expert never called": lambda: Built(lambda: Experts("never called")),
+    "expert without rows": lambda: Built(lambda: Experts("no rows")),
+    "expert with weight 0": lambda: Built(lambda: Experts("zero weight")),
+    "head without rows": lambda: Built(Heads),
+    "tokens that do not occur": lambda: Tokens(SparseTokens),
+    "lstm over one row": lambda: Built(lambda: Recurrent(nn.LSTM), seq_len=1),
+    "gru over one row": lambda: Built(lambda: Recurrent(nn.GRU), seq_len=1),
+    "attention over one row": lambda: Built(Attention, seq_len=1),
+    "last row of both directions": lambda: Built(LastOfBoth),
+    "declared frozen but trained": lambda: Built(lambda: mlp(nn.Tanh()), frozen=("1.*",)),
+}
+"""Every one learns and may at most warn."""
+
+DEFECTS: dict[str, tuple[Callable[[], Built], tuple[str, ...], str]] = {
+    "dead ReLU": (
+        lambda: Built(lambda: dead(nn.ReLU())),
+        ("dead units",),
+        "0 of 16 units of network.2 were above 0",
+    ),
+    "dead in-place ReLU": (
+        lambda: Built(lambda: dead(nn.ReLU(inplace=True))),
+        ("dead units",),
+        "0 of 16 units of network.2 were above 0",
+    ),
+    "dead functional ReLU": (
+        lambda: Built(lambda: dead(Apply(F.relu))),
+        ("dead units",),
+        "0 of 16 units of network.1 were above 0",
+    ),
+    "dead GELU": (
+        lambda: Built(lambda: dead(nn.GELU())),
+        ("dead units",),
+        "0 of 16 units of network.1 were above 0",
+    ),
+    "dead by a threshold": (
+        lambda: Built(lambda: mlp(Apply(lambda x: F.relu(x - 50)))),
+        ("dead units",),
+        "0 of 16 units of network.1 are active: network.3 read only zeros",
+    ),
+    "dead in the third layer of a list": (
+        lambda: Built(
+            lambda: changed(
+                Stack(lambda _, x: F.relu(x)), lambda net: net.layers[2].bias.fill_(-50.0)
+            )
+        ),
+        ("dead units",),
+        "0 of 16 units of network.layers.2 were above 0",
+    ),
+    "dead between tied layers": (
+        lambda: Built(lambda: changed(Tied(), lambda net: net.two.bias.fill_(99.0))),
+        ("zero gradients",),
+        "network.enter.weight, network.enter.bias, network.one.weight",
+    ),
+    "dead channels": (
+        lambda: Images(lambda: changed(convolutions(), lambda net: net[1].bias.fill_(-50.0))),
+        ("dead units",),
+        "0 of 8 units of network.2 were above 0",
+    ),
+    "dead expert": (
+        lambda: Built(lambda: Experts("dead")),
+        ("dead units",),
+        "0 of 16 units of network.experts.2.1 were above 0",
+    ),
+    "all weights 0": (
+        lambda: Built(lambda: fill(mlp(nn.Tanh()), 0.0)),
+        ("zero gradients", "symmetric units"),
+        "network.1",
+    ),
+    "all weights 0 before ReLU": (
+        lambda: Built(lambda: fill(mlp(nn.ReLU()), 0.0)),
+        ("zero gradients", "symmetric units"),
+        "network.1",
+    ),
+    "all weights of an LSTM 0": (
+        lambda: Built(lambda: fill(Recurrent(nn.LSTM), 0.0)),
+        ("zero gradients", "symmetric units"),
+        "network.core",
+    ),
+    "all weights constant": (
+        lambda: Built(lambda: fill(mlp(nn.Tanh()), 0.05)),
+        ("symmetric units",),
+        "network.1.weight",
+    ),
+    "constant GRU": (
+        lambda: Built(lambda: fill(Recurrent(nn.GRU), 0.1)),
+        ("symmetric units",),
+        "network.core.weight_ih_l0",
+    ),
+    "constant layer of a stack": (
+        lambda: Built(
+            lambda: changed(
+                Stack(lambda _, x: torch.tanh(x)),
+                lambda net: [p.fill_(0.1) for p in net.layers.parameters()],
+            )
+        ),
+        ("symmetric units",),
+        "network.layers.0.weight",
+    ),
+    "detach in a list of layers": (
+        lambda: Built(lambda: Stack(lambda i, x: x.detach() if i == 1 else x)),
+        ("missing gradients",),
+        "network.enter.weight, network.enter.bias, network.layers.0.weight",
+    ),
+    "rounded": (
+        lambda: Built(lambda: mlp(Apply(torch.round))),
+        ("zero gradients",),
+        "network.1.weight, network.1.bias",
+    ),
+    "rounded in a nested part": (
+        lambda: Built(
+            lambda: nn.Sequential(
+                nn.Sequential(Last(), nn.Linear(3, WIDTH), Apply(torch.round)),
+                nn.Linear(WIDTH, 1),
+            )
+        ),
+        ("zero gradients",),
+        "network.0.1.weight, network.0.1.bias",
+    ),
+    "rounded branch": (
+        lambda: Built(RoundedBranch, frozen=("*.base.*",)),
+        ("zero gradients",),
+        "network.branch.weight, network.branch.bias",
+    ),
+    "saturated": (
+        lambda: Built(lambda: changed(mlp(nn.Tanh()), lambda net: net[1].bias.fill_(99.0))),
+        ("zero gradients",),
+        "network.1.weight, network.1.bias",
+    ),
+    "output cut to 0": (
+        lambda: Built(lambda: nn.Sequential(dead(nn.Tanh(), layer=-1), nn.ReLU())),
+        ("dead units",),
+        "0 of 1 units of network.1 were above 0",
+    ),
+}
+"""Network, acceptable kinds, and what the summary must say."""

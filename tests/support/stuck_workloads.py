@@ -1,0 +1,87 @@
+"""Healthy signals, and the same workload with something that only another process can stop."""
+
+import ctypes
+import os
+import signal
+import time
+
+import numpy as np
+import pandas as pd
+from torch import Tensor, nn
+
+from sluice.models.settings import ModelSettings
+from tests.support.failfast_workloads import Net, OwnNet
+
+
+class Healthy(OwnNet):
+    """Nothing is wrong."""
+
+
+class HangingLoader(OwnNet):
+    def load_rows(self) -> pd.DataFrame:
+        while True:  # as a connection that never answers
+            time.sleep(0.05)
+
+
+class EndlessNet(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        while True:
+            x = x + 0
+
+
+class EndlessForward(OwnNet):
+    net = EndlessNet
+
+
+class CrashNet(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        ctypes.string_at(0)
+        return x
+
+
+class CrashInNativeCode(OwnNet):
+    net = CrashNet
+
+
+class KilledNet(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return x
+
+
+class Killed(OwnNet):
+    net = KilledNet
+
+
+class Leaves(OwnNet):
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        os._exit(7)
+
+
+class GrowingNet(Net):
+    """Takes more and more memory, as a cache that is never emptied."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept = []
+        while True:
+            self.kept.append(np.ones(2**24))  # 128 MiB, written to
+
+
+class Grows(OwnNet):
+    net = GrowingNet
+
+
+class HugeModel(OwnNet):
+    """A layer of 2 ** 50 bytes, which no allocator gives."""
+
+    def build_model(
+        self, num_features: int, num_outputs: int, settings: ModelSettings
+    ) -> nn.Module:
+        return nn.Linear(2**24, 2**24)
+
+
+class Talkative(OwnNet):
+    def load_rows(self) -> pd.DataFrame:
+        print("loading from the user's own code")
+        return super().load_rows()
+
