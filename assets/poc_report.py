@@ -7,12 +7,12 @@ from assets.metadata import table
 from assets.resources import Progress, State, utc_now
 from assets.subjects import features_subject, maker, poc_subject, require_same
 from sluice.data.table import TableRecord
-from sluice.failfast.inputs import StoredData
-from sluice.failfast.messages import Started
-from sluice.failfast.plan import Plan
-from sluice.failfast.request import GateRequest, StoredTarget
+from sluice.failfast.gate.inputs import StoredData
+from sluice.failfast.gate.messages import Started
+from sluice.failfast.gate.plan import Plan
+from sluice.failfast.gate.request import GateRequest, StoredTarget
+from sluice.failfast.gate.supervisor import supervise
 from sluice.failfast.result import CheckResult, GateReport
-from sluice.failfast.supervisor import supervise
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import require
 

@@ -8,7 +8,7 @@ from sluice.data.expectations import Expectation
 from sluice.data.schema import Schema
 from sluice.digests import digest_json, short
 from sluice.errors import GateBlocked
-from sluice.failfast.gate_checks import CHECKS
+from sluice.failfast.gate.checks import CHECKS
 from sluice.pipeline import PipelineSettings
 from sluice.training.code import code_digest
 

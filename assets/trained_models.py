@@ -12,7 +12,7 @@ from assets.resources import Progress, State
 from assets.subjects import candidate_subject, poc_subject
 from sluice.artifacts import ArtifactStore
 from sluice.evaluation.plots import training_curves_png
-from sluice.failfast.event_log import read_events
+from sluice.failfast.log.event_log import read_events
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import require
 from sluice.training.members import TrainedModels

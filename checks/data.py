@@ -20,7 +20,7 @@ from sluice.data.schema import Schema
 from sluice.data.table import TableRecord, load_table
 from sluice.data.validation import validate_schema
 from sluice.errors import ContractError, SchemaError
-from sluice.failfast.look_ahead import find_look_ahead
+from sluice.failfast.data.look_ahead import find_look_ahead
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import Receipt
@@ -89,7 +89,7 @@ def features_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
             _expectations(
                 frame, workload.feature_expectations, asset, features.table.digest, state.home
             ),
-            _look_ahead(pipeline, load_table(raw_data, state.store), asset),
+            _look_ahead(pipeline, load_table(raw_data, state.store), frame, asset),
         ]
         _keep_receipt(state, "features", features_subject(pipeline, features.table.digest), results)
         yield from results
@@ -112,7 +112,7 @@ def _schema(frame: pd.DataFrame, schema: Schema, asset: list[str]) -> dg.AssetCh
 
 
 def _look_ahead(
-    pipeline: PipelineSettings, raw: pd.DataFrame, asset: list[str]
+    pipeline: PipelineSettings, raw: pd.DataFrame, frame: pd.DataFrame, asset: list[str]
 ) -> dg.AssetCheckResult:
     workload = pipeline.loaded_workload
     try:
@@ -121,6 +121,7 @@ def _look_ahead(
             raw,
             workload.feature_columns,
             settings=pipeline.poc.look_ahead,
+            whole=frame,
             seed=pipeline.seeds[0],
         )
     except ContractError as error:

@@ -6,9 +6,9 @@ from typing import Any
 import dagster as dg
 
 from checks.outcomes import blocking, result
-from sluice.failfast.gate_checks import CHECKS
+from sluice.failfast.gate.checks import CHECKS
+from sluice.failfast.gate.timing import WHOLE_GATE
 from sluice.failfast.result import CheckResult, GateReport
-from sluice.failfast.timing import WHOLE_GATE
 from sluice.pipeline import PipelineSettings
 
 

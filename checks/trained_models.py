@@ -13,8 +13,8 @@ from checks.outcomes import blocking, result
 from sluice.data.table import load_table
 from sluice.errors import ContractError
 from sluice.evaluation.scoring import predict
-from sluice.failfast.event_log import validate_log
-from sluice.failfast.predictions import prediction_spread
+from sluice.failfast.learning.predictions import prediction_spread
+from sluice.failfast.log.event_log import validate_log
 from sluice.pipeline import PipelineSettings
 from sluice.training.members import TrainedModels
 from sluice.training.weights import load_member

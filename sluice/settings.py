@@ -60,9 +60,8 @@ def _settings_error(cls: type[Settings], error: ValidationError, where: str) -> 
         elif problem["type"] == "missing":
             lines.append(f"'{path}' is required and missing.")
         else:
-            lines.append(
-                f"'{path}': {problem['msg']}, got {_shown(problem['input'])}.{_hint(problem['input'])}"
-            )
+            got = problem["input"]
+            lines.append(f"'{path}': {problem['msg']}, got {_shown(got)}.{_hint(got)}")
     return SettingsError(
         f"{where}: {' '.join(lines)}", fix="Correct the named keys and start again."
     )

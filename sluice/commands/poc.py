@@ -57,9 +57,9 @@ def register(app: typer.Typer) -> None:
 
 
 def _gate(target: str, *, minimum: bool, seed: int, as_json: bool) -> None:
-    from sluice.failfast.display import LiveLines, report_page
-    from sluice.failfast.request import GateRequest, NamedTarget
-    from sluice.failfast.supervisor import supervise
+    from sluice.failfast.gate.display import LiveLines, report_page
+    from sluice.failfast.gate.request import GateRequest, NamedTarget
+    from sluice.failfast.gate.supervisor import supervise
 
     request = GateRequest(
         target=NamedTarget(name=target),
@@ -73,7 +73,7 @@ def _gate(target: str, *, minimum: bool, seed: int, as_json: bool) -> None:
     if run.log is not None:
         show.print(f"log: {run.log}", highlight=False, soft_wrap=True, style="dim")
     if as_json:
-        from sluice.failfast.report_schema import report_json
+        from sluice.failfast.gate.report_schema import report_json
 
         print(report_json(run.report))
     else:
@@ -92,6 +92,6 @@ def _validate_log(log: Path, target: str | None, *, as_json: bool) -> None:
 def _print_schema() -> None:
     import json
 
-    from sluice.failfast.report_schema import poc_report_schema
+    from sluice.failfast.gate.report_schema import poc_report_schema
 
     print(json.dumps(poc_report_schema(), indent=2))

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sluice.commands.output import results
-from sluice.failfast.event_lines import encode_numbers
-from sluice.failfast.log_report import LogProblem, LogReport, inspect_log
+from sluice.failfast.log.event_lines import encode_numbers
+from sluice.failfast.log.log_report import LogProblem, LogReport, inspect_log
 from sluice.failfast.responses import respond
 
 _SHOWN = 20

@@ -46,7 +46,7 @@ def fold_gains_png(verdict: Verdict) -> bytes:
     names.append(f"all folds\n{verdict.num_rows} rows")
     gains = [(fold.gain, fold.low, fold.high) for fold in verdict.folds]
     gains.append((verdict.gain, verdict.lower_bound, verdict.upper_bound))
-    figure, axes = _figure(height_in=0.9 + 0.42 * len(gains) + 0.5)
+    figure, axes = new_figure(height_in=0.9 + 0.42 * len(gains) + 0.5)
     colour = OUTCOME_COLOUR[verdict.outcome]
     for at, (gain, low, high) in enumerate(gains):
         own = colour if at == len(gains) - 1 else MUTED
@@ -74,7 +74,7 @@ def fold_gains_png(verdict: Verdict) -> bytes:
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(f"gain: loss of the reference less loss of the candidate [{verdict.unit}]")
     confidence = 100 * (1 - verdict.alpha)
-    _title(
+    set_headline(
         axes,
         OUTCOME_WORDS[verdict.outcome],
         f"gain {verdict.gain:.3g}, {confidence:.3g} % lower bound {verdict.lower_bound:.3g}, "
@@ -83,7 +83,7 @@ def fold_gains_png(verdict: Verdict) -> bytes:
     )
     if verdict.required != 0:
         axes.legend(loc="best", frameon=False, fontsize=8.5)
-    return _png(figure)
+    return as_png(figure)
 
 
 def training_curves_png(curves: pd.DataFrame, *, unit: str = "loss units") -> bytes:
@@ -117,7 +117,7 @@ def training_curves_png(curves: pd.DataFrame, *, unit: str = "loss units") -> by
     )
     figure.supxlabel("epoch", fontsize=9, color=INK)
     figure.supylabel(f"loss [{unit}]", fontsize=9, color=INK)
-    return _png(figure)
+    return as_png(figure)
 
 
 def loss_over_time_png(
@@ -136,7 +136,7 @@ def loss_over_time_png(
     order_N = np.argsort(candidate.fold_N, kind="stable")
     total_N = np.cumsum(gain_N[order_N])
     fold_N = candidate.fold_N[order_N]
-    figure, axes = _figure(height_in=2.9)
+    figure, axes = new_figure(height_in=2.9)
     axes.plot(np.arange(1, total_N.size + 1), total_N, color=VALIDATION, linewidth=1.4)
     axes.axhline(0, color=INK, linewidth=1)
     starts = [0, *(np.flatnonzero(np.diff(fold_N)) + 1)]
@@ -158,8 +158,8 @@ def loss_over_time_png(
     axes.margins(y=0.2)
     axes.set_xlabel("test row, in time")
     axes.set_ylabel(f"cumulative gain [{unit}]")
-    _title(axes, "Gain over the test rows: above zero the candidate is ahead", "", colour=INK)
-    return _png(figure)
+    set_headline(axes, "Gain over the test rows: above zero the candidate is ahead", "", colour=INK)
+    return as_png(figure)
 
 
 def _blank(*, height_in: float) -> "Figure":
@@ -172,7 +172,8 @@ def _blank(*, height_in: float) -> "Figure":
     return figure
 
 
-def _figure(*, height_in: float) -> "tuple[Figure, Axes]":
+def new_figure(*, height_in: float) -> "tuple[Figure, Axes]":
+    """Return an empty picture of the width and style that all have."""
     figure = _blank(height_in=height_in)
     axes = figure.add_subplot()
     _style(axes)
@@ -192,7 +193,8 @@ def _style(axes: "Axes") -> None:
     axes.yaxis.label.set(color=INK, fontsize=9)
 
 
-def _title(axes: "Axes", headline: str, detail: str, *, colour: str) -> None:
+def set_headline(axes: "Axes", headline: str, detail: str, *, colour: str) -> None:
+    """Say above the picture what it shows."""
     axes.set_title(
         headline,
         loc="left",
@@ -204,7 +206,8 @@ def _title(axes: "Axes", headline: str, detail: str, *, colour: str) -> None:
     axes.text(0, 1.02, detail, transform=axes.transAxes, color=INK, fontsize=8.5, va="bottom")
 
 
-def _png(figure: "Figure") -> bytes:
+def as_png(figure: "Figure") -> bytes:
+    """Return the picture as a small PNG."""
     # Pillow comes with matplotlib, which writes full-colour PNGs; a palette makes the same
     # picture a third of the size, and pictures in metadata lie in a database.
     from PIL import Image

@@ -15,34 +15,71 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sluice.data.validation import validate_schema
-    from sluice.failfast.event_log import EventLog, read_events, validate_log
-    from sluice.failfast.gradients import validate_gradients
-    from sluice.failfast.in_script import check
-    from sluice.failfast.look_ahead import find_look_ahead
-    from sluice.failfast.predictions import prediction_spread
-    from sluice.failfast.selector import check_selector
+    from sluice.failfast.checkpoints.resumption import (
+        StoppableTraining,
+        check_resumption,
+        validate_checkpoint,
+    )
+    from sluice.failfast.data.data_loading import repeated_rows
+    from sluice.failfast.data.look_ahead import find_look_ahead
+    from sluice.failfast.data.signal import find_signal
+    from sluice.failfast.gate.in_script import check
+    from sluice.failfast.gradients.norms import validate_gradients
+    from sluice.failfast.gradients.optimizer_membership import validate_optimizer
+    from sluice.failfast.gradients.recurrent_state import normaliser_range, recurrent_gradients
+    from sluice.failfast.gradients.symmetric_units import symmetric_weights
+    from sluice.failfast.learning.hard_examples import find_hard_examples
+    from sluice.failfast.learning.predictions import prediction_spread
+    from sluice.failfast.learning.selector import check_selector
+    from sluice.failfast.learning.trivial_predictor import trivial_loss
+    from sluice.failfast.log.event_log import EventLog, read_events, validate_log
+    from sluice.failfast.log.log_report import inspect_log
 
 _HOMES = {
-    "check": "sluice.failfast.in_script",
+    "check": "sluice.failfast.gate.in_script",
     "validate_schema": "sluice.data.validation",
-    "EventLog": "sluice.failfast.event_log",
-    "read_events": "sluice.failfast.event_log",
-    "validate_log": "sluice.failfast.event_log",
-    "validate_gradients": "sluice.failfast.gradients",
-    "find_look_ahead": "sluice.failfast.look_ahead",
-    "prediction_spread": "sluice.failfast.predictions",
-    "check_selector": "sluice.failfast.selector",
+    "validate_gradients": "sluice.failfast.gradients.norms",
+    "validate_optimizer": "sluice.failfast.gradients.optimizer_membership",
+    "recurrent_gradients": "sluice.failfast.gradients.recurrent_state",
+    "normaliser_range": "sluice.failfast.gradients.recurrent_state",
+    "symmetric_weights": "sluice.failfast.gradients.symmetric_units",
+    "find_look_ahead": "sluice.failfast.data.look_ahead",
+    "repeated_rows": "sluice.failfast.data.data_loading",
+    "find_signal": "sluice.failfast.data.signal",
+    "prediction_spread": "sluice.failfast.learning.predictions",
+    "check_selector": "sluice.failfast.learning.selector",
+    "trivial_loss": "sluice.failfast.learning.trivial_predictor",
+    "find_hard_examples": "sluice.failfast.learning.hard_examples",
+    "StoppableTraining": "sluice.failfast.checkpoints.resumption",
+    "check_resumption": "sluice.failfast.checkpoints.resumption",
+    "validate_checkpoint": "sluice.failfast.checkpoints.resumption",
+    "EventLog": "sluice.failfast.log.event_log",
+    "read_events": "sluice.failfast.log.event_log",
+    "validate_log": "sluice.failfast.log.event_log",
+    "inspect_log": "sluice.failfast.log.log_report",
 }
 
 __all__ = [
     "EventLog",
+    "StoppableTraining",
     "check",
+    "check_resumption",
     "check_selector",
+    "find_hard_examples",
     "find_look_ahead",
+    "find_signal",
+    "inspect_log",
+    "normaliser_range",
     "prediction_spread",
     "read_events",
+    "recurrent_gradients",
+    "repeated_rows",
+    "symmetric_weights",
+    "trivial_loss",
+    "validate_checkpoint",
     "validate_gradients",
     "validate_log",
+    "validate_optimizer",
     "validate_schema",
 ]
 

@@ -76,8 +76,8 @@ _RESPONSES: dict[FailureKind, Response] = {
         "as sluice.training.selector.best_epoch does.",
     ),
     "explosion": Response(
-        "Gradients are large: unscaled features or targets, a high learning rate, or a long "
-        "unnormalised recurrence.",
+        "Numbers grow on their way: unscaled features or targets, a high learning rate, an "
+        "output without the target's scale, or a long unnormalised recurrence.",
         "Standardise features and target, lower learning_rate, or lower clip_norm.",
     ),
     "gate over time": Response(

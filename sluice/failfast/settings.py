@@ -113,7 +113,10 @@ class PocSettings(Settings):
         32, ge=2, le=65_536, description="Examples of the one real batch of POC-1 and POC-2."
     )
     warn_gradient_norm: float = Field(
-        100.0, gt=0, description="A parameter's gradient norm above this warns (GRAD-1)."
+        100.0,
+        gt=0,
+        description="A parameter's gradient norm above this, times the loss where that is above 1, "
+        "warns (GRAD-1).",
     )
     probe_steps: int = Field(
         10,

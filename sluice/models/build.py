@@ -10,6 +10,7 @@ from sluice.models.linear import LastRowLinear
 from sluice.models.recurrent import Recurrent
 from sluice.models.settings import ModelSettings
 from sluice.models.slstm import SLSTM
+from sluice.models.transformer import Transformer
 from sluice.settings import nearest
 
 Builder = Callable[[int, int, ModelSettings], nn.Module]
@@ -23,6 +24,7 @@ ARCHITECTURES: Mapping[str, Builder] = {
         num_features, num_outputs, settings, cell="lstm"
     ),
     "slstm": SLSTM,
+    "transformer": Transformer,
 }
 """Networks that come with Sluice, by the name used in settings."""
 

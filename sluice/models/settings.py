@@ -10,8 +10,8 @@ class ModelSettings(Settings):
 
     architecture: str = Field(
         "gru",
-        description="'linear', 'gru', 'lstm', 'slstm', or 'module:Class' of your own, called "
-        "with (num_features, num_outputs, settings).",
+        description="'linear', 'gru', 'lstm', 'slstm', 'transformer', or 'module:Class' of your "
+        "own, called with (num_features, num_outputs, settings).",
     )
     hidden: int = Field(32, ge=1, le=65_536, description="Width of a hidden layer [units].")
     layers: int = Field(1, ge=1, le=64, description="Stacked recurrent layers.")

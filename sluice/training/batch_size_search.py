@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 
 from sluice.errors import ContractError
-from sluice.failfast.memory import available_bytes
+from sluice.failfast.gate.memory import available_bytes
 from sluice.models.settings import ModelSettings
 from sluice.settings import Record
 from sluice.training.settings import TrainSettings

@@ -10,7 +10,7 @@ from typing import Any
 
 from sluice.artifacts import ArtifactStore
 from sluice.errors import ContractError
-from sluice.failfast.event_log import EventLog, validate_log
+from sluice.failfast.log.event_log import EventLog, validate_log
 from sluice.settings import nearest
 from sluice.training.members import Member
 from sluice.workloads.workload import Workload

@@ -1,6 +1,6 @@
 """The picture of a learning-rate range test, with the pick marked."""
 
-from sluice.evaluation.plots import INK, MUTED, TRAIN, VALIDATION, _figure, _png, _title
+from sluice.evaluation.plots import INK, MUTED, TRAIN, VALIDATION, as_png, new_figure, set_headline
 from sluice.training.range_test import RangeTest
 
 _ROOM = 0.6
@@ -14,7 +14,7 @@ def range_test_png(result: RangeTest, *, unit: str = "loss units") -> bytes:
         result: The range test.
         unit: Unit of the loss.
     """
-    figure, axes = _figure(height_in=3.2)
+    figure, axes = new_figure(height_in=3.2)
     rates = [point.rate for point in result.curve]
     losses = [point.loss for point in result.curve]
     smoothed = {p.rate: p.smoothed for p in result.curve if p.smoothed is not None}
@@ -39,11 +39,11 @@ def range_test_png(result: RangeTest, *, unit: str = "loss units") -> bytes:
     axes.set_xscale("log")
     axes.set_xlabel("learning rate")
     axes.set_ylabel(f"loss [{unit}]")
-    _title(
+    set_headline(
         axes,
         "No descent found" if result.rate is None else f"Steepest descent at {result.rate:.2g}",
         f"{len(result.curve)} rates, the last {result.ended_at_rate:.2g}: {result.ended}",
         colour=INK,
     )
     axes.legend(loc="best", frameon=False, fontsize=8.5)
-    return _png(figure)
+    return as_png(figure)

@@ -22,7 +22,7 @@ from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table
 from sluice.digests import digest_json, short
 from sluice.errors import IntegrityError
-from sluice.failfast.event_log import EventLog
+from sluice.failfast.log.event_log import EventLog
 from sluice.files import storage_error, write_atomic
 from sluice.models.scaled import Scaled, prepare_model
 from sluice.models.settings import ModelSettings

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sluice.failfast.event_log import EventLog
+from sluice.failfast.log.event_log import EventLog
 from sluice.files import storage_error, write_atomic
 from sluice.training.loop import EpochResult
 from sluice.workloads.workload import Examples

@@ -174,12 +174,12 @@ class LossAsFloat(Signals):
 
 
 class LossIsNan(Signals):
-    def loss(self, output: Tensor, y: Tensor) -> Tensor:  # noqa: ARG002
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return (output - output.detach() - 1).log().mean()
 
 
 class LossIgnoresOutput(Signals):
-    def loss(self, output: Tensor, y: Tensor) -> Tensor:  # noqa: ARG002
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return y.mean()
 
 
@@ -189,8 +189,24 @@ class LossUpsideDown(Signals):
 
 
 class LossRaises(Signals):
-    def loss(self, output: Tensor, y: Tensor) -> Tensor:  # noqa: ARG002
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
         raise KeyError("no such class weight")
+
+
+class SteepNet(Net):
+    """Tiny weights behind a large factor: an ordinary loss, and gradients in the thousands."""
+
+    def __init__(self, num_features: int, num_outputs: int, hidden: int) -> None:
+        super().__init__(num_features, num_outputs, hidden)
+        with torch.no_grad():
+            self.second.weight /= 1e5
+
+    def between(self, hidden: Tensor) -> Tensor:
+        return 1e5 * hidden
+
+
+class Steep(OwnNet):
+    net = SteepNet
 
 
 class HugeLoss(Signals):
@@ -204,5 +220,5 @@ class SelectsLast(Signals):
 
 
 class NoExamples(Signals):
-    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:  # noqa: ARG002
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         raise ValueError("the window is empty")

@@ -36,9 +36,9 @@ class Built(Signals):
 
     def build_model(
         self,
-        num_features: int,  # noqa: ARG002
-        num_outputs: int,  # noqa: ARG002
-        settings: ModelSettings,  # noqa: ARG002
+        num_features: int,
+        num_outputs: int,
+        settings: ModelSettings,
     ) -> nn.Module:
         return self.build()
 

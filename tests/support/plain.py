@@ -44,7 +44,7 @@ class Plain(Workload):
         self,
         num_features: int,
         num_outputs: int,
-        settings: ModelSettings,  # noqa: ARG002
+        settings: ModelSettings,
     ) -> nn.Module:
         return self.network(num_features, num_outputs)
 

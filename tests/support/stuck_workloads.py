@@ -84,4 +84,3 @@ class Talkative(OwnNet):
     def load_rows(self) -> pd.DataFrame:
         print("loading from the user's own code")
         return super().load_rows()
-

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sluice.failfast.checkpoints.resumption import StoppableTraining, check_resumption
 from sluice.failfast.result import Finding
-from sluice.failfast.resumption import StoppableTraining, check_resumption
 
 _BATCH_ROWS = 30
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sluice.errors import ContractError
-from sluice.failfast.event_log import validate_log
+from sluice.failfast.log.event_log import validate_log
 from sluice.failfast.result import Finding
 from sluice.failfast.user_code import finding_from
 

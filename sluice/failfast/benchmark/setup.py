@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sluice.failfast.gate import run_gate
-from sluice.failfast.inputs import GateInputs
-from sluice.failfast.request import GateRequest, WorkloadTarget
+from sluice.failfast.gate.inputs import GateInputs
+from sluice.failfast.gate.request import GateRequest, WorkloadTarget
+from sluice.failfast.gate.run import run_gate
+from sluice.failfast.gate.supervisor import supervise
 from sluice.failfast.result import GateReport
 from sluice.failfast.settings import PocSettings
-from sluice.failfast.supervisor import supervise
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Workload

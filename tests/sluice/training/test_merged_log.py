@@ -4,7 +4,7 @@ import pytest
 
 from sluice.artifacts import ArtifactStore
 from sluice.errors import ContractError
-from sluice.failfast.event_log import read_events, validate_log
+from sluice.failfast.log.event_log import read_events, validate_log
 from sluice.training.merged_log import merge_logs
 from sluice.training.parallel import train_members
 from tests.support.synthetic import SineWorkload

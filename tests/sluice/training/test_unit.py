@@ -17,7 +17,7 @@ import torch
 from sluice.artifacts import ArtifactStore
 from sluice.data.table import load_table
 from sluice.errors import SettingsError, StorageError
-from sluice.failfast.event_log import read_events, validate_log
+from sluice.failfast.log.event_log import read_events, validate_log
 from sluice.training.loop import predict
 from sluice.training.unit import find_finished, train_unit
 from sluice.training.weights import load_member

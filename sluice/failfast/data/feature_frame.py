@@ -1,0 +1,230 @@
+"""POC-8: the features compute, hold their schema, vary, and are not the target."""
+
+import pandas as pd
+from torch import Tensor
+
+from sluice.data.folds import Fold
+from sluice.failfast.data.raw_schema import find_broken_schema
+from sluice.failfast.data.still_columns import find_constant_features, find_constant_target
+from sluice.failfast.data.target_copies import find_target_copies
+from sluice.failfast.result import Finding
+from sluice.failfast.settings import PocSettings
+from sluice.workloads.workload import Examples, Workload
+
+
+def check_features(
+    workload: Workload,
+    raw: pd.DataFrame,
+    frame: pd.DataFrame,
+    folds: tuple[Fold, ...],
+    settings: PocSettings,
+) -> Finding:
+    """Ask of a feature frame what training needs of it (POC-8, SCH-2).
+
+    Schema, labels, rows, folds and the examples of the first fold; then a constant target, a
+    target among the features, and constant features. The first that fails is told; the worst
+    outcome of the last three counts.
+
+    Args:
+        workload: Declares the schema and makes the examples.
+        raw: Raw rows, whose labels the frame keeps.
+        frame: What ``compute_features(raw)`` returned.
+        folds: What ``plan_folds(frame)`` returned.
+        settings: ``min_rows``, ``wide_table_columns`` and ``copy_correlation``.
+
+    Cost:
+        Dominated by ``examples()`` of the first fold's train and validation rows.
+    """
+    broken = (
+        find_broken_schema(
+            frame, workload.feature_schema, stage="features", kind="feature schema broken"
+        )
+        or _missing_columns(workload, frame)
+        or _strange_labels(raw, frame)
+        or _too_few(frame, settings)
+        or _folds_outside(frame, folds)
+    )
+    if broken is not None:
+        return broken
+    train = workload.examples(frame, folds[0].train)
+    val = workload.examples(frame, folds[0].val)
+    broken = _unusable(workload, frame, folds[0], train, val)
+    if broken is not None:
+        return broken
+    train_rows = frame.iloc[folds[0].train.start : folds[0].train.stop]
+    found = [
+        finding
+        for finding in (
+            find_constant_target(workload, train.y),
+            find_target_copies(workload, frame, train, settings),
+            find_constant_features(workload, frame, train_rows, settings),
+        )
+        if finding is not None
+    ]
+    for outcome in ("fail", "warn"):
+        for finding in found:
+            if finding.outcome == outcome:
+                return finding
+    return Finding(
+        outcome="pass",
+        summary=f"{len(frame)} rows, {len(workload.feature_columns)} features; fold 0 has "
+        f"{len(train)} train and {len(val)} validation examples, x {tuple(train.x.shape[1:])}, "
+        f"y {tuple(train.y.shape[1:])}.",
+        numbers={
+            "rows": len(frame),
+            "features": len(workload.feature_columns),
+            "train_examples": len(train),
+            "val_examples": len(val),
+        },
+    )
+
+
+def _missing_columns(workload: Workload, frame: pd.DataFrame) -> Finding | None:
+    """The default ``examples`` reads these; one of the workload's own reads what it likes."""
+    if type(workload).examples is not Workload.examples:
+        return None
+    wanted = (*workload.feature_columns, workload.target_column)
+    missing = [name for name in wanted if name not in frame.columns]
+    if not missing:
+        return None
+    return Finding(
+        outcome="fail",
+        summary=f"feature_columns and target_column name {', '.join(map(repr, missing))}, and "
+        f"compute_features gave {', '.join(sorted(map(str, frame.columns)))}.",
+        numbers={"missing": len(missing)},
+        kind="missing columns",
+        fix="Correct feature_columns and target_column, or compute these columns.",
+    )
+
+
+def _strange_labels(raw: pd.DataFrame, frame: pd.DataFrame) -> Finding | None:
+    strange = ~frame.index.isin(raw.index)
+    if not strange.any():
+        return None
+    return Finding(
+        outcome="fail",
+        summary=f"Features must keep the index labels of the raw rows; {strange.sum()} of "
+        f"{len(frame)} are new, first {frame.index[strange][0]}.",
+        numbers={"rows": len(frame), "new_labels": int(strange.sum())},
+        kind="feature schema broken",
+        cause="compute_features resets or replaces the index, so a feature can no longer be "
+        "traced to its row.",
+        fix="Drop rows in compute_features without renumbering the others.",
+    )
+
+
+def _too_few(frame: pd.DataFrame, settings: PocSettings) -> Finding | None:
+    if len(frame) >= settings.min_rows:
+        return None
+    return Finding(
+        outcome="fail",
+        summary=f"At least {settings.min_rows} rows of features are required, got {len(frame)}.",
+        numbers={"rows": len(frame)},
+        kind="too few rows",
+        cause="Windows longer than the history, or a dropna over a column that is mostly empty.",
+        fix="Shorten the windows, drop by the needed columns only, or load more rows.",
+    )
+
+
+def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> Finding | None:
+    if not folds:
+        return Finding(
+            outcome="fail",
+            summary=f"At least one fold is required, plan_folds() gave none for {len(frame)} rows.",
+            numbers={"rows": len(frame), "folds": 0},
+            kind="too few rows",
+            cause="Too little history for the number and size of the folds.",
+            fix="Give more rows, or fewer and larger folds.",
+        )
+    for fold in folds:
+        last = max(fold.train.stop, fold.val.stop, fold.test.stop)
+        if last > len(frame):
+            return Finding(
+                outcome="fail",
+                summary=f"Fold {fold.fold_id} reaches to row {last}, and there are {len(frame)} "
+                "rows of features.",
+                numbers={"rows": len(frame), "folds": len(folds)},
+                kind="too few rows",
+                cause="The folds were planned for another table.",
+                fix="Plan the folds from the feature frame's own length.",
+            )
+    return None
+
+
+def _unusable(
+    workload: Workload, frame: pd.DataFrame, fold: Fold, train: Examples, val: Examples
+) -> Finding | None:
+    """Return the first thing that is wrong with the examples of a fold."""
+    for split, examples, rows in (("train", train, fold.train), ("val", val, fold.val)):
+        wrong = _wrong_form(examples)
+        if not wrong and (examples.rows.min() < rows.start or examples.rows.max() >= rows.stop):
+            wrong = f"rows must lie in {rows.start}:{rows.stop}, got {examples.rows.min()} to "
+            wrong += f"{examples.rows.max()}"
+        if wrong:
+            return Finding(
+                outcome="fail",
+                summary=f"Fold {fold.fold_id}, {split}: {wrong}.",
+                kind="shape mismatch",
+                cause="examples() does not return one x and one y for each of its rows.",
+                fix="Return Examples(x=..., y=..., rows=...) with tensors of equal length and the "
+                "positions in the feature frame.",
+            )
+        for name, tensor, must in (
+            ("x", examples.x, workload.scale_inputs),
+            ("y", examples.y, workload.scale_target),
+        ):
+            if must and (place := _first_non_finite(tensor)) is not None:
+                label = frame.index[examples.rows[place]]
+                return Finding(
+                    outcome="fail",
+                    summary=f"Fold {fold.fold_id}, {split}: {name} must be finite, and is not in "
+                    f"the example of row {examples.rows[place]} (label {label}).",
+                    kind="feature schema broken",
+                    cause="A feature or target has gaps or overflows, and is not declared in "
+                    "feature_schema, which would have said so.",
+                    fix="Fill or drop these rows in compute_features, and declare every feature "
+                    "in feature_schema.",
+                )
+    return _unlike(train, val, fold)
+
+
+def _wrong_form(examples: Examples) -> str:
+    if not isinstance(examples, Examples):
+        return f"examples() must return Examples, got {type(examples).__name__}"
+    for name in ("x", "y"):
+        if not isinstance(getattr(examples, name), Tensor):
+            return f"{name} must be a tensor, got {type(getattr(examples, name)).__name__}"
+    lengths = (len(examples.x), len(examples.y), len(examples.rows))
+    if len(set(lengths)) > 1 or 0 in lengths:
+        return "x, y and rows must be equally long and not empty, got {}, {} and {}".format(
+            *lengths
+        )
+    return ""
+
+
+def _first_non_finite(tensor: Tensor) -> int | None:
+    if not tensor.is_floating_point():
+        return None
+    bad = ~tensor.isfinite()
+    return int(bad.reshape(len(bad), -1).any(dim=1).int().argmax()) if bad.any() else None
+
+
+def _unlike(train: Examples, val: Examples, fold: Fold) -> Finding | None:
+    """Train and validation agree in dtype and axes; only sequences of tokens may be longer."""
+    for name in ("x", "y"):
+        one, two = getattr(train, name), getattr(val, name)
+        alike = one.shape[2:] == two.shape[2:] if one.ndim > 2 else _same_width(one, two)
+        if one.dtype != two.dtype or one.ndim != two.ndim or not alike:
+            return Finding(
+                outcome="fail",
+                summary=f"Fold {fold.fold_id}: {name} is {one.dtype} {tuple(one.shape)} in train "
+                f"and {two.dtype} {tuple(two.shape)} in val.",
+                kind="shape mismatch",
+                cause="examples() encodes each split by itself.",
+                fix="Use the same columns, categories and dtype for every split.",
+            )
+    return None
+
+
+def _same_width(one: Tensor, two: Tensor) -> bool:
+    return one.shape[1:] == two.shape[1:] or not one.is_floating_point()

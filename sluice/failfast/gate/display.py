@@ -1,0 +1,142 @@
+"""The gate for people: a line as each check ends, then a table and what to do."""
+
+from types import TracebackType
+from typing import Self
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+
+from sluice.failfast.gate.messages import Started
+from sluice.failfast.gate.plan import Plan
+from sluice.failfast.result import CheckResult, GateReport, HardExample, Outcome
+
+_MARKS: dict[Outcome, tuple[str, str]] = {
+    "pass": ("ok", "green"),
+    "warn": ("warn", "yellow"),
+    "fail": ("FAIL", "bold red"),
+    "insufficient": ("?", "bold red"),
+    "skipped": ("skip", "dim"),
+}
+
+
+class LiveLines:
+    """Prints a line as each check ends and, on a terminal, names the one that runs.
+
+    Args:
+        console: Where progress goes; stderr in a command.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status: Status | None = None
+        self._number = 0
+        self._total = 0
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._status = self._console.status("starting")
+            self._status.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def __call__(self, message: Plan | Started | CheckResult) -> None:
+        """Show one message of the gate."""
+        match message:
+            case Plan(checks=checks):
+                self._total = len(checks) + 1
+            case Started(name=name) if self._status is not None:
+                self._status.update(f"{self._number + 1}/{self._total} {name}")
+            case CheckResult():
+                self._number += 1
+                self._console.print(_line(message), soft_wrap=True, highlight=False)
+
+
+def report_page(report: GateReport) -> RenderableType:
+    """Return the report for a terminal: a table of all checks, then each problem in full."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
+    table.add_column("")
+    table.add_column("item", no_wrap=True)
+    table.add_column("check", no_wrap=True)
+    table.add_column("seconds", justify="right", no_wrap=True)
+    table.add_column("allowed", justify="right", no_wrap=True)
+    table.add_column("seen")
+    for result in report.results:
+        mark, style = _MARKS[result.outcome]
+        table.add_row(
+            Text(mark, style=style),
+            result.requirement,
+            result.name,
+            f"{result.seconds:.2f}",
+            f"{result.max_s:g}",
+            Text(result.summary, style="dim" if result.outcome == "skipped" else ""),
+        )
+    problems = [problem_text(r) for r in report.results if r.outcome not in ("pass", "skipped")]
+    examples = [examples_table(r.examples) for r in report.results if r.examples]
+    return Group(table, *problems, *examples, _verdict(report))
+
+
+def problem_text(result: CheckResult) -> Text:
+    """Return what was seen, why it is likely and what to do, one line each."""
+    mark, style = _MARKS[result.outcome]
+    text = Text()
+    text.append(f"{mark} {result.requirement} {result.name}\n", style=style)
+    text.append(f"  seen: {result.summary}\n")
+    text.append(f"  why:  {result.cause}\n" if result.cause else "")
+    text.append(f"  do:   {result.fix}\n" if result.fix else "")
+    return text
+
+
+def examples_table(examples: tuple[HardExample, ...]) -> Table:
+    """Return the examples with the highest loss and what is unusual about each."""
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        title="Hardest examples of the mini training",
+        title_justify="left",
+    )
+    table.add_column("row", no_wrap=True)
+    table.add_column("loss", justify="right")
+    table.add_column("x median", justify="right")
+    table.add_column("stands out by")
+    for example in examples:
+        unusual = ", ".join(
+            f"{s.feature} {s.value:.4g} ({s.deviations:+.1f} std)" for s in example.standouts
+        )
+        table.add_row(
+            escape(example.row),
+            f"{example.loss:.4g}",
+            f"{example.times_median:.1f}",
+            escape(unusual) or "nothing",
+        )
+    return table
+
+
+def _line(result: CheckResult) -> Text:
+    mark, style = _MARKS[result.outcome]
+    line = Text("  ")
+    line.append(f"{mark:<5}", style=style)
+    line.append(f"{result.requirement:<7} {result.name:<27} {result.seconds:6.2f} s")
+    if not result.passed:
+        line.append(f"  {result.summary}", style="dim" if result.outcome == "skipped" else "")
+    return line
+
+
+def _verdict(report: GateReport) -> Text:
+    held = sum(result.passed for result in report.results)
+    said, style = ("passed", "green") if report.passed else ("failed", "bold red")
+    text = Text("The ").append(f"{report.level} gate {said}", style=style)
+    return text.append(
+        f": {held} of {len(report.results)} checks hold, {report.seconds:.1f} s in all."
+    )

@@ -1,0 +1,108 @@
+"""The supervisor's side of the gate's process: start it, hear it, ask it, end it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+
+import sluice
+from sluice.failfast.gate.messages import Message, Place, Question, Task
+
+_START = (
+    "import sys; sys.path[:] = {path!r}\n"
+    "from sluice.failfast.gate.child import serve\n"
+    "serve({handle})"
+)
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
+_ANSWER_S = 0.5
+"""How long the process may take to say where it is; one inside native code never answers."""
+
+
+class GateProcess:
+    """One process; use as a context manager, which ends it and everything it started.
+
+    It is started by ``python -c`` rather than by ``multiprocessing``, which would run the caller's
+    main module first. Whatever the user's code prints goes to stderr: stdout is for results.
+    """
+
+    def __init__(self, task: Task) -> None:
+        here, there = Pipe()
+        package = str(Path(sluice.__file__).parent.parent)
+        path = [*(os.path.abspath(folder) for folder in sys.path), package]
+        self._pipe: Connection[Question, Message] = here
+        with there:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START.format(path=path, handle=there.fileno())],
+                pass_fds=[there.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                env={**os.environ, **_ONE_THREAD, "PYTHONHASHSEED": "0"},
+                start_new_session=True,  # so that its workers end with it
+            )
+        self.pid = self._process.pid
+        with suppress(OSError):  # dead already; the first receive() says so
+            self._pipe.send(task)
+
+    def __enter__(self) -> "GateProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._pipe.close()
+
+    def has_message(self, timeout_s: float) -> bool:
+        """Wait for a message, or for the end of the process."""
+        return self._pipe.poll(timeout_s)
+
+    def receive(self) -> Message | None:
+        """Return the next message; None when the process is gone."""
+        try:
+            return self._pipe.recv()
+        except (EOFError, OSError):
+            return None
+
+    def where(self) -> str:
+        """Return "at file:line in function" of what runs now, or what is known instead."""
+        with suppress(OSError):
+            self._pipe.send("where")
+            while self._pipe.poll(_ANSWER_S):
+                message = self.receive()
+                if message is None:
+                    break
+                if isinstance(message, Place):
+                    return message.text
+        return "inside native code that lets no Python run"
+
+    def kill(self) -> int:
+        """End the process and all it started; return its status, negative for a signal."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        return self._process.wait()
+
+    def status(self) -> int:
+        """Return how the process ended by itself, negative for a signal."""
+        try:
+            return self._process.wait(timeout=5.0)
+        except subprocess.TimeoutExpired:  # it closed its end and lives on
+            return self.kill()
+
+
+def crash_place(file: Path) -> str:
+    """Return the innermost line of a crash report that is neither torch's nor Python's own.
+
+    Args:
+        file: As ``faulthandler`` wrote it; a missing or empty one gives "".
+    """
+    try:
+        text = file.read_text(errors="replace")
+    except OSError:
+        return ""
+    frames = list(_FRAME.finditer(text))
+    theirs = [f for f in frames if "site-packages" not in f["file"] and "/lib/" not in f["file"]]
+    chosen = (theirs or frames)[:1]
+    return f"at {chosen[0]['file']}:{chosen[0]['line']} in {chosen[0]['name']}" if chosen else ""

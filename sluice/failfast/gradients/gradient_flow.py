@@ -1,0 +1,258 @@
+"""POC-2: is every trainable parameter optimised, and reached by the workload's own loss?"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from sluice.errors import ContractError
+from sluice.failfast.gradients.frozen_parameters import check_frozen
+from sluice.failfast.gradients.gradient_probe import GradientProbe
+from sluice.failfast.gradients.module_activity import Watch, watched
+from sluice.failfast.gradients.norms import GradientReport, validate_gradients
+from sluice.failfast.gradients.optimizer_membership import judge_membership, validate_optimizer
+from sluice.failfast.gradients.parameter_names import listing
+from sluice.failfast.gradients.recurrent_report import (
+    judge_forget_gates,
+    judge_normalisers,
+    recurrent_numbers,
+)
+from sluice.failfast.gradients.recurrent_state import recurrent_gradients, watched_normalisers
+from sluice.failfast.gradients.silent_parameters import RECTIFIERS, Silence, judge_silence
+from sluice.failfast.gradients.symmetric_units import symmetric_weights
+from sluice.failfast.learning.instantiation import too_few
+from sluice.failfast.learning.probe import shape, spread
+from sluice.failfast.result import Finding, Number
+from sluice.failfast.settings import PocSettings
+from sluice.models.scaled import prepare_model
+from sluice.models.settings import ModelSettings
+from sluice.training.parameter_groups import listed_groups
+from sluice.training.seeds import Stream, derive_seed
+from sluice.training.settings import TrainSettings
+from sluice.workloads.workload import Examples, Workload
+
+
+def check_gradient_flow(
+    workload: Workload,
+    model_settings: ModelSettings,
+    training: TrainSettings,
+    train: Examples,
+    settings: PocSettings,
+    *,
+    seed: int,
+) -> Finding:
+    """Run one backward pass on one real batch and judge the gradients (POC-2, GRAD-1, GRAD-2).
+
+    Frozen parameters must be declared, and every trainable one must be in one parameter group.
+    The loss must be one finite number and its parts one per example; all gradients are finite. A
+    gradient that is missing or 0 is looked at again after ``probe_steps`` optimizer steps on other
+    batches: healthy designs that start at 0 have moved by then. What stays without gradient fails
+    or warns as ``judge_silence`` says, and units that stay alike fail. A norm above
+    ``warn_gradient_norm`` warns.
+
+    Args:
+        workload: Builds the model, has the loss and the parameter groups.
+        model_settings: Architecture and size.
+        training: The rate and decay of the steps.
+        train: Train examples of a fold.
+        settings: Rows of a batch, steps, the norm that warns.
+        seed: Base seed of the initial weights, of dropout and of the batches.
+
+    Raises:
+        ContractError: The parameter groups are not well-formed.
+        Exception: Whatever the model's or the loss's own code raises.
+
+    Cost:
+        One forward and backward pass, and ``probe_steps`` more when a gradient is missing or 0,
+        a ReLU inactive, or the units of a layer alike.
+    """
+    if len(train) < settings.probe_batch_rows:
+        return too_few(len(train), settings.probe_batch_rows)
+    batch = spread(train, settings.probe_batch_rows)
+    model = prepare_model(workload, model_settings, train, seed=seed)
+    frozen = _frozen(workload, model.network)
+    if frozen is not None and frozen.outcome == "fail":
+        return frozen
+    groups = listed_groups(workload.parameter_groups(model.network), training)
+    membership = judge_membership(validate_optimizer(model.named_parameters(), groups))
+    if membership is not None:
+        return membership
+
+    model.train()
+    stream = Stream(derive_seed(seed, "poc_gradient_flow"))
+    with stream.active(), watched(model) as watch:
+        with watched_normalisers(model) as states:
+            output = model(batch.x)
+        ranges, vanishing = judge_normalisers(states)
+        if vanishing is not None and vanishing.outcome == "fail":
+            return vanishing
+        loss = workload.loss(output, batch.y)
+        wrong = _wrong_loss(loss, workload.losses(output.detach(), batch.y), len(batch))
+        if wrong is not None:
+            return wrong
+        loss.backward()
+        # A loss of thousands, from targets in raw units, has gradients in proportion.
+        warn_norm = settings.warn_gradient_norm * max(1.0, abs(float(loss.detach())))
+        try:
+            report = validate_gradients(model.named_parameters(), warn_norm=warn_norm)
+        except ContractError as error:
+            return Finding(outcome="fail", summary=error.what, kind="NaN gradients")
+        # Before any step: gradients of later batches take the place of these.
+        recurrent = recurrent_gradients(model)
+        probe = GradientProbe(model)
+        if _suspicious(model, report, watch):
+            probe.run(
+                workload,
+                groups,
+                training,
+                train,
+                watch,
+                batch_rows=settings.probe_batch_rows,
+                num_steps=settings.probe_steps,
+                seed=seed,
+            )
+    findings = (
+        *judge_silence(model, _silence(model, probe), watch.activity),
+        _symmetric(model, probe),
+        _large(report, warn_norm),
+        vanishing,
+        judge_forget_gates(recurrent),
+        frozen,
+    )
+    numbers = _numbers(report) | {"num_probe_steps": probe.num_batches - 1}
+    return _verdict(
+        [finding for finding in findings if finding is not None],
+        report,
+        numbers | recurrent_numbers(recurrent, ranges),
+    )
+
+
+def _frozen(workload: Workload, network: nn.Module) -> Finding | None:
+    parameters = dict(network.named_parameters())
+    if not any(parameter.requires_grad for parameter in parameters.values()):
+        return Finding(
+            outcome="fail",
+            summary=f"The model has no trainable parameter ({len(parameters)} are frozen).",
+            kind="no gradients",
+        )
+    return check_frozen(parameters.items(), workload.frozen_parameters)
+
+
+def _wrong_loss(loss: object, losses: object, num_examples: int) -> Finding | None:
+    for name, value in (("loss()", loss), ("losses()", losses)):
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            got = f"a {value.dtype} tensor" if isinstance(value, Tensor) else type(value).__name__
+            return Finding(
+                outcome="fail",
+                summary=f"{name} must return a floating-point tensor, got {got}.",
+                kind="loss not a number",
+            )
+    assert isinstance(loss, Tensor)
+    assert isinstance(losses, Tensor)
+    if loss.numel() != 1:
+        return Finding(
+            outcome="fail",
+            summary=f"loss() must return one number, got a tensor of {shape(loss)} "
+            f"for {num_examples} examples.",
+            kind="wrong loss shape",
+        )
+    if tuple(losses.shape) != (num_examples,):
+        return Finding(
+            outcome="fail",
+            summary=f"losses() must return one number per example, ({num_examples},), "
+            f"got {shape(losses)}.",
+            kind="wrong loss shape",
+        )
+    if not bool(torch.isfinite(loss)):
+        return Finding(
+            outcome="fail",
+            summary=f"The loss of the first batch is {float(loss.detach())}.",
+            kind="non-finite loss",
+        )
+    if not loss.requires_grad:
+        return Finding(
+            outcome="fail",
+            summary="The loss depends on no trainable parameter.",
+            kind="no gradients",
+        )
+    return None
+
+
+def _suspicious(model: nn.Module, report: GradientReport, watch: Watch) -> bool:
+    """Is there anything that only more steps can tell from a healthy start?"""
+    modules = dict(model.named_modules())
+    return bool(
+        report.missing
+        or report.zero
+        or any(
+            isinstance(modules[n], RECTIFIERS) and seen.dead for n, seen in watch.activity.items()
+        )
+        or symmetric_weights(model)
+    )
+
+
+def _silence(model: nn.Module, probe: GradientProbe) -> Silence:
+    trainable = [name for name, p in model.named_parameters() if p.requires_grad]
+    return Silence(
+        missing=frozenset(trainable) - probe.present,
+        zero=frozenset(trainable) & probe.present - probe.alive,
+        num_trainable=len(trainable),
+        num_batches=probe.num_batches,
+    )
+
+
+def _symmetric(model: nn.Module, probe: GradientProbe) -> Finding | None:
+    names = symmetric_weights(model)
+    if not names:
+        return None
+    return Finding(
+        outcome="fail",
+        summary=f"All rows of {listing(names)} are equal, in the weight and in the gradient, "
+        f"after {probe.num_batches - 1} optimizer steps.",
+        kind="symmetric units",
+    )
+
+
+def _large(report: GradientReport, warn_norm: float) -> Finding | None:
+    if not report.large:
+        return None
+    largest, norm = report.largest
+    return Finding(
+        outcome="warn",
+        summary=f"{len(report.large)} of {len(report.norms)} gradient norms are above "
+        f"{warn_norm:g}; the largest is {norm:.4g}, of {largest}.",
+        kind="explosion",
+    )
+
+
+def _numbers(report: GradientReport) -> dict[str, Number]:
+    largest, norm = report.largest
+    return {
+        "num_gradients": len(report.norms),
+        "largest_norm": norm,
+        "largest_parameter": largest,
+        "mean_norm": report.mean_norm,
+        "num_missing": len(report.missing),
+        "num_zero": len(report.zero),
+        "num_frozen": len(report.frozen),
+    }
+
+
+def _verdict(
+    findings: Sequence[Finding], report: GradientReport, numbers: dict[str, Number]
+) -> Finding:
+    """Return the first failure, else all warnings in one, else the pass."""
+    failures = [finding for finding in findings if finding.outcome == "fail"]
+    if failures:
+        return replace(failures[0], numbers=numbers)
+    if findings:
+        told = " ".join(finding.summary for finding in findings)
+        return replace(findings[0], summary=told, numbers=numbers)
+    largest, norm = report.largest
+    return Finding(
+        outcome="pass",
+        summary=f"{len(report.norms)} trainable parameters have a finite gradient; the largest "
+        f"norm is {norm:.4g}, of {largest}.",
+        numbers=numbers,
+    )

@@ -1,0 +1,75 @@
+"""The part of POC-2 that looks at recurrent layers: their numbers, and what is wrong (GRAD-2)."""
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from sluice.errors import ContractError
+from sluice.failfast.gradients.parameter_names import listing
+from sluice.failfast.gradients.recurrent_state import (
+    NormaliserRange,
+    RecurrentGradients,
+    normaliser_range,
+)
+from sluice.failfast.result import Finding, Number
+
+
+def judge_normalisers(
+    states: Mapping[str, Tensor],
+) -> tuple[tuple[NormaliserRange, ...], Finding | None]:
+    """Return the range of every normaliser state, and what is wrong with them.
+
+    NaN and infinity fail; a state so small that dividing by it overflows warns.
+    """
+    try:
+        ranges = tuple(normaliser_range(layer, state) for layer, state in states.items())
+    except ContractError as error:
+        return (), Finding(
+            outcome="fail",
+            summary=error.what,
+            kind="non-finite output",
+            cause=error.cause,
+            fix=error.fix,
+        )
+    small = [found for found in ranges if found.vanishes]
+    if not small:
+        return ranges, None
+    return ranges, Finding(
+        outcome="warn",
+        summary=f"The normaliser state of {listing([found.layer for found in small])} must stay "
+        f"above 0, its lowest value is {small[0].lowest:g}.",
+        kind="non-finite output",
+        cause="The cell state is divided by the normaliser; so close to 0 the quotient overflows.",
+        fix="Start the stabiliser at the first input gate, as sluice.models.slstm does.",
+    )
+
+
+def judge_forget_gates(gradients: Sequence[RecurrentGradients]) -> Finding | None:
+    """Warn where the forget gate gets a gradient of exactly 0."""
+    still = [found.layer for found in gradients if found.forget_bias_norm == 0]
+    if not still:
+        return None
+    return Finding(
+        outcome="warn",
+        summary=f"The forget gate's bias gradient is exactly 0 in {listing(still)}.",
+        kind="zero gradients",
+        cause="No state is carried from row to row: the window has one row (seq_len 1), or the "
+        "output is taken where the recurrence has not begun.",
+        fix="Raise seq_len, or take the output after the last row that the direction reads.",
+    )
+
+
+def recurrent_numbers(
+    gradients: Sequence[RecurrentGradients], ranges: Sequence[NormaliserRange]
+) -> dict[str, Number]:
+    """Return the numbers by layer, for a finding; none for a network without such layers."""
+    numbers: dict[str, Number] = {}
+    for found in gradients:
+        if found.forget_bias_norm is not None:
+            numbers[f"forget_bias_norm_{found.layer}"] = found.forget_bias_norm
+        if found.hidden_norm is not None:
+            numbers[f"hidden_norm_{found.layer}"] = found.hidden_norm
+    for state in ranges:
+        numbers[f"lowest_normaliser_{state.layer}"] = state.lowest
+        numbers[f"highest_normaliser_{state.layer}"] = state.highest
+    return numbers

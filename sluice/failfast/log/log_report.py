@@ -1,0 +1,217 @@
+"""What a log holds and what is wrong with it, whoever wrote it (LOG-1)."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from sluice.failfast.log.event_fields import (
+    ENDED_BY,
+    FieldKind,
+    FieldProblem,
+    declared_fields,
+    find_field_problems,
+    numbers_called,
+)
+from sluice.failfast.log.event_lines import EventLine, read_lines
+from sluice.settings import Record
+
+_MAX_LISTED = 1000
+"""Problems that are kept one by one; all are counted."""
+
+_FOLLOWED = frozenset(ENDED_BY).union(*ENDED_BY.values())
+
+_SHOWN = 80
+"""Characters of a line that is no event."""
+
+
+class LogProblem(Record):
+    """Something about one line."""
+
+    line: int = Field(description="Counted from 1.")
+    event: str = Field(description="Its event type; empty when it has none.")
+    field: str = Field(description="Empty when it is about the line as a whole.")
+    what: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}{', ' if self.event else ''}{self.event}: {self.what}"
+
+
+class LogReport(Record):
+    """What a log holds and what is wrong with it."""
+
+    path: str
+    counts: dict[str, int] = Field(description="Events by type.")
+    problems: tuple[LogProblem, ...] = Field(description="What makes it invalid; the first 1000.")
+    num_problems: int
+    non_finite: tuple[LogProblem, ...] = Field(
+        description="Numbers that are NaN or infinite; the first 1000."
+    )
+    num_non_finite: int
+    unfinished: tuple[LogProblem, ...] = Field(
+        description="Starts of an experiment, a fold or a gate without their end."
+    )
+    torn_line: str | None = Field(description="The last line when it is not whole, as by a crash.")
+
+    @property
+    def valid(self) -> bool:
+        """True when there is at least one event and every event has its fields."""
+        return self.num_problems == 0
+
+    @property
+    def finished(self) -> bool:
+        """True when everything that began came to its end."""
+        return not self.unfinished and self.torn_line is None
+
+
+def inspect_log(
+    path: Path, *, test_metrics: tuple[str, ...] | None, headline: str | None
+) -> LogReport:
+    """Check every event of a log and return what was found, good or bad (LOG-1).
+
+    Non-finite numbers, a torn last line and a missing end are told; they do not make it invalid.
+
+    Args:
+        path: The NDJSON file.
+        test_metrics: Names every ``fold_complete`` must carry. None when the workload is not known:
+            then each must carry at least one number named ``test_*``, and all the same ones.
+        headline: Name every ``experiment_complete`` must carry; empty for none. None when the
+            workload is not known: then at least one number named ``mean_*``.
+
+    Raises:
+        StorageError: The file cannot be read.
+
+    Cost:
+        Read line by line: about 7 s per 1,000,000 events, and memory that does not grow.
+    """
+    found = _Inspection(test_metrics=test_metrics, headline=headline)
+    bad: EventLine | None = None
+    for line in read_lines(path):
+        if bad is not None:
+            found.refuse(bad)
+        bad = line if line.record is None else None
+        if line.record is not None:
+            found.look(line.number, line.record)
+    # Only the last line can be torn; anything else that is no event was written by somebody.
+    return found.report(path, torn_line=bad.text if bad is not None else None)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Inspection:
+    """What is known so far."""
+
+    test_metrics: tuple[str, ...] | None
+    headline: str | None
+    declared: dict[str, dict[str, FieldKind] | None] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    problems: "_Listing" = field(default_factory=lambda: _Listing())
+    non_finite: "_Listing" = field(default_factory=lambda: _Listing())
+    begun: dict[tuple[Any, ...], LogProblem] = field(default_factory=dict)
+    first_metrics: tuple[str, ...] = ()
+
+    def refuse(self, line: EventLine) -> None:
+        what = f"every line but the last must be one JSON object, got {line.text[:_SHOWN]!r}"
+        self.problems.add(LogProblem(line=line.number, event="", field="", what=what))
+
+    def look(self, number: int, record: Mapping[str, Any]) -> None:
+        event = record.get("event")
+        if not isinstance(event, str):
+            what = "field 'event' is missing or not text"
+            self.problems.add(LogProblem(line=number, event="", field="event", what=what))
+            return
+        self.counts[event] += 1
+        if event not in self.declared:
+            self.declared[event] = declared_fields(
+                event, test_metrics=self.test_metrics, headline=self.headline
+            )
+        declared = self.declared[event]
+        problems = find_field_problems(event, record, declared)
+        for problem in problems + self._unnamed_metrics(event, record):
+            self.problems.add(
+                LogProblem(line=number, event=event, field=problem.field, what=problem.what)
+            )
+        for name, value in record.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                what = f"{name} is {value}"
+                self.non_finite.add(LogProblem(line=number, event=event, field=name, what=what))
+        self._follow(number, event, record)
+
+    def report(self, path: Path, *, torn_line: str | None) -> LogReport:
+        if not self.counts and not self.problems.total:
+            what = "the log holds no event"
+            self.problems.add(LogProblem(line=1, event="", field="", what=what))
+        return LogReport(
+            path=str(path),
+            counts=dict(self.counts),
+            problems=tuple(self.problems.kept),
+            num_problems=self.problems.total,
+            non_finite=tuple(self.non_finite.kept),
+            num_non_finite=self.non_finite.total,
+            unfinished=tuple(self.begun.values()),
+            torn_line=torn_line,
+        )
+
+    def _unnamed_metrics(self, event: str, record: Mapping[str, Any]) -> list[FieldProblem]:
+        """Return what is wrong with metrics whose names nobody has told."""
+        if event == "experiment_complete" and self.headline is None:
+            if not numbers_called("mean_", record):
+                return [FieldProblem("mean_*", "at least one number named mean_* is required")]
+        elif event == "fold_complete" and self.test_metrics is None:
+            names = numbers_called("test_", record)
+            if not names:
+                return [FieldProblem("test_*", "at least one number named test_* is required")]
+            self.first_metrics = self.first_metrics or names
+            if names != self.first_metrics:
+                first, here = ", ".join(self.first_metrics), ", ".join(names)
+                what = f"the metrics must be those of the first fold, {first}, got {here}"
+                return [FieldProblem("test_*", what)]
+        return []
+
+    def _follow(self, number: int, event: str, record: Mapping[str, Any]) -> None:
+        """Note what begins, and forget what ends."""
+        if event not in _FOLLOWED:
+            return
+        seed_and_fold = (_key(record, "seed"), _key(record, "fold_id"))
+        if event in ENDED_BY:
+            which = seed_and_fold if event == "fold_start" else ()
+            what = f"no {' or '.join(ENDED_BY[event])} follows"
+            self.begun[(event, *which)] = LogProblem(line=number, event=event, field="", what=what)
+            return
+        for start, ends in ENDED_BY.items():
+            if event not in ends:
+                continue
+            of_fold = event == "fold_complete"
+            ended = [
+                key
+                for key in self.begun
+                if key[0] == start and (not of_fold or _same_fold(key[1:], seed_and_fold))
+            ]
+            for key in ended:
+                del self.begun[key]
+
+
+@dataclass(slots=True)
+class _Listing:
+    """The first problems, and how many there are."""
+
+    kept: list[LogProblem] = field(default_factory=list)
+    total: int = 0
+
+    def add(self, problem: LogProblem) -> None:
+        self.total += 1
+        if len(self.kept) < _MAX_LISTED:
+            self.kept.append(problem)
+
+
+def _key(record: Mapping[str, Any], name: str) -> int | str | None:
+    value = record.get(name)
+    return value if isinstance(value, int | str) else None
+
+
+def _same_fold(begun: tuple[Any, ...], ended: tuple[Any, ...]) -> bool:
+    """Say whether an end belongs to a start; an end that names no seed belongs to every seed."""
+    return begun == ended or (ended[0] is None and begun[1] == ended[1])

@@ -1,0 +1,138 @@
+"""POC-10: two states are compared to the last bit, and the first difference is named."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sluice.failfast.checkpoints.training_state import (
+    first_difference,
+    flatten,
+    hidden_state,
+    same_bits,
+    state_of,
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64])
+def test_every_flipped_bit_is_seen(dtype):
+    tensor = torch.arange(1, 7).to(dtype).reshape(2, 3)
+    raw = tensor.clone().reshape(-1).view(torch.uint8)
+    for byte in range(len(raw)):
+        changed = raw.clone()
+        changed[byte] ^= 1
+        other = changed.view(dtype).reshape(2, 3)
+
+        assert not same_bits(tensor, other)
+        difference = first_difference({"w": tensor}, {"w": other})
+        at = byte // tensor.element_size()
+        assert f"at [{at // 3}, {at % 3}]" in difference.seen
+    assert same_bits(tensor, tensor.clone())
+
+
+def test_it_agrees_with_the_bytes_of_numpy():
+    """An independent oracle: numpy's bytes of the same numbers."""
+    rng = np.random.default_rng(3)
+    values = [0.0, -0.0, math.nan, math.inf, 1.0, np.nextafter(1.0, 2.0)]
+    for _ in range(300):
+        one, other = rng.choice(values, 2), rng.choice(values, 2)
+
+        assert same_bits(torch.from_numpy(one), torch.from_numpy(other)) == (
+            one.tobytes() == other.tobytes()
+        )
+        assert same_bits(one, other) == (one.tobytes() == other.tobytes())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (torch.zeros(2), torch.zeros(2, 1)),
+        (torch.zeros(2), torch.zeros(2).double()),
+        (torch.zeros(2), torch.zeros(2, dtype=torch.int32)),
+        (torch.zeros(()), torch.ones(())),
+        (torch.zeros(1), 0.0),
+        (np.zeros(2), np.zeros(3)),
+        (1, 2),
+        ("a", "b"),
+        (None, 1.0),
+    ],
+)
+def test_what_is_not_alike_differs(one, other):
+    assert not same_bits(one, other)
+    assert not same_bits(other, one)
+
+
+@pytest.mark.parametrize("value", [torch.zeros(0), torch.tensor(math.nan), math.nan, None, "a", 3])
+def test_everything_is_like_itself(value):
+    assert same_bits(value, value)
+
+
+def test_leaves_are_copies():
+    tensor, array = torch.zeros(2), np.zeros(2)
+    flat = flatten({"a": [tensor, {"b": array}], "none": None, "f": print})
+
+    tensor += 1
+    array += 1
+
+    assert list(flat) == ["a/0", "a/1/b"]
+    assert flat["a/0"].sum() == flat["a/1/b"].sum() == 0
+
+
+def test_the_first_difference_is_named_and_the_others_counted():
+    saved = {"a": 1, "b": torch.tensor([1.0, 2.0]), "c": 3}
+    found = {"a": 1, "b": torch.tensor([1.0, 2.5]), "d": 3}
+
+    difference = first_difference(saved, found)
+
+    assert str(difference) == "b: at [1] was 2.0, is 2.5 (2 more differ)"
+    assert first_difference(saved, dict(saved)) is None
+    assert (
+        "was (2,) float32, is (2, 1) float32"
+        in first_difference({"b": saved["b"]}, {"b": saved["b"][:, None]}).seen
+    )
+
+
+def test_moments_have_the_names_of_their_parameters():
+    model = nn.Sequential(nn.Linear(2, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+
+    state = state_of(optimizer, model)
+
+    assert {"state/0.weight/exp_avg", "state/0.bias/step"} <= set(state)
+    assert state["param_groups/0/params/0"] == "0.weight"
+
+
+class Hidden(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.register_buffer("stored", torch.zeros(1))
+        self.register_buffer("unstored", torch.zeros(1), persistent=False)
+        self.register_buffer("empty", None, persistent=False)
+        self.plain = torch.zeros(1)
+        self.count = 3
+        self.act = torch.relu
+        self.parts = {"rng": [random.Random(0), np.random.RandomState(0)]}
+        self.itself = self
+
+
+def test_hidden_state_is_all_that_a_state_dict_lacks():
+    order = np.random.default_rng(0)
+    names = hidden_state(nn.Sequential(Hidden()), lambda: order.random())
+
+    heads = {name.partition(" (")[0].partition("/state")[0] for name in names}
+    assert {"0.unstored", "0.plain", "0.count", "0.parts/rng/0", "0.parts/rng/1"} <= heads
+    assert any(name.startswith("order of <lambda>()") for name in names)
+    assert not any("stored" in name and "unstored" not in name for name in names)
+    assert not any("weight" in name or "training" in name for name in names)
+
+
+def test_a_healthy_model_has_no_hidden_difference():
+    one, other = nn.TransformerEncoderLayer(8, 2), nn.TransformerEncoderLayer(8, 2)
+
+    assert first_difference(hidden_state(one, print), hidden_state(other, print)) is None

@@ -1,0 +1,270 @@
+"""POC-8: the features compute, hold their schema, vary, and are not the target."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from sluice.data.folds import Fold, RowRange
+from sluice.data.schema import Column, Schema
+from sluice.failfast.data.feature_frame import check_features
+from sluice.failfast.result import Finding
+from sluice.failfast.settings import PocSettings
+from sluice.workloads.bars import BarsWorkload
+from sluice.workloads.workload import Examples, Workload
+from tests.sluice.workloads.bar_samples import random_bars
+from tests.support.echo import Echo, Muffled
+from tests.support.failfast_workloads import OwnNet, Signals
+
+ROWS = 600
+
+
+class Table(Signals):
+    """Healthy; what is planted changes its frame."""
+
+    @staticmethod
+    def plant(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        return self.plant(super().compute_features(raw))
+
+
+def checked(workload: Workload, settings: PocSettings | None = None) -> Finding:
+    raw = workload.load_rows()
+    frame = workload.compute_features(raw)
+    folds = workload.plan_folds(frame)
+    return check_features(workload, raw, frame, folds, settings or PocSettings())
+
+
+def planted(change, **attributes: object) -> Finding:
+    kind = type("Planted", (Table,), {"plant": staticmethod(change), **attributes})
+    return checked(kind())
+
+
+def digits(settings: PocSettings | None = None, *, still: int = 3, wide: int = 64) -> Finding:
+    class Digits(Workload):
+        raw_schema = Schema(columns=())
+        feature_schema = Schema(columns=())
+        feature_columns = tuple(f"p{i}" for i in range(wide))
+        target_column = "digit"
+        scale_target = False
+
+        def load_rows(self) -> pd.DataFrame:
+            rng = np.random.default_rng(0)
+            pixels = rng.integers(0, 17, size=(ROWS, wide))
+            pixels[:, :still] = 0
+            return pd.DataFrame(pixels, columns=self.feature_columns).assign(
+                digit=rng.integers(0, 10, ROWS)
+            )
+
+        def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+            return raw
+
+        def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+            part = frame.iloc[rows.start : rows.stop]
+            x = torch.tensor(part[list(self.feature_columns)].to_numpy(np.float32))
+            y = torch.tensor(part["digit"].to_numpy(np.int64))
+            return Examples(x=x.reshape(-1, 1, wide), y=y, rows=rows.positions())
+
+    return checked(Digits(), settings)
+
+
+@pytest.mark.parametrize("kind", [Signals, OwnNet, Echo, Muffled])
+def test_healthy_workloads_pass(kind: type[Workload]) -> None:
+    finding = checked(kind())
+
+    assert (finding.outcome, finding.kind) == ("pass", None)
+
+
+@pytest.mark.parametrize("target", ["log_gk_variance", "vs_return"])
+def test_bars_pass_with_their_numbers(target: str) -> None:
+    workload = BarsWorkload(BarsWorkload().settings.model_copy(update={"target": target}))
+    raw = random_bars(900)
+    frame = workload.compute_features(raw)
+
+    finding = check_features(workload, raw, frame, workload.plan_folds(frame), PocSettings())
+
+    assert finding.outcome == "pass"
+    assert finding.numbers["features"] == 9
+    assert finding.numbers["rows"] == len(frame)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "told"),
+    [
+        (lambda f: f.rename(columns={"a": "A"}), "missing columns", "(nearest: 'A')"),
+        (lambda f: f.drop(columns="b"), "missing columns", "name 'b', and"),
+        (lambda f: f.assign(a=f["a"].shift(1)), "feature schema broken", "no nulls, got 1"),
+        (lambda f: f.assign(c=f["c"].shift(1)), "feature schema broken", "x must be finite"),
+        (lambda f: f.set_axis(f.index + 5), "feature schema broken", "5 of 700 are new"),
+        (lambda f: f.head(99), "too few rows", "100 rows of features are required, got 99"),
+        (lambda f: f.assign(b=2.5), "constant feature", "'b' is 2.5"),
+        (lambda f: f.assign(b=1e9 + 1e-7 * f["b"].round()), "constant feature", "'b'"),
+        (lambda f: f.assign(a=1.0, b=2.0), "constant feature", "2 of 3 features"),
+        (lambda f: f.assign(c=f["target"]), "target among features", "'c' follows"),
+        (lambda f: f.assign(c=3 - 100 * f["target"]), "target among features", "'c' follows"),
+        (lambda f: f.assign(c=f["target"].round(3)), "target among features", "'c' follows"),
+        (lambda f: f.assign(target=4.0), "no signal", "targets of fold 0 ('target') are 4"),
+    ],
+)
+def test_each_defect_is_named_with_cause_and_fix(change, kind: str, told: str) -> None:
+    finding = planted(change)
+
+    assert (finding.outcome, finding.kind) == ("fail", kind)
+    assert told in finding.summary
+    assert all(finding.response)
+
+
+def test_the_target_by_name_among_the_features_fails() -> None:
+    finding = planted(lambda f: f, feature_columns=("a", "b", "target"))
+
+    assert finding.kind == "target among features"
+    assert "names the target 'target' itself" in finding.summary
+
+
+def test_a_declared_constant_is_no_defect() -> None:
+    schema = Schema(columns=(Column(name="b", constant=True), Column(name="target")))
+
+    assert planted(lambda f: f.assign(b=0.0), feature_schema=schema).outcome == "pass"
+
+
+def test_a_flag_that_is_set_only_later_warns() -> None:
+    finding = planted(lambda f: f.assign(b=(np.arange(len(f)) > 400) * 1.0))
+
+    assert (finding.outcome, finding.kind) == ("warn", "constant feature")
+
+
+def test_a_feature_that_begins_only_later_fails() -> None:
+    later = np.random.default_rng(0).normal(size=700) * (np.arange(700) > 400)
+
+    assert planted(lambda f: f.assign(b=later)).outcome == "fail"
+
+
+def test_a_target_the_loss_makes_itself_only_warns() -> None:
+    finding = planted(lambda f: f.assign(target=0.0), expects_signal=False)
+
+    assert (finding.outcome, finding.kind) == ("warn", "no signal")
+
+
+@pytest.mark.parametrize(
+    ("still", "wide", "expected"),
+    [(0, 64, "pass"), (3, 64, "warn"), (32, 64, "warn"), (33, 64, "fail"), (3, 31, "fail")],
+)
+def test_image_borders_warn_and_more_constant_columns_are_never_better(
+    still: int, wide: int, expected: str
+) -> None:
+    assert digits(still=still, wide=wide).outcome == expected
+
+
+def test_from_how_many_columns_on_a_table_is_wide_is_a_setting() -> None:
+    assert digits(PocSettings(wide_table_columns=65)).outcome == "fail"
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        lambda rng: rng.normal(size=40_000).cumsum() + 1000,
+        lambda _: np.sin(np.arange(3000) / 300),
+        lambda rng: (rng.random(3000) < 0.001).cumsum() % 2.0,
+        lambda _: np.arange(3000.0),
+    ],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_latest_value_of_a_slow_series_is_no_copy_of_the_next(series, seed: int) -> None:
+    class Slow(Workload):
+        raw_schema = feature_schema = Schema(columns=())
+        feature_columns = ("now", "before")
+        target_column = "next"
+
+        def load_rows(self) -> pd.DataFrame:
+            return pd.DataFrame({"now": series(np.random.default_rng(seed))})
+
+        def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+            now = raw["now"]
+            return raw.assign(before=now.shift(1), next=now.shift(-1)).dropna()
+
+    assert checked(Slow()).kind in (None, "constant feature", "no signal")
+    leaky = type("Leaky", (Slow,), {"feature_columns": ("now", "next_again")})
+    leaky.compute_features = lambda self, raw: (  # type: ignore[method-assign]
+        Slow.compute_features(self, raw).assign(next_again=lambda f: f["next"])
+    )
+    assert checked(leaky()).kind in ("target among features", "no signal")
+
+
+def test_a_target_taken_from_a_later_row_may_be_a_feature() -> None:
+    class Autoregressive(Signals):
+        feature_columns = ("a", "b", "target")
+
+        def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+            usual = super().examples(frame, rows)
+            after = frame["target"].to_numpy(np.float32)[usual.rows + 1]
+            return replace(usual, y=torch.from_numpy(after)[:, None])
+
+    assert checked(Autoregressive()).outcome == "pass"
+
+
+def test_tokens_that_are_longer_in_one_split_are_no_mismatch() -> None:
+    class Tokens(Signals):
+        scale_inputs = False
+
+        def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+            usual = super().examples(frame, rows)
+            return replace(usual, x=torch.zeros(len(usual), 5 + len(usual) % 7, dtype=torch.int64))
+
+    assert checked(Tokens()).outcome == "pass"
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        (lambda e: (e.x, e.y), "must return Examples, got tuple"),
+        (lambda e: replace(e, y=e.y[1:]), "equally long and not empty, got 225, 224 and 225"),
+        (lambda e: replace(e, x=e.x.numpy()), "x must be a tensor, got ndarray"),
+        (lambda e: replace(e, rows=e.rows + 400), "rows must lie in 0:228, got 403 to 627"),
+    ],
+)
+def test_examples_of_another_form_are_refused(broken, told: str) -> None:
+    class Broken(Signals):
+        def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+            return broken(super().examples(frame, rows))  # type: ignore[no-any-return]
+
+    finding = checked(Broken())
+
+    assert (finding.outcome, finding.kind) == ("fail", "shape mismatch")
+    assert told in finding.summary
+
+
+def test_splits_of_another_width_are_refused() -> None:
+    class Encoded(Signals):
+        def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+            usual = super().examples(frame, rows)
+            return replace(usual, x=usual.x[..., : 3 if rows.start == 0 else 2])
+
+    assert "in train and" in checked(Encoded()).summary
+
+
+def test_what_is_no_table_is_refused() -> None:
+    workload = Signals()
+
+    finding = check_features(workload, workload.load_rows(), None, (), PocSettings())  # type: ignore[arg-type]
+
+    assert (finding.outcome, finding.kind) == ("fail", "feature schema broken")
+    assert "compute_features() must return a pandas DataFrame" in finding.summary
+
+
+def test_no_fold_and_a_fold_past_the_end_are_refused() -> None:
+    class NoFolds(Signals):
+        def plan_folds(self, frame: pd.DataFrame) -> tuple[Fold, ...]:  # noqa: ARG002
+            return ()
+
+    class LongFolds(Signals):
+        def plan_folds(self, frame: pd.DataFrame) -> tuple[Fold, ...]:
+            (*others, last) = super().plan_folds(frame)
+            far = RowRange(start=last.test.start, stop=last.test.stop + 1)
+            return (*others, last.model_copy(update={"test": far}))
+
+    assert "plan_folds() gave none" in checked(NoFolds()).summary
+    assert "Fold 3 reaches to row 701, and there are 700" in checked(LongFolds()).summary

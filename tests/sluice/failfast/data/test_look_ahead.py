@@ -1,0 +1,315 @@
+"""POC-8: features must not see later rows."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sluice.errors import ContractError
+from sluice.failfast.data.look_ahead import check_look_ahead, find_look_ahead
+from sluice.failfast.settings import LookAheadSettings, PocSettings
+from sluice.workloads.bars import BarsWorkload
+from tests.sluice.workloads.bar_samples import random_bars
+from tests.support.echo import Echo, Seer
+
+SETTINGS = LookAheadSettings()
+RAW = pd.DataFrame(
+    {"x": np.random.default_rng(3).normal(size=400).cumsum()},
+    index=pd.date_range("2020-01-01", periods=400, name="date"),
+)
+WITH_GAPS = RAW.mask(np.random.default_rng(4).random(RAW.shape) < 0.1)
+Feature = Callable[["pd.Series[float]"], "pd.Series[float]"]
+
+
+def found(feature: Feature, *, raw: pd.DataFrame = RAW, seed: int = 0) -> list[str]:
+    def compute(raw: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"f": feature(raw["x"]), "target": raw["x"].shift(-1)}).dropna()
+
+    return [f.column for f in find_look_ahead(compute, raw, ("f",), settings=SETTINGS, seed=seed)]
+
+
+CAUSAL = [
+    lambda x: x,
+    lambda x: x.shift(3),
+    lambda x: x.rolling(20).mean(),
+    lambda x: x.rolling(20).corr(x.shift(1)),
+    lambda x: x.ewm(span=10).std(),
+    lambda x: (x - x.expanding().mean()) / x.expanding().std(),
+    lambda x: x.ffill(),
+    lambda x: np.log(x.abs() + 1e9),
+    lambda x: x.astype("float32").cumsum(),
+    lambda x: x * 0 + 3,
+    lambda x: x > 0,
+    lambda x: x.diff().astype("Float32"),
+    lambda x: pd.cut(x, [-1e9, -1, 1, 1e9], labels=["low", "mid", "high"]).astype(str),
+]
+
+
+@pytest.mark.parametrize("feature", CAUSAL)
+@pytest.mark.parametrize("raw", [RAW, RAW.reset_index(drop=True), WITH_GAPS])
+def test_causal_features_are_left_alone(feature: Feature, raw: pd.DataFrame) -> None:
+    assert found(feature, raw=raw) == []
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        lambda x: x.shift(-1),
+        lambda x: x.shift(-5),
+        lambda x: x.shift(-1).fillna(0.0),
+        lambda x: x.rolling(5, center=True).mean(),
+        lambda x: (x - x.mean()) / x.std(),
+        lambda x: (x - x.min()) / (x.max() - x.min()),
+        lambda x: x.rank(pct=True),
+        lambda x: x > x.quantile(0.7),
+        lambda x: x - x.groupby(np.arange(len(x)) % 7).transform("mean"),
+        lambda x: x[::-1].ewm(span=5).mean()[::-1],
+        lambda x: x.rolling(20).mean().bfill(),
+        lambda x: pd.Series(np.gradient(x), x.index),
+        lambda x: x / len(x),
+        lambda x: (x.shift(-1) > x).map({True: "up", False: "down"}),
+    ],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_features_that_see_later_rows_are_named(feature: Feature, seed: int) -> None:
+    assert found(feature, seed=seed) == ["f"]
+    assert found(feature, raw=RAW.reset_index(drop=True), seed=seed) == ["f"]
+
+
+@pytest.mark.parametrize("fill", [lambda x: x.bfill(), lambda x: x.interpolate()])
+def test_gaps_filled_from_later_rows_are_found(fill: Feature) -> None:
+    assert found(fill, raw=WITH_GAPS) == ["f"]
+
+
+@pytest.mark.parametrize("rows", [3, 20])
+def test_a_leak_that_shows_only_at_an_end_is_found(rows: int) -> None:
+    assert found(lambda x: x.where(np.arange(len(x)) < len(x) - rows, x.shift(-1))) == ["f"]
+    assert found(lambda x: x.where(np.arange(len(x)) >= rows, x.shift(-1))) == ["f"]
+
+
+def test_a_leak_in_some_rows_is_found_by_more_cuts() -> None:
+    def compute(raw: pd.DataFrame) -> pd.DataFrame:
+        x = raw["x"]
+        return raw.assign(f=x.where(np.arange(len(x)) % 4 != 0, x.shift(-1))).dropna()
+
+    many = LookAheadSettings(cut_shares=tuple(np.linspace(0.3, 0.9, 40).tolist()))
+
+    assert find_look_ahead(compute, RAW, ("f",), settings=many, seed=0)
+
+
+def test_size_and_place_of_the_change_are_told() -> None:
+    def compute(raw: pd.DataFrame) -> pd.DataFrame:
+        return raw.assign(leak=raw["x"].shift(-1), clean=raw["x"].diff()).dropna()
+
+    (leak,) = find_look_ahead(compute, RAW, ("leak", "clean"), settings=SETTINGS, seed=0)
+
+    assert leak.column == "leak"
+    assert leak.change > 0.1
+    cuts = [int(400 * share) for share in SETTINGS.cut_shares]
+    assert leak.row in {str(RAW.index[cut - 1]) for cut in [*cuts, 2, 398]}
+
+
+def test_a_longer_look_ahead_never_changes_fewer_rows() -> None:
+    raw = RAW.diff().dropna()
+    first = []
+    for reach in (1, 4, 12):
+
+        def compute(raw: pd.DataFrame, reach: int = reach) -> pd.DataFrame:
+            return raw.assign(f=raw["x"].rolling(reach + 1).mean().shift(-reach)).dropna()
+
+        one = LookAheadSettings(cut_shares=(0.5,))
+        (leak,) = find_look_ahead(compute, raw, ("f",), settings=one, seed=0)
+        first.append(leak.row)
+
+    assert first == sorted(first, reverse=True)
+
+
+def test_a_known_frame_saves_one_computation() -> None:
+    calls: list[int] = []
+
+    def compute(raw: pd.DataFrame) -> pd.DataFrame:
+        calls.append(len(raw))
+        return raw.assign(f=raw["x"].diff()).dropna()
+
+    find_look_ahead(compute, RAW, ("f",), settings=SETTINGS, seed=0)
+    once = len(calls)
+    calls.clear()
+    find_look_ahead(compute, RAW, ("f",), settings=SETTINGS, seed=0, whole=compute(RAW))
+
+    assert once == len(calls) == 8
+    assert sum(calls[1:]) < 5.5 * len(RAW)
+
+
+def test_rows_of_one_moment_may_see_each_other() -> None:
+    days = pd.date_range("2020-01-01", periods=60, name="date").repeat(9)
+    raw = pd.DataFrame({"x": np.random.default_rng(0).normal(size=len(days))}, index=days)
+
+    def ranked(raw: pd.DataFrame) -> pd.DataFrame:
+        return raw.assign(f=raw["x"].groupby(level=0).rank())
+
+    def tomorrow(raw: pd.DataFrame) -> pd.DataFrame:
+        return raw.assign(f=raw["x"].groupby(raw.groupby(level=0).cumcount()).shift(-1)).dropna()
+
+    assert find_look_ahead(ranked, raw, ("f",), settings=SETTINGS, seed=0) == ()
+    assert find_look_ahead(tomorrow, raw, ("f",), settings=SETTINGS, seed=0)
+
+
+def test_dates_give_the_order_when_the_rows_stand_otherwise() -> None:
+    stacked = pd.concat(
+        [RAW.assign(who=name, x=RAW["x"] * scale) for name, scale in (("a", 1), ("b", -2))]
+    )
+
+    def other_of_the_day(raw: pd.DataFrame) -> pd.DataFrame:
+        return raw.assign(f=raw["x"].groupby(level=0).transform("mean"))
+
+    def tomorrow(raw: pd.DataFrame) -> pd.DataFrame:
+        return raw.assign(f=raw.groupby("who")["x"].shift(-1)).dropna()
+
+    assert find_look_ahead(other_of_the_day, stacked, ("f",), settings=SETTINGS, seed=0) == ()
+    assert find_look_ahead(tomorrow, stacked, ("f",), settings=SETTINGS, seed=0)
+
+
+def test_a_table_with_the_newest_row_first_is_read_by_its_dates() -> None:
+    newest_first = RAW.iloc[::-1]
+
+    def causal(raw: pd.DataFrame) -> pd.DataFrame:
+        return raw.sort_index().assign(f=lambda t: t["x"].diff()).dropna()
+
+    def leaky(raw: pd.DataFrame) -> pd.DataFrame:
+        return raw.sort_index().assign(f=lambda t: t["x"].shift(-1)).dropna()
+
+    assert find_look_ahead(causal, newest_first, ("f",), settings=SETTINGS, seed=0) == ()
+    assert find_look_ahead(leaky, newest_first, ("f",), settings=SETTINGS, seed=0)
+
+
+def test_rows_that_come_or_go_are_not_compared() -> None:
+    def below_the_last(raw: pd.DataFrame) -> pd.DataFrame:
+        return raw.assign(f=raw["x"])[raw["x"] <= raw["x"].iloc[-1]]
+
+    assert find_look_ahead(below_the_last, RAW, ("f",), settings=SETTINGS, seed=0) == ()
+
+
+def test_nothing_to_compare_is_no_evidence() -> None:
+    def late(raw: pd.DataFrame) -> pd.DataFrame:
+        return raw.assign(f=raw["x"].shift(-1)).iloc[399:]
+
+    with pytest.raises(ContractError, match="compared were 0"):
+        find_look_ahead(late, RAW, ("f",), settings=SETTINGS, seed=0)
+
+
+@pytest.mark.parametrize("error", [ContractError("too short", fix="more"), ValueError("short")])
+def test_a_workload_that_refuses_short_tables_is_asked_with_longer_ones(error: Exception) -> None:
+    def picky(raw: pd.DataFrame) -> pd.DataFrame:
+        if len(raw) < 400:
+            raise error
+        return raw.assign(f=raw["x"].shift(-1)).dropna()
+
+    assert [f.column for f in find_look_ahead(picky, RAW, ("f",), settings=SETTINGS, seed=0)] == [
+        "f"
+    ]
+
+
+def test_renumbered_rows_are_refused() -> None:
+    def renumber(raw: pd.DataFrame) -> pd.DataFrame:
+        return raw.assign(f=raw["x"]).reset_index(drop=True)
+
+    with pytest.raises(ContractError, match="keep the index labels"):
+        find_look_ahead(renumber, RAW, ("f",), settings=SETTINGS, seed=0)
+
+
+def test_the_comparison_of_100_columns_is_quick() -> None:
+    values = np.random.default_rng(0).normal(size=(5000, 100)).cumsum(axis=0)
+    raw = pd.DataFrame(values, columns=[f"c{i}" for i in range(100)])
+    spent = 0.0
+
+    def compute(raw: pd.DataFrame) -> pd.DataFrame:
+        nonlocal spent
+        start = time.process_time()
+        frame = raw.diff().dropna()
+        spent += time.process_time() - start
+        return frame
+
+    start = time.process_time()
+    assert find_look_ahead(compute, raw, tuple(raw), settings=SETTINGS, seed=0) == ()
+    # 0.1 s measured.
+    assert time.process_time() - start - spent < 0.5
+
+
+def checked(workload: Echo, seed: int = 0):
+    raw = workload.load_rows()
+    frame = workload.compute_features(raw)
+    return check_look_ahead(workload, raw, frame, PocSettings(), seed=seed)
+
+
+def test_a_healthy_workload_passes_with_its_numbers() -> None:
+    finding = checked(Echo())
+
+    assert finding.outcome == "pass"
+    assert dict(finding.numbers) == {"features": 1, "comparisons": 7, "seeing_later_rows": 0}
+
+
+def test_a_workload_that_sees_tomorrow_fails_with_feature_row_and_fix() -> None:
+    finding = checked(Seer())
+
+    assert (finding.outcome, finding.kind) == ("fail", "look-ahead")
+    assert "'call' at row" in finding.summary
+    assert all(finding.response)
+
+
+def test_bars_look_at_no_later_bar() -> None:
+    workload = BarsWorkload()
+    raw = random_bars(900)
+    frame = workload.compute_features(raw)
+
+    finding = check_look_ahead(workload, raw, frame, PocSettings(), seed=1)
+
+    assert (finding.outcome, finding.numbers["features"]) == ("pass", 9)
+
+
+def test_random_features_are_called_that() -> None:
+    class Random(Echo):
+        def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+            noise = np.random.default_rng().normal(size=len(raw))
+            return super().compute_features(raw.assign(call=raw["call"] + noise))
+
+    finding = checked(Random())
+
+    assert finding.outcome == "fail"
+    assert "called again with the same rows" in finding.summary
+
+
+def test_a_value_that_becomes_empty_is_a_change_that_json_can_hold() -> None:
+    class Emptied(Echo):
+        def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+            frame = super().compute_features(raw)
+            later = raw["call"].shift(-40).reindex(frame.index)
+            return frame.assign(call=frame["call"].where(later > -9))
+
+    finding = checked(Emptied())
+
+    assert finding.kind == "look-ahead"
+    assert finding.numbers["largest_change"] == "empty"
+
+
+def test_renumbered_labels_are_a_likely_cause() -> None:
+    class Renumbers(Echo):
+        def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+            return super().compute_features(raw).iloc[3:].reset_index(drop=True)
+
+    assert "renumbers" in checked(Renumbers()).response[0]
+
+
+def test_no_table_that_could_be_compared_is_insufficient_and_says_what_refused() -> None:
+    class Picky(Echo):
+        def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+            if not raw["call"].equals(self.load_rows()["call"]):
+                raise ValueError("not the rows I know")
+            return super().compute_features(raw)
+
+    finding = checked(Picky())
+
+    assert finding.outcome == "insufficient"
+    assert "not the rows I know" in finding.summary
+    assert finding.response[1]

@@ -1,0 +1,146 @@
+"""POC-9: a dependence of targets on features is seen, and shuffled labels are not taken for one."""
+
+import numpy as np
+import pytest
+import torch
+
+from sluice.failfast.data.signal import check_signal, find_signal
+from sluice.failfast.settings import PocSettings
+from sluice.workloads.bars import BarsWorkload
+from tests.support import failfast_workloads as planted
+from tests.support.echo import Echo
+from tests.support.plain import digits, examples, normal
+from tests.support.synthetic import SineWorkload
+
+SETTINGS = PocSettings()
+
+
+def check(rows, *, required=True, seed=0, **poc):
+    return check_signal(rows, PocSettings(**poc), required=required, seed=seed)
+
+
+def shuffled(rows, seed=1):
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+    return examples(rows.x, rows.y[order])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", [BarsWorkload, planted.Signals, Echo, SineWorkload])
+def test_the_workloads_here_have_a_signal_and_none_with_shuffled_labels(train_of, workload):
+    rows = train_of(workload())
+
+    assert check(rows).outcome == "pass"
+    lost = check(shuffled(rows))
+    assert lost.outcome == ("warn" if len(rows) < 200 else "fail")
+    assert lost.kind == "no signal"
+
+
+def test_digits_have_a_signal_and_none_with_shuffled_labels():
+    assert check(digits()).outcome == "pass"
+    assert check(shuffled(digits())).outcome == "fail"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("window", [1, 22])
+def test_a_product_of_two_features_is_seen(window):
+    x = normal(2000, window, 9)
+    y = x[:, -1, :1] * x[:, -1, 1:2] + 0.5 * normal(2000, 1, seed=1)
+
+    assert check(examples(x, y)).outcome == "pass"
+
+
+def test_a_dependence_of_the_deviation_alone_is_seen():
+    x = normal(2000, 4)
+
+    assert check(examples(x, x[:, :1].exp() * normal(2000, 1, seed=1))).outcome == "pass"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("r2", [0.02, 0.05])
+def test_a_weak_signal_is_seen_nearly_always(r2):
+    seen = 0
+    for seed in range(10):
+        x = normal(2000, 22, 9, seed=seed)
+        y = r2**0.5 * x[:, -1, :1] + (1 - r2) ** 0.5 * normal(2000, 1, seed=seed + 100)
+        seen += check(examples(x, y), seed=seed).outcome == "pass"
+
+    assert seen >= 9
+
+
+@pytest.mark.slow
+def test_noise_is_taken_for_a_signal_at_the_stated_rate():
+    """Uniform p-values under the null, within three binomial deviations."""
+    p_values = []
+    for seed in range(250):
+        rows = examples(normal(120, 3, 2, seed=seed), normal(120, 1, seed=seed + 1000))
+        p_values.append(find_signal(rows, num_permutations=99, alpha=0.05, seed=seed).p_value)
+
+    for alpha in (0.05, 0.2, 0.5):
+        rate = float((np.array(p_values) <= alpha).mean())
+        assert abs(rate - alpha) < 3 * (alpha * (1 - alpha) / 250) ** 0.5
+
+
+def test_outliers_do_not_hide_a_signal():
+    x = normal(500, 3)
+    y = x[:, :1] + normal(500, 1, seed=1)
+    y[7], x[9, 1] = 1e9, -1e9
+
+    assert check(examples(x, y)).outcome == "pass"
+
+
+def test_the_p_value_does_not_depend_on_the_unit_of_the_target():
+    x, y = normal(300, 3), normal(300, 1, seed=1)
+
+    assert check(examples(x, y)).numbers == check(examples(x, 1e6 * y + 5)).numbers
+
+
+def test_tokens_are_searched_and_only_ever_warn():
+    x = torch.randint(0, 50, (1000, 12), generator=torch.Generator().manual_seed(0))
+
+    assert check(examples(x, ((x < 10).sum(1) > 2).long())).outcome == "pass"
+    assert check(examples(x, x[:, -1] % 4)).outcome == "pass"
+    assert check(shuffled(examples(x, x[:, -1] % 4))).outcome == "warn"
+
+
+def test_nothing_seen_where_little_can_be_seen_only_warns():
+    few = examples(normal(100, 3), normal(100, 1, seed=1))
+    many_classes = examples(normal(400, 3), torch.arange(400) % 150)
+    wide = examples(normal(250, 1100), normal(250, 1, seed=1))
+
+    for rows, reason in ((few, "are few"), (many_classes, "150 classes"), (wide, "1100 values")):
+        finding = check(rows)
+        assert (finding.outcome, finding.kind) == ("warn", "no signal")
+        assert reason in finding.summary
+
+
+def test_no_signal_only_warns_where_none_is_expected():
+    rows = examples(normal(400, 3), normal(400, 1, seed=1))
+
+    assert check(rows, required=True).outcome == "fail"
+    assert check(rows, required=False).outcome == "warn"
+
+
+def test_constant_targets_and_too_few_rows_are_insufficient():
+    assert check(examples(normal(100, 3), torch.ones(100, 1))).outcome == "insufficient"
+    assert check(examples(normal(49, 3), normal(49, 1))).kind == "too few rows"
+
+
+def test_cells_that_are_not_finite_are_left_out():
+    x, y = normal(300, 3), normal(300, 1, seed=1)
+    x[5, 1], y[8] = float("nan"), float("inf")
+
+    assert check(examples(x, x[:, :1].nan_to_num() + y)).numbers["num_rows"] == 298
+
+
+def test_the_same_seed_gives_the_same_numbers():
+    rows = examples(normal(300, 3), normal(300, 1, seed=1))
+
+    assert check(rows, seed=2) == check(rows, seed=2)
+    assert check(rows, seed=2) != check(rows, seed=3)
+
+
+def test_a_p_value_is_never_zero():
+    """The real order is one of the orders (POC-9)."""
+    x = normal(300, 3)
+
+    assert check(examples(x, x[:, :1])).numbers["p_value"] == 1 / (1 + SETTINGS.signal_permutations)

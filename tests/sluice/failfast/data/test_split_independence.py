@@ -1,0 +1,160 @@
+"""POC-8: an example does not depend on which other rows its split holds."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from sluice.data.folds import RowRange
+from sluice.errors import ContractError
+from sluice.failfast.data.split_independence import check_examples_stand_alone
+from sluice.failfast.result import Finding
+from sluice.failfast.settings import PocSettings
+from sluice.workloads.bars import BarsWorkload
+from sluice.workloads.workload import Examples, Workload
+from tests.sluice.workloads.bar_samples import random_bars
+from tests.support.echo import Echo
+from tests.support.failfast_workloads import Signals
+from tests.support.synthetic import SineWorkload
+
+Change = Callable[[Examples, pd.DataFrame, RowRange], Examples]
+
+
+def checked(workload: Workload, rows: int = 1024) -> Finding:
+    frame = workload.compute_features(workload.load_rows())
+    return check_examples_stand_alone(
+        workload, frame, workload.plan_folds(frame), PocSettings(split_rows=rows)
+    )
+
+
+def changed(change: Change, rows: int = 1024) -> Finding:
+    class Changed(Signals):
+        def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+            return change(super().examples(frame, rows), frame, rows)
+
+    return checked(Changed(), rows)
+
+
+def scaled(values: Tensor) -> Tensor:
+    return (values - values.mean(dim=0)) / values.std(dim=0)
+
+
+@pytest.mark.parametrize("kind", [Signals, Echo, SineWorkload])
+def test_healthy_workloads_pass(kind: type[Workload]) -> None:
+    finding = checked(kind())
+
+    assert finding.outcome == "pass"
+    assert finding.numbers["examples_compared"] > 200
+
+
+def test_bars_pass() -> None:
+    workload = BarsWorkload()
+    frame = workload.compute_features(random_bars(900))
+
+    finding = check_examples_stand_alone(workload, frame, workload.plan_folds(frame), PocSettings())
+
+    assert finding.outcome == "pass"
+
+
+HEALTHY: dict[str, Change] = {
+    "scaled by constants": lambda e, *_: replace(e, x=(e.x - 3) / 2),
+    "projected": lambda e, *_: replace(e, x=e.x @ torch.ones(3, 8) / 7),
+    "classes": lambda e, *_: replace(e, y=(e.y[:, 0] > 0).long()),
+    "scaled inside its own window": lambda e, *_: replace(
+        e, x=(e.x - e.x.mean(dim=1, keepdim=True)) / (e.x.std(dim=1, keepdim=True) + 1e-3)
+    ),
+    "labels that are not known": lambda e, *_: replace(
+        e, y=e.y.masked_fill(torch.from_numpy(e.rows % 5 == 0)[:, None], torch.nan)
+    ),
+    "padded to the longest": lambda e, *_: replace(
+        e, x=torch.nn.functional.pad(e.x[..., 0].round().long(), (0, len(e) % 5))
+    ),
+    "windows inside the split": lambda e, *_: replace(e, x=e.x[5:], y=e.y[5:], rows=e.rows[5:]),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize("rows", [16, 1024])
+def test_what_an_example_makes_of_itself_is_left_alone(name: str, rows: int) -> None:
+    assert changed(HEALTHY[name], rows).outcome == "pass"
+
+
+def fill_gaps(e: Examples, frame: pd.DataFrame, rows: RowRange) -> Examples:
+    value = frame["a"].iloc[rows.start : rows.stop].where(lambda a: a > -1)
+    value = value.fillna(value.mean())
+    x = e.x.clone()
+    x[:, -1, 0] = torch.from_numpy(value.to_numpy(np.float32)[e.rows - rows.start])
+    return replace(e, x=x)
+
+
+def coded(e: Examples, frame: pd.DataFrame, _: RowRange) -> Examples:
+    place = np.unique(frame["a"].iloc[e.rows].round(1), return_inverse=True)[1]
+    return replace(e, x=torch.from_numpy(place)[:, None])
+
+
+DEPENDENT: dict[str, Change] = {
+    "x scaled by its split": lambda e, *_: replace(e, x=scaled(e.x)),
+    "y scaled by its split": lambda e, *_: replace(e, y=scaled(e.y)),
+    "only validation scaled": lambda e, _, r: replace(e, x=scaled(e.x) if r.start else e.x),
+    "only train scaled": lambda e, _, r: replace(e, x=e.x if r.start > 150 else scaled(e.x)),
+    "divided by the largest": lambda e, *_: replace(e, x=e.x / e.x.amax(dim=(0, 1))),
+    "filled within the split": fill_gaps,
+    "coded within the split": coded,
+    "ranks": lambda e, *_: replace(e, x=e.x.argsort(dim=0).argsort(dim=0).float()),
+    "scaled by the whole table": lambda e, f, _: replace(e, x=(e.x - f["a"].mean()).float()),
+    "noise by place in the split": lambda e, *_: replace(
+        e, x=e.x + torch.randn(e.x.shape, generator=torch.Generator().manual_seed(0))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEPENDENT)
+def test_what_depends_on_the_other_rows_is_found(name: str) -> None:
+    finding = changed(DEPENDENT[name])
+
+    assert (finding.outcome, finding.kind) == ("fail", "examples depend on their split")
+    assert all(finding.response)
+
+
+def test_the_split_the_change_and_the_row_are_told() -> None:
+    finding = changed(DEPENDENT["only validation scaled"])
+
+    assert finding.summary.startswith("Fold 0, val: when the last quarter of the split's rows")
+    assert "x of" in finding.summary
+    assert finding.numbers["split"] == "val"
+
+
+def test_statistics_of_the_whole_table_have_their_own_cause() -> None:
+    assert "test rows included" in changed(DEPENDENT["scaled by the whole table"]).response[0]
+
+
+def test_random_examples_are_called_that() -> None:
+    generator = torch.Generator().manual_seed(0)
+    finding = changed(lambda e, *_: replace(e, x=e.x + torch.randn(e.x.shape, generator=generator)))
+
+    assert finding.outcome == "fail"
+    assert "called twice for the same val rows" in finding.summary
+
+
+def test_a_split_no_longer_than_a_window_is_insufficient() -> None:
+    def whole_or_nothing(e: Examples, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        if len(rows) < 16 or len(frame) < 700:
+            raise ContractError("too short for a window", fix="more rows")
+        return e
+
+    finding = changed(whole_or_nothing, rows=16)
+
+    assert finding.outcome == "insufficient"
+    assert all(finding.response)
+
+
+def test_an_error_on_a_whole_split_is_the_workloads() -> None:
+    def broken(*_: object) -> Examples:
+        raise KeyError("no such class")
+
+    with pytest.raises(ContractError, match="no such class"):
+        changed(broken)

@@ -1,0 +1,283 @@
+"""POC-11, POC-12: the table, its times, its prerequisites, its receipt."""
+
+import io
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from rich.console import Console
+
+from sluice.errors import GateBlocked
+from sluice.failfast.gate.checks import CHECKS
+from sluice.failfast.gate.display import report_page
+from sluice.failfast.gate.inputs import GateInputs
+from sluice.failfast.gate.run import run_gate
+from sluice.failfast.result import Finding, GateReport
+from sluice.failfast.settings import PocSettings, TimeLimit, TimeLimits
+from sluice.models.settings import ModelSettings
+from sluice.receipts import require
+from sluice.training.settings import TrainSettings
+from tests.support import failfast_workloads as planted
+
+SMALL = PocSettings(mini_rows=128, mini_epochs=10)
+SUBJECT = {"data": "d" * 64, "config": "c" * 64}
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+DATA = ("POC-6", "POC-7", "POC-8")
+MINIMUM = (*DATA, "POC-1", "POC-2", "POC-3", "POC-4", "POC-5", "POC-11")
+
+
+@pytest.fixture
+def gate(tmp_path, clock, model, training):
+    heard = []
+
+    def run(workload, *, level="minimum", checks=CHECKS, **changes):
+        given = {
+            "model": model,
+            "training": training.model_copy(update={"batch_rows": 32}),
+            "settings": SMALL,
+            "seed": 0,
+            "folder": tmp_path,
+            "clock": clock,
+        }
+        inputs = GateInputs(workload=workload, **given | changes)
+        return run_gate(inputs, level=level, on_result=heard.append, checks=checks)
+
+    run.heard = heard
+    return run
+
+
+def outcomes(report):
+    return {result.requirement: result.outcome for result in report.results}
+
+
+def by(report, requirement):
+    return next(result for result in report.results if result.requirement == requirement)
+
+
+def test_a_healthy_workload_passes(gate, tmp_path):
+    report = gate(planted.Signals())
+
+    assert report.passed
+    assert set(outcomes(report).values()) == {"pass"}
+    assert tuple(outcomes(report)) == MINIMUM
+    assert tuple(gate.heard) == report.results
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_real_bars_pass_in_seconds(gate):
+    from sluice.workloads.bars import BarsWorkload
+
+    report = gate(
+        BarsWorkload(), model=ModelSettings(), training=TrainSettings(), settings=PocSettings()
+    )
+
+    assert report.passed, report.reason
+
+
+@pytest.mark.parametrize(
+    ("workload", "changes", "requirement", "seen", "fix"),
+    [
+        (planted.WrongInputSize, {}, "POC-1", "shapes cannot be multiplied", "num_features"),
+        (planted.FlatOutput, {}, "POC-1", "got (32,)", "output_shape()"),
+        (planted.NanWeights, {}, "POC-1", "network.first.weight", "initialisation"),
+        (planted.BrokenModel, {}, "POC-1", "AttributeError", "named line"),
+        (planted.NoExamples, {}, "POC-8", "ValueError: the window is empty", "named line"),
+        (planted.AllFrozen, {}, "POC-2", "no trainable parameter", "requires_grad"),
+        (planted.DetachInTheMiddle, {}, "POC-2", "network.first.weight", "detach"),
+        (planted.UnusedLayer, {}, "POC-2", "network.spare.weight", "forward()"),
+        (planted.LossPerExample, {}, "POC-2", "must return one number", "mean()"),
+        (planted.LossRaises, {}, "POC-2", "KeyError: 'no such class weight'", "named line"),
+        (planted.SelectsLast, {}, "POC-4", "got epoch 200", "best_epoch"),
+        (planted.Signals, {"training": 10.0}, "POC-5", "learning_rate 10", "Lower learning_rate"),
+        (planted.Signals, {"training": 1e-9}, "POC-5", "learning_rate 1e-09", "between 1e-4"),
+    ],
+)
+def test_each_planted_defect_is_caught_by_its_check(
+    gate, training, workload, changes, requirement, seen, fix
+):
+    if "training" in changes:
+        changes = {"training": training.model_copy(update={"learning_rate": changes["training"]})}
+
+    report = gate(workload(), **changes)
+
+    assert not report.passed
+    assert [result.requirement for result in report.blocking_failures] == [requirement]
+    failed = by(report, requirement)
+    assert seen in failed.summary
+    assert failed.cause
+    assert fix in failed.fix
+
+
+def test_an_exception_names_the_users_line(gate):
+    summary = by(gate(planted.BrokenModel()), "POC-1").summary
+
+    assert "failfast_workloads.py:" in summary
+    assert "in BrokenNet.forward" in summary
+
+
+def test_an_unknown_architecture_keeps_its_own_fix(gate):
+    failed = by(gate(planted.Signals(), model=ModelSettings(architecture="gruu")), "POC-1")
+
+    assert "'gru'" in failed.summary
+    assert "Name one of these" in failed.fix
+
+
+def test_an_unwritable_folder_fails_the_log_alone(gate, tmp_path):
+    (tmp_path / "file").write_text("")
+
+    report = gate(planted.Signals(), folder=tmp_path / "file")
+
+    assert [result.requirement for result in report.blocking_failures] == ["POC-3"]
+
+
+def test_what_needs_a_failed_check_is_skipped_and_says_so(gate):
+    report = gate(planted.FlatOutput())
+
+    assert outcomes(report) == {
+        **dict.fromkeys(DATA, "pass"),
+        "POC-1": "fail",
+        "POC-2": "skipped",
+        "POC-3": "pass",
+        "POC-4": "pass",
+        "POC-5": "skipped",
+        "POC-11": "pass",
+    }
+    assert "POC-1 model_instantiates" in by(report, "POC-5").summary
+
+
+def test_skipped_alone_is_not_passed(gate):
+    report = gate(planted.Signals())
+    skipped = report.results[0].model_copy(update={"outcome": "skipped"})
+
+    assert not report.model_copy(update={"results": (skipped, *report.results[1:])}).passed
+
+
+def test_too_few_rows_are_insufficient_and_do_not_pass(gate):
+    report = gate(planted.Signals(planted.SignalSettings(num_rows=150)))
+
+    assert not report.passed
+    assert report.outcome == "insufficient"
+
+
+def test_a_plan_without_folds_is_named(gate):
+    class NoFolds(planted.Signals):
+        def plan_folds(self, _frame):
+            return ()
+
+    assert "At least one fold" in by(gate(NoFolds()), "POC-8").summary
+
+
+def limits(typical_s, max_s):
+    return SMALL.model_copy(
+        update={"times": TimeLimits(selector=TimeLimit(typical_s=typical_s, max_s=max_s))}
+    )
+
+
+def test_over_typical_warns_and_passes(gate):
+    # The clock gives a check 0.001 s.
+    report = gate(planted.Signals(), settings=limits(0.0005, 10.0))
+
+    assert outcomes(report)["POC-4"] == "warn"
+    assert report.passed
+
+
+def test_over_the_maximum_fails_with_what_to_do(gate):
+    report = gate(planted.Signals(), settings=limits(0.0004, 0.0005))
+
+    failed = by(report, "POC-4")
+    assert failed.outcome == "fail"
+    assert "at most 0.0005 s is allowed" in failed.summary
+    assert "profile" in failed.fix
+    assert not report.passed
+
+
+def test_a_failure_stays_the_first_thing_said_when_it_was_also_late(gate):
+    failed = by(gate(planted.SelectsLast(), settings=limits(0.0004, 0.0005)), "POC-4")
+
+    assert "was required, got" in failed.summary
+
+
+def test_the_whole_gate_has_a_time_of_its_own(gate):
+    times = TimeLimits(whole_gate=TimeLimit(typical_s=0.001, max_s=0.005))
+
+    report = gate(planted.Signals(), settings=SMALL.model_copy(update={"times": times}))
+
+    assert [result.requirement for result in report.blocking_failures] == ["POC-11"]
+
+
+def test_the_table_has_every_item_and_every_name_once():
+    """POC-12: the minimum gate holds POC-1 to POC-5, the full gate POC-1 to POC-10 and POC-13."""
+    minimum = {c.requirement for c in CHECKS if "minimum" in c.levels}
+    full = {c.requirement for c in CHECKS if "full" in c.levels}
+
+    assert minimum >= {f"POC-{n}" for n in range(1, 6)}
+    assert full == {f"POC-{n}" for n in (*range(1, 11), 13)}
+    names = [c.name for c in CHECKS]
+    assert len(set(names)) == len(names)
+    for number, check in enumerate(CHECKS):
+        assert set(check.needs) <= set(names[:number]), f"{check.name} needs what comes later"
+
+
+def test_a_stop_by_the_user_is_not_a_failed_check(gate):
+    def stop(_):
+        raise KeyboardInterrupt
+
+    stopped = tuple(replace(c, function=stop) if c.requirement == "POC-2" else c for c in CHECKS)
+
+    with pytest.raises(KeyboardInterrupt):
+        gate(planted.Signals(), checks=stopped)
+
+
+def test_a_warning_passes(gate):
+    warn = tuple(
+        replace(c, function=lambda _: Finding(outcome="warn", summary="Close.", kind="explosion"))
+        if c.requirement == "POC-2"
+        else c
+        for c in CHECKS
+    )
+
+    assert gate(planted.Signals(), checks=warn).passed
+
+
+def test_the_receipt_lets_training_start(gate):
+    receipt = gate(planted.Signals()).receipt(SUBJECT, AT)
+
+    assert require(receipt, gate="poc", subject=SUBJECT) is receipt
+    with pytest.raises(GateBlocked, match="another data"):
+        require(receipt, gate="poc", subject=SUBJECT | {"data": "e" * 64})
+
+
+def test_the_receipt_of_a_failure_stops_training_and_says_why(gate):
+    receipt = gate(planted.UnusedLayer()).receipt(SUBJECT, AT)
+
+    with pytest.raises(GateBlocked, match=r"POC-2 gradients_flow: .*network\.spare\.weight"):
+        require(receipt, gate="poc", subject=SUBJECT)
+
+
+def test_the_same_decision_has_the_same_digest_whatever_the_time(gate):
+    first = gate(planted.Signals())
+    slow = gate(planted.Signals(), settings=limits(0.0005, 10.0))
+
+    assert first.receipt(SUBJECT, AT).digest == slow.receipt(SUBJECT, AT).digest
+
+
+def test_a_report_survives_json(gate):
+    report = gate(planted.NanWeights())
+
+    assert GateReport.model_validate_json(report.model_dump_json()) == report
+
+
+def test_the_page_says_what_why_and_what_to_do(gate):
+    report = gate(planted.FlatOutput())
+    console = Console(width=160, record=True, file=io.StringIO())
+
+    console.print(report_page(report))
+
+    text = " ".join(console.export_text().split())
+    failed = by(report, "POC-1")
+    assert all(r.name in text for r in report.results)
+    assert f"seen: {failed.summary} why: {failed.cause} do: {failed.fix}" in text
+    assert "The minimum gate failed: 6 of 9 checks hold" in text

@@ -1,0 +1,143 @@
+"""The published schema is the code's, and what the gate prints holds to it."""
+
+import copy
+import json
+import math
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from sluice.failfast.gate.report_schema import poc_report_schema, report_json
+from sluice.failfast.result import CheckResult, Finding, GateReport, HardExample, Standout
+from sluice.failfast.settings import TimeLimit
+
+PUBLISHED = Path(__file__).parents[4] / "docs" / "schemas" / "poc-report.schema.json"
+
+
+def result(finding, *, name="a_holds", seconds=0.5):
+    return CheckResult.of(
+        finding,
+        name=name,
+        requirement="POC-2",
+        seconds=seconds,
+        limit=TimeLimit(typical_s=1.0, max_s=2.0),
+    )
+
+
+def report(*findings):
+    return GateReport(
+        level="full",
+        workload="Signals",
+        results=tuple(result(finding) for finding in findings),
+        seconds=1.5,
+    )
+
+
+EXAMPLE = HardExample(
+    row="2008-10-13 00:00:00",
+    loss=math.inf,
+    times_median=12.5,
+    standouts=(Standout(feature="atr_pct", value=math.nan, deviations=-math.inf),),
+)
+REPORTS = {
+    "passed": report(Finding(outcome="pass", summary="Fine.", numbers={"n": 3, "shape": "(1,)"})),
+    "failed": report(
+        Finding(outcome="pass", summary="Fine."),
+        Finding(
+            outcome="fail",
+            summary="The \u03c3 is NaN.",
+            numbers={"norm": math.nan, "high": math.inf, "low": -math.inf, "zero": 0},
+            kind="NaN gradients",
+        ),
+        Finding(outcome="skipped", summary="Because of that."),
+    ),
+    "hard examples": report(Finding(outcome="warn", summary="Look.", examples=(EXAMPLE,))),
+    "insufficient": report(Finding(outcome="insufficient", summary="Few.", kind="too few rows")),
+}
+
+
+def strict(text):
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+@pytest.fixture(scope="module")
+def validator():
+    schema = poc_report_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_the_published_file_is_the_schema_of_the_code():
+    """Write it again with 'sluice poc --schema > docs/schemas/poc-report.schema.json'."""
+    assert PUBLISHED.read_text() == json.dumps(poc_report_schema(), indent=2) + "\n"
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_what_is_printed_is_strict_json_and_holds_to_the_schema(validator, name):
+    printed = strict(report_json(REPORTS[name]))
+
+    validator.validate(printed)
+    assert printed["passed"] == REPORTS[name].passed
+    assert printed["outcome"] == REPORTS[name].outcome
+    assert len(printed["results"]) == len(REPORTS[name].results)
+
+
+def test_numbers_that_are_not_finite_are_words():
+    printed = strict(report_json(REPORTS["failed"]))
+
+    assert printed["results"][1]["numbers"] == {
+        "norm": "NaN",
+        "high": "Infinity",
+        "low": "-Infinity",
+        "zero": 0,
+    }
+    example = strict(report_json(REPORTS["hard examples"]))["results"][0]["examples"][0]
+    assert (example["loss"], example["standouts"][0]["value"]) == ("Infinity", "NaN")
+
+
+def remove(name):
+    return lambda found: found.pop(name)
+
+
+def in_result(**changes):
+    return lambda found: found["results"][0].update(changes)
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        *[remove(n) for n in ("version", "outcome", "passed", "reason", "level", "results")],
+        lambda found: found.update(results=[]),
+        lambda found: found.update(results=None),
+        lambda found: found.update(level="maximum"),
+        lambda found: found.update(passed="yes"),
+        lambda found: found.update(version="0.9"),
+        lambda found: found.update(surprise=1),
+        lambda found: found.update(seconds="long"),
+        lambda found: found["results"][0].pop("fix"),
+        in_result(outcome="passed"),
+        in_result(seconds=None),
+        in_result(seconds="nan"),
+        in_result(numbers={"a": None}),
+        in_result(numbers=[1]),
+        in_result(summary=3),
+        in_result(surprise=1),
+        in_result(examples=[{"row": "a", "loss": 1.0}]),
+        in_result(examples=[{"row": "a", "loss": 1.0, "times_median": 2.0, "standouts": [1]}]),
+    ],
+)
+def test_a_broken_report_does_not_hold(validator, breaks):
+    found = copy.deepcopy(strict(report_json(REPORTS["passed"])))
+    breaks(found)
+
+    assert not validator.is_valid(found)
+
+
+def test_every_field_of_a_report_is_in_the_schema():
+    schema = poc_report_schema()
+
+    assert set(schema["properties"]) >= set(GateReport.model_fields)
+    definition = schema["$defs"]["CheckResult"]
+    assert set(definition["properties"]) == set(CheckResult.model_fields)
+    assert set(definition["required"]) == set(CheckResult.model_fields)

@@ -1,0 +1,225 @@
+"""POC-11: the gate runs in a process of its own, and nothing in it harms or outlives the caller."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sluice.errors import SettingsError
+from sluice.failfast.gate.messages import Started
+from sluice.failfast.gate.plan import Plan
+from sluice.failfast.gate.request import GateRequest, NamedTarget, WorkloadTarget
+from sluice.failfast.gate.supervisor import supervise
+from sluice.failfast.log.event_log import validate_log
+from sluice.failfast.result import CheckResult
+from sluice.failfast.settings import PocSettings, TimeLimit, TimeLimits
+
+pytestmark = pytest.mark.slow
+MODULE = "tests.support.stuck_workloads"
+SHORT = TimeLimit(typical_s=1.0, max_s=1.5)
+QUICK = PocSettings(
+    mini_rows=128,
+    mini_epochs=3,
+    times=TimeLimits(data_loading=SHORT, instantiation=SHORT),
+)
+
+
+@pytest.fixture
+def gate(tmp_path):
+    heard = []
+
+    def run(name, *, settings=QUICK, level="minimum"):
+        target = WorkloadTarget(path=f"{MODULE}:{name}", poc=settings)
+        request = GateRequest(target=target, level=level, seed=0)
+        return supervise(request, folder=tmp_path / "gates", on_event=heard.append)
+
+    run.heard = heard
+    run.folder = tmp_path / "gates"
+    return run
+
+
+def by(run, name):
+    return next(result for result in run.report.results if result.name == name)
+
+
+def log_of(run):
+    return validate_log(run.log, test_metrics=(), headline="")
+
+
+def test_a_healthy_gate_says_what_it_does_and_leaves_a_log_alone(gate):
+    run = gate("Healthy")
+
+    assert run.report.passed
+    plan, *rest = gate.heard
+    assert isinstance(plan, Plan)
+    names = [check.name for check in plan.checks]
+    assert [m.name for m in rest if isinstance(m, Started)] == names
+    assert tuple(m for m in rest if isinstance(m, CheckResult)) == run.report.results
+    assert list(gate.folder.iterdir()) == [run.log]
+    assert log_of(run).counts == {
+        "gate_start": 1,
+        "check_start": len(names),
+        "check_complete": len(names) + 1,
+        "gate_complete": 1,
+    }
+
+
+def test_a_loader_that_hangs_is_stopped_and_its_line_named(gate):
+    run = gate("HangingLoader")
+
+    late = by(run, "data_loads")
+    assert late.outcome == "fail"
+    assert "stopped after 1.5 s" in late.summary
+    assert "stuck_workloads.py:" in late.summary
+    assert "HangingLoader.load_rows" in late.summary
+    assert "profile" in late.fix
+    assert by(run, "model_instantiates").outcome == "skipped"
+
+
+def test_what_does_not_need_the_stopped_check_still_runs(gate):
+    run = gate("EndlessForward")
+
+    late = by(run, "model_instantiates")
+    assert late.outcome == "fail"
+    assert "EndlessNet.forward" in late.summary
+    assert by(run, "gradients_flow").outcome == "skipped"
+    assert by(run, "event_log_works").outcome == "pass"
+    assert by(run, "selector_finds_best_epoch").outcome == "pass"
+    assert run.report.outcome == "fail"
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "seen"),
+    [
+        ("CrashInNativeCode", "model_instantiates", "signal 11 (SIGSEGV) at "),
+        ("Killed", "model_instantiates", "signal 9 (SIGKILL)"),
+        ("Leaves", "features_compute", "ended with status 7"),
+    ],
+)
+def test_a_process_that_ends_fails_the_check_it_was_in(gate, name, check, seen):
+    run = gate(name)
+
+    failed = by(run, check)
+    assert failed.outcome == "fail"
+    assert seen in failed.summary
+    assert ("in forward" in failed.summary) == (name == "CrashInNativeCode")
+    assert failed.cause
+    assert failed.fix
+    assert by(run, "event_log_works").outcome == "pass"
+    assert list(gate.folder.iterdir()) == [run.log]
+
+
+def test_memory_without_end_is_stopped_before_the_machine_is(gate):
+    share = 2 * 2**30 / psutil.virtual_memory().available
+    long = TimeLimits(instantiation=TimeLimit(typical_s=60.0, max_s=60.0))
+    patient = QUICK.model_copy(update={"max_memory_share": share, "times": long})
+
+    failed = by(gate("Grows", settings=patient), "model_instantiates")
+
+    assert "GiB of memory" in failed.summary
+    assert "GrowingNet.forward" in failed.summary
+    assert "batch_rows" in failed.fix
+
+
+def test_a_model_no_allocator_can_hold_fails_with_what_to_do(gate):
+    failed = by(gate("HugeModel"), "model_instantiates")
+
+    assert "allocate memory" in failed.summary
+    assert "Lower the width" in failed.fix
+
+
+def test_the_whole_gate_has_a_time_of_its_own(gate):
+    times = TimeLimits(whole_gate=TimeLimit(typical_s=1.0, max_s=20.0))
+    run = gate("HangingLoader", settings=QUICK.model_copy(update={"times": times}))
+
+    assert "The whole gate was stopped after 20 s" in by(run, "data_loads").summary
+    assert by(run, "gate_is_in_time").outcome == "fail"
+    assert by(run, "event_log_works").outcome == "skipped"
+
+
+def test_what_the_users_code_prints_goes_to_stderr(gate, capfd):
+    gate("Talkative")
+
+    said = capfd.readouterr()
+    assert "loading from the user's own code" in said.err
+    assert said.out == ""
+
+
+def test_a_wrong_name_is_the_users_mistake_and_the_log_says_so(tmp_path):
+    request = GateRequest(target=NamedTarget(name="sp500_volatilty"), level="full", seed=0)
+
+    with pytest.raises(SettingsError, match="Did you mean 'sp500_volatility'"):
+        supervise(request, folder=tmp_path)
+
+    (log,) = tmp_path.iterdir()
+    assert validate_log(log, test_metrics=(), headline="").counts == {"gate_stopped": 1}
+
+
+def test_a_folder_that_cannot_be_written_fails_the_log_and_says_so(tmp_path):
+    (tmp_path / "file").write_text("")
+    target = WorkloadTarget(path=f"{MODULE}:Healthy", poc=QUICK)
+
+    run = supervise(
+        GateRequest(target=target, level="minimum", seed=0), folder=tmp_path / "file" / "gates"
+    )
+
+    assert run.log is None
+    assert [result.name for result in run.report.blocking_failures] == ["event_log_works"]
+
+
+def _gate_child():
+    me = psutil.Process()
+    return next((c for c in me.children() if "failfast.gate.child" in " ".join(c.cmdline())), None)
+
+
+def test_killing_the_child_in_the_middle_leaves_nothing_but_a_log_that_says_so(gate):
+    """POC-12: the child is killed from outside while it is in its mini training."""
+
+    def kill():
+        while not any(isinstance(m, Started) and "mini" in m.name for m in gate.heard):
+            time.sleep(0.01)
+        os.kill(_gate_child().pid, signal.SIGKILL)
+
+    slow = QUICK.model_copy(update={"mini_epochs": 1000, "mini_rows": 560})
+    killer = threading.Thread(target=kill)
+    killer.start()
+    run = gate("Healthy", settings=slow)
+    killer.join()
+
+    assert by(run, "mini_training_learns").outcome == "fail"
+    assert "signal 9" in by(run, "mini_training_learns").summary
+    assert list(gate.folder.iterdir()) == [run.log]
+    assert "signal 9 (SIGKILL)" in run.log.read_text()
+
+
+def test_killing_the_supervisor_ends_the_child_and_its_files(tmp_path):
+    script = (
+        "from pathlib import Path\n"
+        "from sluice.failfast.gate.request import *\n"
+        "from sluice.failfast.gate.supervisor import supervise\n"
+        f"target = WorkloadTarget(path='{MODULE}:HangingLoader')\n"
+        "request = GateRequest(target=target, level='full', seed=0)\n"
+        f"supervise(request, folder=Path({str(tmp_path)!r}),"
+        " on_event=lambda m: print(type(m).__name__, flush=True))\n"
+    )
+    root = Path(__file__).parents[4]
+    with subprocess.Popen(
+        [sys.executable, "-c", script], cwd=root, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        for line in parent.stdout:
+            if line.strip() == "Started":
+                break
+        (child,) = psutil.Process(parent.pid).children()
+        parent.kill()
+    child.wait(timeout=20)
+
+    (log,) = tmp_path.iterdir()
+    assert "data_loads" in log.read_text()
+    assert "gate_complete" not in log.read_text()

@@ -1,0 +1,154 @@
+"""POC-2, GRAD-1: one backward pass reaches every trainable parameter."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from sluice.errors import ContractError
+from sluice.failfast.gradients.gradient_flow import check_gradient_flow
+from sluice.failfast.gradients.norms import validate_gradients
+from sluice.models.settings import ModelSettings
+from sluice.training.seeds import deterministic
+from tests.support import failfast_workloads as planted
+
+
+@pytest.fixture
+def check(train_of, settings, model, training):
+    def run(workload, *, chosen=model, training=training, settings=settings, seed=0):
+        train = train_of(workload)
+        with deterministic():  # as the gate runs its checks
+            return check_gradient_flow(workload, chosen, training, train, settings, seed=seed)
+
+    return run
+
+
+@pytest.mark.parametrize("architecture", ["gru", "lstm", "slstm", "linear"])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_healthy_model_passes(check, architecture, dropout):
+    finding = check(
+        planted.Signals(),
+        chosen=ModelSettings(architecture=architecture, dropout=dropout, layers=2),
+    )
+
+    assert finding.outcome == "pass", finding.summary
+    assert finding.numbers["num_missing"] == 0
+    assert finding.numbers["largest_parameter"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "kind", "seen"),
+    [
+        (planted.AllFrozen, "no gradients", "no trainable parameter (4 are frozen)"),
+        (
+            planted.DetachInTheMiddle,
+            "missing gradients",
+            "network.first.weight, network.first.bias",
+        ),
+        (planted.UnusedLayer, "missing gradients", "2 of 6 trainable parameters got no gradient"),
+        (planted.NanGradients, "NaN gradients", "network.first.weight"),
+        (
+            planted.LossPerExample,
+            "wrong loss shape",
+            "must return one number, got a tensor of (32,)",
+        ),
+        (planted.LossesReduced, "wrong loss shape", "one number per example, (32,), got ()"),
+        (planted.LossAsFloat, "loss not a number", "loss() must return a floating-point tensor"),
+        (planted.LossIsNan, "non-finite loss", "The loss of the first batch is nan"),
+        (planted.LossIgnoresOutput, "no gradients", "depends on no trainable parameter"),
+    ],
+)
+def test_a_planted_defect_fails_and_is_named(check, workload, kind, seen):
+    finding = check(workload())
+
+    assert (finding.outcome, finding.kind) == ("fail", kind)
+    assert seen in finding.summary
+
+
+def test_dead_units_fail_by_name(check):
+    finding = check(planted.DeadLayer())
+
+    assert (finding.outcome, finding.kind) == ("fail", "dead units")
+    assert "0 of 8 units of network.first are active" in finding.summary
+    assert "network.first.weight, network.first.bias" in finding.summary
+
+
+def test_only_zero_gradients_fail(check):
+    class Flat(planted.Signals):
+        def loss(self, output, y):  # noqa: ARG002
+            return (output * 0).sum()
+
+    finding = check(Flat())
+
+    assert (finding.outcome, finding.kind) == ("fail", "zero gradients")
+
+
+def test_gradients_in_proportion_to_a_large_loss_do_not_warn(check):
+    """GRAD-1: a target in raw units makes loss and gradients large together."""
+    assert check(planted.HugeLoss()).outcome == "pass"
+
+
+def test_a_large_gradient_warns_and_is_named(check):
+    finding = check(planted.Steep())
+
+    assert (finding.outcome, finding.kind) == ("warn", "explosion")
+    assert finding.numbers["largest_parameter"] in finding.summary
+
+
+def test_the_check_draws_from_its_own_generator(check):
+    torch.manual_seed(1)
+    first = check(planted.Signals(), chosen=ModelSettings(dropout=0.5))
+    after = torch.rand(1)
+    torch.manual_seed(1)
+
+    assert torch.equal(after, torch.rand(1))
+    assert check(planted.Signals(), chosen=ModelSettings(dropout=0.5)) == first
+
+
+def parameters(**gradients):
+    """Parameters with the given gradients; None for none."""
+    for name, gradient in gradients.items():
+        parameter = nn.Parameter(torch.zeros(2))
+        parameter.grad = None if gradient is None else torch.tensor(gradient)
+        yield name, parameter
+
+
+def test_norms_have_known_answers():
+    report = validate_gradients(
+        parameters(a=[3.0, 4.0], b=[0.0, 0.0], c=None, d=[0.0, 101.0]), warn_norm=100.0
+    )
+
+    assert report.norms == {"a": 5.0, "b": 0.0, "d": 101.0}
+    assert report.largest == ("d", 101.0)
+    assert report.mean_norm == pytest.approx(106 / 3)
+    assert (report.missing, report.zero, report.large) == (("c",), ("b",), ("d",))
+
+
+def test_a_norm_beyond_single_precision_is_still_finite():
+    report = validate_gradients(parameters(a=[1e30, 0.0]), warn_norm=100.0)
+
+    assert report.norms["a"] == pytest.approx(1e30)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_gradients_that_are_not_finite_are_refused_by_name(value):
+    with pytest.raises(ContractError, match=r"in b, d \(2 of 3 gradients\)"):
+        validate_gradients(
+            parameters(a=[1.0, 1.0], b=[value, 0.0], d=[0.0, value]), warn_norm=100.0
+        )
+
+
+def test_nothing_to_measure_is_reported_not_invented():
+    report = validate_gradients([], warn_norm=100.0)
+
+    assert report.norms == {}
+    assert report.largest == ("", 0.0)
+
+
+def test_a_sparse_gradient_has_a_norm():
+    embed = nn.Embedding(9, 2, sparse=True)
+    embed(torch.tensor([3, 3])).sum().backward()
+    report = validate_gradients(embed.named_parameters(), warn_norm=100.0)
+
+    assert report.norms["weight"] == pytest.approx(8**0.5)

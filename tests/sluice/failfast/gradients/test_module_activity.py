@@ -1,0 +1,94 @@
+"""POC-2: what the modules of a network read and gave."""
+
+import pytest
+import torch
+from torch import nn
+
+from sluice.failfast.gradients.module_activity import watched
+
+
+def seen(model, *inputs):
+    with watched(model) as watch:
+        for x in inputs:
+            watch.next_pass()
+            model(x)
+    return watch.activity
+
+
+def test_units_count_as_active_when_they_ever_were():
+    relu = nn.Sequential(nn.ReLU())
+    found = seen(relu, torch.tensor([[1.0, -1.0, -1.0]]), torch.tensor([[-1.0, 0.0, 2.0]]))["0"]
+
+    assert (found.num_active, found.num_units, found.num_examples) == (2, 3, 2)
+    assert not found.dead
+    assert seen(relu, -torch.ones(4, 3))["0"].dead
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "num_units"),
+    [
+        (nn.Sequential(nn.Linear(3, 5), nn.ReLU()), (2, 3), 5),
+        (nn.Sequential(nn.Linear(3, 5), nn.ReLU()), (2, 7, 3), 5),
+        (nn.Sequential(nn.Conv1d(3, 5, 1), nn.ReLU()), (2, 3, 7), 5),
+        (nn.Sequential(nn.Conv2d(3, 5, 1), nn.ReLU(inplace=True)), (2, 3, 7, 7), 5),
+        (nn.Sequential(nn.Flatten(0), nn.ReLU()), (2, 3), 1),
+    ],
+)
+def test_the_axis_of_the_units_follows_the_layer_before(model, shape, num_units):
+    assert seen(model, torch.randn(shape))["1"].num_units == num_units
+
+
+def test_an_in_place_activation_does_not_change_what_was_seen_before_it():
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(inplace=True))
+    nn.init.eye_(model[0].weight)
+
+    assert seen(model, torch.tensor([[-1.0, 3.0]]))["0"].num_active == 1
+
+
+def test_a_module_called_at_several_widths_is_not_judged():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.relu = nn.ReLU()
+
+        def forward(self, x):
+            return self.relu(x), self.relu(x[:, :1])
+
+    found = seen(Shared(), -torch.ones(2, 3), -torch.ones(2, 3))["relu"]
+
+    assert found.num_units == 0
+    assert not found.dead
+
+
+def test_reading_only_zeros_is_told_from_reading_nothing():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    nn.init.zeros_(model[0].weight)
+    nn.init.zeros_(model[0].bias)
+    found = seen(model, torch.ones(2, 3))
+
+    assert (found["0"].read, found["1"].read) == (True, False)
+    assert found["1"].fed_by == "0"
+    assert seen(model, torch.ones(0, 3))["0"].num_examples == 0
+
+
+def test_modules_that_read_the_same_have_the_same_source():
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two, self.three = (nn.Linear(3, 3) for _ in range(3))
+
+        def forward(self, x):
+            return self.one(x) + self.two(x) + self.three(x + 1)
+
+    found = seen(Branches(), torch.ones(2, 3))
+
+    assert found["one"].source == found["two"].source != found["three"].source
+
+
+def test_hooks_go_even_when_the_model_raises():
+    model = nn.Linear(3, 3)
+    with pytest.raises(RuntimeError), watched(model):
+        model(torch.ones(2, 4))
+
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks

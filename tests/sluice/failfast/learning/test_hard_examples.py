@@ -1,0 +1,82 @@
+"""The rows with the highest loss are listed with what is unusual about them."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sluice.failfast.learning.hard_examples import find_hard_examples
+
+DAYS = pd.date_range("2020-01-01", periods=200, freq="D")
+
+
+@pytest.fixture
+def frame():
+    values = np.random.default_rng(0).normal(size=(200, 4))
+    table = pd.DataFrame(values, columns=list("abcd"), index=DAYS).assign(word="x", flag=0.0)
+    table.iloc[[50, 120], 1] = [90.0, -40.0]
+    table.iloc[120, [0, 2, 3]] = [11.0, 12.0, 13.0]
+    table.iloc[120, 5] = 1.0
+    return table
+
+
+@pytest.fixture
+def loss():
+    values = np.full(150, 2.0)
+    values[[0, 70]] = [30.0, 50.0]
+    return values
+
+
+ROWS = np.arange(50, 200)
+
+
+def test_the_planted_rows_come_first_with_what_stands_out(frame, loss):
+    first, second = find_hard_examples(loss, ROWS, frame, tuple("abcd"), count=2)
+
+    assert (first.row, first.loss, first.times_median) == (str(DAYS[120]), 50.0, 25.0)
+    assert [s.feature for s in first.standouts] == ["b", "d", "c"]
+    assert first.standouts[0].value == -40
+    assert first.standouts[0].deviations < -20
+    assert second.row == str(DAYS[50])
+    assert second.standouts[0].feature == "b"
+
+
+def test_deviations_are_those_of_a_normal_variable(frame, loss):
+    hard = find_hard_examples(loss, ROWS, frame, ("a",), count=1)[0]
+
+    assert hard.standouts[0].deviations == pytest.approx(11, rel=0.25)
+
+
+def test_words_missing_columns_and_missing_cells_are_skipped(frame, loss):
+    frame.iloc[120, 3] = np.nan
+
+    hard = find_hard_examples(loss, ROWS, frame, ("word", "gone", "d", "flag"), count=1)[0]
+
+    assert [s.feature for s in hard.standouts] == ["flag"]
+
+
+def test_constant_and_empty_columns_never_stand_out(frame, loss):
+    frame = frame.assign(same=3.0, empty=np.nan)
+
+    assert find_hard_examples(loss, ROWS, frame, ("same", "empty"), count=1)[0].standouts == ()
+
+
+def test_losses_that_are_not_finite_are_left_out_and_ties_keep_row_order(frame, loss):
+    loss[[3, 4]] = [np.nan, np.inf]
+
+    hard = find_hard_examples(loss, ROWS, frame, ("a",), count=4)
+
+    assert [h.row for h in hard] == [str(DAYS[i]) for i in (120, 50, 51, 52)]
+    assert find_hard_examples(np.full(150, np.nan), ROWS, frame, ("a",), count=4) == ()
+
+
+def test_a_median_that_is_not_positive_measures_nothing(frame):
+    assert math.isnan(
+        find_hard_examples(-np.ones(150), ROWS, frame, ("a",), count=1)[0].times_median
+    )
+
+
+@pytest.mark.parametrize(("count", "listed"), [(0, 0), (3, 3), (1000, 150)])
+def test_as_many_are_listed_as_there_are(frame, loss, count, listed):
+    assert len(find_hard_examples(loss, ROWS, frame, ("a",), count=count)) == listed

@@ -1,0 +1,71 @@
+"""POC-1: the model runs on a real batch and gives the shape that the target needs."""
+
+import pytest
+import torch
+
+from sluice.failfast.learning.instantiation import check_instantiation
+from sluice.models.settings import ModelSettings
+from tests.support import failfast_workloads as planted
+
+
+@pytest.fixture
+def check(train_of, settings, model):
+    def run(workload, *, change=lambda x: x, architecture=None):
+        chosen = model if architecture is None else ModelSettings(architecture=architecture)
+        return check_instantiation(workload, chosen, change(train_of(workload)), settings, seed=0)
+
+    return run
+
+
+@pytest.mark.parametrize("architecture", ["gru", "lstm", "linear"])
+def test_a_healthy_model_passes(check, architecture):
+    finding = check(planted.Signals(), architecture=architecture)
+
+    assert finding.outcome == "pass"
+    assert finding.numbers["input_shape"] == "(32, 4, 3)"
+    assert finding.numbers["output_shape"] == "(32, 1)"
+    assert finding.numbers["num_features"] == 3
+
+
+def test_the_number_of_parameters_is_counted(check):
+    # 3 -> 8 -> 1 with biases.
+    assert check(planted.OwnNet()).numbers["num_parameters"] == 3 * 8 + 8 + 8 + 1
+
+
+def test_a_flat_output_is_a_shape_mismatch(check):
+    finding = check(planted.FlatOutput())
+
+    assert (finding.outcome, finding.kind) == ("fail", "shape mismatch")
+    assert "must be (32, 1) for targets of (32, 1), got (32,)" in finding.summary
+
+
+def test_nan_in_the_weights_is_named(check):
+    finding = check(planted.NanWeights())
+
+    assert (finding.outcome, finding.kind) == ("fail", "non-finite output")
+    assert "NaN or infinity in network.first.weight" in finding.summary
+
+
+def test_nan_in_a_feature_is_named(check):
+    class Unscaled(planted.Signals):
+        scale_inputs = False
+
+    def spoil(examples):
+        examples.x[:, -1, 1] = torch.nan
+        return examples
+
+    finding = check(Unscaled(), change=spoil)
+
+    assert finding.kind == "non-finite output"
+    assert finding.summary.endswith("NaN or infinity in the input, in b.")
+
+
+def test_a_wrong_input_size_is_raised_by_torch(check):
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        check(planted.WrongInputSize())
+
+
+def test_too_few_rows_are_insufficient(check):
+    finding = check(planted.Signals(planted.SignalSettings(num_rows=90)))
+
+    assert (finding.outcome, finding.kind) == ("insufficient", "too few rows")

@@ -1,0 +1,368 @@
+"""POC-5: healthy trainings pass, whatever the seed; rates of 10 and 1e-9 do not."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sluice.failfast.learning.mini_training import (
+    check_mini_training,
+    fall_bound,
+    judge_mini_training,
+    run_mini_training,
+)
+from sluice.failfast.settings import PocSettings
+from sluice.models.settings import ModelSettings
+from sluice.training.settings import TrainSettings
+from tests.support import failfast_workloads as planted
+from tests.support.plain import Plain, digits, examples, normal
+
+
+@pytest.fixture
+def check(train_of):
+    examples = {}
+
+    def run(workload, *, rate=3e-3, architecture="gru", seed=0, hidden=8, **poc):
+        kind = type(workload)
+        examples.setdefault(kind, train_of(workload))
+        return check_mini_training(
+            workload,
+            ModelSettings(architecture=architecture, hidden=hidden),
+            TrainSettings(learning_rate=rate, batch_rows=32),
+            examples[kind],
+            PocSettings(**{"mini_rows": 192} | poc),
+            seed=seed,
+        )
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [5e-4, 3e-3, 2e-2])
+@pytest.mark.parametrize("architecture", ["gru", "lstm", "linear"])
+def test_healthy_trainings_raise_no_false_alarm(check, architecture, rate):
+    findings = [
+        check(planted.Signals(), architecture=architecture, rate=rate, seed=seed)
+        for seed in range(7)
+    ]
+
+    assert [finding.outcome for finding in findings] == ["pass"] * 7, findings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["gru", "lstm", "linear"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rate_of_ten_fails(check, architecture, seed):
+    finding = check(planted.Signals(), architecture=architecture, rate=10.0, seed=seed)
+
+    assert (finding.outcome, finding.kind) == ("fail", "mini training diverged")
+    assert "learning_rate 10" in finding.summary
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["gru", "lstm", "linear"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rate_of_a_billionth_fails(check, architecture, seed):
+    finding = check(planted.Signals(), architecture=architecture, rate=1e-9, seed=seed)
+
+    assert (finding.outcome, finding.kind) == ("fail", "mini training without progress")
+    assert finding.numbers["largest_rise_ratio"] < 1.001
+
+
+def test_a_loss_with_the_wrong_sign_fails(check):
+    finding = check(planted.LossUpsideDown(), rate=1e-2)
+
+    assert finding.outcome == "fail"
+    assert finding.numbers["relative_fall"] < 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rate_whose_last_loss_looks_fine_is_caught_on_the_way(check, seed):
+    """A linear model at rate 10 may end below its first loss; the epochs between betray it."""
+    finding = check(planted.Signals(), architecture="linear", rate=10.0, seed=seed)
+
+    assert finding.numbers["largest_rise_ratio"] > 10
+    assert "On the way, after epoch" in finding.summary
+
+
+def test_a_loss_that_becomes_nan_fails_and_says_when(check):
+    class Overflows(planted.Signals):
+        def loss(self, output, y):
+            # Finite until the output has moved.
+            moved = (output - y).square().mean()
+            return moved + (moved - moved.detach() + 1e38) * 10 * (moved.detach() < 17)
+
+    finding = check(Overflows(), rate=3e-2)
+
+    assert (finding.outcome, finding.kind) == ("fail", "mini training diverged")
+    assert "must be finite" in finding.summary
+    assert "epoch" in finding.summary
+
+
+def test_the_first_value_is_the_one_before_training(check):
+    finding = check(planted.Signals(), rate=1e-9)
+
+    assert finding.numbers["first_loss"] == pytest.approx(finding.numbers["last_loss"], rel=1e-4)
+
+
+def test_the_same_seed_gives_the_same_numbers(check):
+    assert check(planted.Signals(), seed=3) == check(planted.Signals(), seed=3)
+    assert check(planted.Signals(), seed=3) != check(planted.Signals(), seed=4)
+
+
+def test_more_is_asked_when_the_required_fall_is_higher(check):
+    outcomes = [
+        check(planted.Signals(), rate=1e-3, min_relative_fall=fall).outcome
+        for fall in (0.001, 0.05, 0.5, 0.99)
+    ]
+
+    assert outcomes[0] == "pass"
+    assert outcomes[-1] == "fail"
+    assert outcomes == sorted(outcomes, reverse=True)
+
+
+def test_too_few_rows_are_insufficient(check):
+    finding = check(planted.Signals(planted.SignalSettings(num_rows=160)))
+
+    assert (finding.outcome, finding.kind) == ("insufficient", "too few rows")
+
+
+def test_a_loss_of_zero_at_the_start_measures_nothing(check):
+    class Zero(planted.Signals):
+        def losses(self, output, y):
+            return super().losses(output, y) * 0
+
+    assert check(Zero()).outcome == "insufficient"
+
+
+def test_the_bound_agrees_with_scipy_stats():
+    from scipy import stats
+
+    fall_S = np.array([0.31, 0.24, 0.35, 0.29])
+    interval = stats.ttest_1samp(fall_S, 0, alternative="greater").confidence_interval(0.9)
+
+    bound = fall_bound(fall_S, confidence=0.9)
+
+    assert bound.lower == pytest.approx(interval.low)
+    assert bound.mean == pytest.approx(fall_S.mean())
+
+
+@pytest.mark.parametrize("num_seeds", [2, 3, 5])
+def test_noise_alone_passes_as_often_as_the_confidence_allows(num_seeds):
+    """Under the null the true fall is exactly what is required."""
+    required, draws = 0.01, 4000
+    noise = np.random.default_rng(11).normal(required, 0.2, size=(draws, num_seeds))
+    passes = sum(fall_bound(fall_S, confidence=0.95).lower > required for fall_S in noise)
+
+    # 0.05 within four binomial standard errors.
+    assert abs(passes / draws - 0.05) < 4 * np.sqrt(0.05 * 0.95 / draws)
+
+
+def test_nan_is_never_proof():
+    assert not fall_bound(np.array([0.5, np.nan, 0.5]), confidence=0.95).lower > 0.01
+
+
+X = normal(600, 5)
+SCORE = X[:, :1] - X[:, 1:2] + 0.5 * normal(600, 1, seed=1)
+
+
+def mlp(num_features, num_outputs):
+    return nn.Sequential(nn.Linear(num_features, 32), nn.Tanh(), nn.Linear(32, num_outputs))
+
+
+def conv(_, num_outputs):
+    return nn.Sequential(
+        nn.BatchNorm2d(1),
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(256, num_outputs),
+    )
+
+
+def gaussian(output, y):
+    return 0.5 * (output[:, 1] + (y[:, 0] - output[:, 0]) ** 2 / output[:, 1].exp())
+
+
+def cross_entropy(output, y):
+    return F.cross_entropy(output, y, reduction="none")
+
+
+def classes(num_classes):
+    return {"losses": cross_entropy, "shape": lambda y: (len(y), num_classes)}
+
+
+CASES = {
+    "squared": (Plain(network=mlp), examples(X, SCORE)),
+    "offset": (
+        Plain(network=mlp, losses=lambda o, y: (o - y).square().mean(1) - 2),
+        examples(X, SCORE),
+    ),
+    "gaussian": (
+        Plain(network=mlp, losses=gaussian, shape=lambda y: (len(y), 2)),
+        examples(X, 0.3 * SCORE),
+    ),
+    "rare class": (
+        Plain(network=mlp, **classes(2)),
+        examples(X, (SCORE[:, 0] > SCORE.quantile(0.98)).long()),
+    ),
+    "scaled level": (Plain(network=mlp, scale_target=True), examples(X, 1e4 + 30 * SCORE)),
+    "summed": (Plain(network=mlp, loss=lambda o, y: (o - y).square().sum()), examples(X, SCORE)),
+    "batch norm": (Plain(network=conv, **classes(10)), digits()),
+    "batch norm on raw": (
+        Plain(network=conv, **classes(10)),
+        examples(4080 * digits().x, digits().y),
+    ),
+}
+
+
+def outcome_of(case, rate, *, seed=0, **training):
+    workload, rows = CASES[case]
+    settings = TrainSettings(learning_rate=rate, batch_rows=64, **training)
+    return check_mini_training(workload, ModelSettings(), settings, rows, PocSettings(), seed=seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("rate", [1e-2, 1e-1])
+def test_losses_of_every_kind_learn_and_pass(case, rate):
+    finding = outcome_of(case, rate)
+
+    assert finding.outcome == "pass", finding
+    assert finding.numbers["last_loss"] < finding.numbers["trivial_loss"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("rate", "kind"), [(1e-9, "without progress"), (10.0, "diverged")])
+def test_absurd_rates_fail_for_losses_of_every_kind(case, rate, kind):
+    for seed in range(3):
+        finding = outcome_of(case, rate, seed=seed)
+        assert (finding.outcome, finding.kind) == ("fail", f"mini training {kind}"), finding
+
+
+@pytest.mark.parametrize("case", ["batch norm", "batch norm on raw"])
+def test_running_statistics_alone_lower_no_loss(case):
+    """Their own adaption to the data is no learning."""
+    assert abs(outcome_of(case, 1e-9).numbers["relative_fall"]) < 2e-3
+
+
+def test_reaching_the_level_of_an_unscaled_target_is_not_taken_for_learning():
+    rows = examples(X, 1000 + SCORE)
+
+    finding = check_mini_training(
+        Plain(network=mlp),
+        ModelSettings(),
+        TrainSettings(learning_rate=0.1, batch_rows=64),
+        rows,
+        PocSettings(),
+        seed=0,
+    )
+
+    assert finding.outcome == "warn"
+    assert finding.numbers["relative_fall"] > 0.1
+    assert "scale_target" in finding.fix
+
+
+def test_a_longer_real_training_may_start_more_slowly():
+    brief, long = (outcome_of("squared", 3e-5, max_epochs=epochs) for epochs in (25, 5000))
+
+    assert (brief.outcome, long.outcome) == ("fail", "pass")
+    assert outcome_of("squared", 1e-9, max_epochs=100_000).outcome == "fail"
+
+
+@pytest.fixture
+def mini():
+    workload, rows = CASES["squared"]
+    training = TrainSettings(learning_rate=1e-2, batch_rows=64)
+    return run_mini_training(workload, ModelSettings(), training, rows, PocSettings(), seed=0)
+
+
+def test_the_mini_training_holds_what_other_checks_need(mini):
+    settings = PocSettings()
+
+    assert mini.loss_SE.shape == (settings.mini_seeds, 1 + settings.mini_epochs)
+    assert not mini.model.training
+    with torch.no_grad():
+        loss = float((mini.model(mini.examples.x) - mini.examples.y).square().mean())
+    assert loss == pytest.approx(mini.loss_SE[-1].min(), rel=1e-5)
+
+
+def test_the_judgement_is_the_same_for_a_loss_that_is_scaled_and_shifted(mini):
+    moved = dataclasses.replace(
+        mini,
+        loss_SE=1e3 * mini.loss_SE - 700,
+        yardstick=dataclasses.replace(
+            mini.yardstick,
+            trivial=1e3 * mini.yardstick.trivial - 700,
+            unit=1e3 * mini.yardstick.unit,
+        ),
+    )
+    first, second = (judge_mini_training(m, PocSettings(), learning_rate=1) for m in (mini, moved))
+
+    assert first.outcome == second.outcome == "pass"
+    for name in ("relative_fall", "relative_fall_lower_bound", "largest_rise_ratio"):
+        assert first.numbers[name] == pytest.approx(second.numbers[name])
+
+
+@pytest.mark.parametrize(("first", "outcome"), [(0.2, "warn"), (0.6, "fail"), (1.0, "fail")])
+def test_a_model_that_was_trained_before_need_not_fall(mini, first, outcome):
+    curve = np.full_like(mini.loss_SE, first * mini.yardstick.trivial)
+
+    finding = judge_mini_training(
+        dataclasses.replace(mini, loss_SE=curve), PocSettings(), learning_rate=1
+    )
+
+    assert (finding.outcome, finding.kind) == (outcome, "mini training without progress")
+
+
+@pytest.mark.parametrize(("rise", "outcome"), [(3.9, "pass"), (4.1, "fail")])
+def test_one_loss_on_the_way_may_not_be_far_above_the_first(mini, rise, outcome):
+    curve = mini.loss_SE.copy()
+    above = max(curve[1, 0], mini.yardstick.trivial)
+    curve[1, 4] = above + rise * mini.yardstick.unit
+
+    finding = judge_mini_training(
+        dataclasses.replace(mini, loss_SE=curve), PocSettings(), learning_rate=1
+    )
+
+    assert finding.outcome == outcome
+    assert finding.numbers["largest_rise_ratio"] == pytest.approx(rise)
+
+
+def test_nan_is_never_progress(mini):
+    curve = mini.loss_SE.copy()
+    curve[0, -1] = np.nan
+
+    finding = judge_mini_training(
+        dataclasses.replace(mini, loss_SE=curve), PocSettings(), learning_rate=1
+    )
+
+    assert finding.outcome == "fail"
+
+
+def test_a_loss_that_takes_no_constant_is_judged_by_its_first_value():
+    class Contrary(Plain):
+        def losses(self, output, y):
+            if not output.is_contiguous() or output.dtype == torch.double:
+                raise ValueError("one row for every example")
+            if len(output) > 1 and bool((output == output[:1]).all()):
+                raise ValueError("one row for every example")
+            return super().losses(output, y)
+
+    finding = check_mini_training(
+        Contrary(network=mlp),
+        ModelSettings(),
+        TrainSettings(learning_rate=1e-2, batch_rows=64),
+        examples(X, SCORE),
+        PocSettings(),
+        seed=0,
+    )
+
+    assert finding.outcome == "pass"
+    assert "of its first value (losses() does not take" in finding.summary

@@ -1,0 +1,135 @@
+"""POC-9, PRED-1, PRED-2: collapse, explosion and variety, relative to the targets."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sluice.failfast.learning.predictions import check_predictions, prediction_spread
+from sluice.failfast.settings import PocSettings, PredictionSettings
+
+SETTINGS = PredictionSettings()
+Y = torch.randn(500, 1, generator=torch.Generator().manual_seed(0)) * 3 + 100
+
+
+@pytest.mark.parametrize(
+    ("scale", "problem"),
+    [(1.0, ""), (0.006, ""), (0.004, "collapse"), (0.0, "collapse"), (99, ""), (101, "explosion")],
+)
+def test_thresholds_are_relative_to_the_target(scale: float, problem: str) -> None:
+    output = (Y - Y.mean()) * scale
+
+    spread = prediction_spread(output, Y, SETTINGS)
+
+    assert spread.problem == problem
+    assert spread.ratio == pytest.approx(scale, abs=1e-6)
+    assert prediction_spread(output * 1e-5, Y * 1e-5, SETTINGS).problem == problem
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_one_bad_number_is_told(bad: float) -> None:
+    output = Y.clone()
+    output[3] = bad
+
+    assert prediction_spread(output, Y, SETTINGS).problem == "not finite"
+
+
+def test_constant_targets_prove_nothing_good() -> None:
+    assert prediction_spread(Y, torch.ones_like(Y), SETTINGS).problem == "collapse"
+
+
+def test_logits_against_classes_only_collapse_when_constant() -> None:
+    logits, classes = torch.randn(50, 3), torch.zeros(50, dtype=torch.long)
+
+    assert prediction_spread(logits, classes, SETTINGS).problem == ""
+    assert prediction_spread(torch.ones(50, 3), classes, SETTINGS).problem == "collapse"
+
+
+def check(output, y, **limits):
+    return check_predictions(output, y, PocSettings(predictions=PredictionSettings(**limits)))
+
+
+@pytest.mark.parametrize(
+    ("output", "outcome", "kind"),
+    [
+        (Y + 1, "pass", None),
+        (200 - Y, "pass", None),
+        ((Y - 100) * 0.001, "fail", "collapse"),
+        (torch.ones_like(Y), "fail", "collapse"),
+        ((Y - 100) * 200, "fail", "explosion"),
+        (Y.round(decimals=-1), "warn", "few distinct predictions"),
+    ],
+    ids=["sound", "negative", "nearly constant", "constant", "exploded", "rounded"],
+)
+def test_predictions_are_judged_in_deviations_of_the_target(output, outcome, kind):
+    """PRED-1 and PRED-2, whatever the unit of target and predictions."""
+    for unit in (1.0, 1e-9, 1e9):
+        finding = check(output.double() * unit, Y.double() * unit)
+        assert (finding.outcome, finding.kind) == (outcome, kind), finding
+
+
+def test_the_correlation_is_that_of_numpy():
+    output = Y + 5 * torch.randn(500, 1, generator=torch.Generator().manual_seed(1))
+
+    seen = check(output, Y).numbers["correlation"]
+
+    assert seen == pytest.approx(np.corrcoef(output.flatten(), Y.flatten())[0, 1], rel=1e-4)
+    assert check(200 - Y, Y).numbers["correlation"] == pytest.approx(-1)
+
+
+def test_a_correlation_that_is_not_defined_counts_as_zero_and_warns():
+    """One output is constant and the other target is: no output varies with its target."""
+    varying, flat = Y, torch.ones_like(Y)
+
+    finding = check(torch.hstack([varying, flat]), torch.hstack([flat, varying]))
+
+    assert finding.outcome == "warn"
+    assert finding.numbers["correlation"] == 0
+
+
+def test_constant_targets_give_no_scale_and_no_pass():
+    assert check(Y, torch.ones_like(Y)).outcome == "warn"
+    assert check(torch.ones_like(Y), torch.ones_like(Y)).outcome == "fail"
+    assert check(torch.randn(50, 3), torch.zeros(50, dtype=torch.long)).outcome == "warn"
+
+
+def test_a_value_that_is_not_finite_fails_with_its_place():
+    output = Y.clone()
+    output[3] = math.inf
+
+    finding = check(output, Y)
+
+    assert (finding.outcome, finding.kind) == ("fail", "non-finite output")
+    assert "example 3 of 500" in finding.summary
+
+
+def test_class_scores_are_judged_as_probabilities():
+    classes = torch.arange(300) % 3
+    scores = torch.nn.functional.one_hot(classes, 3) * 2.0 + 0.1 * torch.randn(
+        300, 3, generator=torch.Generator().manual_seed(0)
+    )
+    level = torch.tensor([5.0, -5.0, 0.0])
+
+    assert check(scores, classes).outcome == "pass"
+    assert check(scores, classes).numbers["correlation"] > 0.9
+    assert check(level + 1e-3 * scores, classes).kind == "collapse"
+    assert check(level.expand(300, 3), classes).kind == "collapse"
+    assert check(10 * level + scores, classes).kind == "collapse"
+    assert check(1000 * scores, classes).kind == "explosion"
+
+
+def test_outputs_of_another_shape_only_fail_when_constant():
+    output = torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
+
+    finding = check(output, Y[:100])
+
+    assert finding.outcome == "pass"
+    assert "correlation" not in finding.numbers
+    assert check(torch.zeros(100, 2), Y[:100]).kind == "collapse"
+
+
+def test_few_examples_are_not_called_few_predictions():
+    assert check(Y[:5], Y[:5]).outcome == "pass"
+    assert check(Y[:1], Y[:1]).outcome == "insufficient"
+    assert check(Y[:20], Y[:20], min_distinct=21).outcome == "pass"

@@ -1,0 +1,94 @@
+"""POC-3: the log works in the folder it will lie in, or the check says why not."""
+
+import pytest
+
+from sluice.failfast.log import event_log_check
+from sluice.failfast.log.event_log import EventLog, EventsRead
+from sluice.failfast.log.event_log_check import check_event_log
+
+
+@pytest.fixture
+def check(clock):
+    def run(folder, **changes):
+        given = {
+            "architecture": "gru",
+            "features": ("a", "b"),
+            "config": {"model": {"hidden": 8}},
+            "headline": "loss",
+        }
+        return check_event_log(folder, **given | changes, clock=clock)
+
+    return run
+
+
+def test_a_writable_folder_passes_and_stays_empty(check, tmp_path):
+    finding = check(tmp_path)
+
+    assert finding.outcome == "pass"
+    assert finding.numbers == {"events": 5}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_fails_with_the_fix(check, tmp_path):
+    (tmp_path / "file").write_text("")
+
+    finding = check(tmp_path / "file")
+
+    assert (finding.outcome, finding.kind) == ("fail", "log not writable")
+    assert str(tmp_path / "file") in finding.summary
+    assert finding.response[1]
+
+
+def test_a_read_only_folder_fails_with_the_fix(check, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    # The tests may run as root, whom no permission stops.
+    monkeypatch.setattr(event_log_check.tempfile, "mkdtemp", refuse)
+
+    finding = check(tmp_path)
+
+    assert (finding.outcome, finding.kind) == ("fail", "log not writable")
+    assert "SLUICE_HOME" in finding.response[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "seen"),
+    [
+        ({"features": (1, 2)}, "'features' must be"),
+        ({"config": {"weights": object()}}, "cannot be written as JSON"),
+        ({"architecture": None}, "'architecture' must be"),
+    ],
+)
+def test_a_workload_that_cannot_be_logged_fails(check, tmp_path, changes, seen):
+    finding = check(tmp_path, **changes)
+
+    assert (finding.outcome, finding.kind) == ("fail", "log validation failed")
+    assert seen in finding.summary
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_that_does_not_flush_fails(check, tmp_path, monkeypatch):
+    def blind(path):
+        return EventsRead(events=event_log_read(path).events[:-2], torn_line=None)
+
+    event_log_read = event_log_check.read_events
+    monkeypatch.setattr(event_log_check, "read_events", blind)
+
+    finding = check(tmp_path)
+
+    assert finding.kind == "log validation failed"
+    assert "3 of 5 events were on disk after the flush, and lines [4, 5] differ" in finding.summary
+
+
+def test_a_log_that_loses_a_field_fails(check, tmp_path, monkeypatch):
+    class Forgetful(EventLog):
+        def write(self, event, **fields):
+            super().write(event, **{k: v for k, v in fields.items() if k != "loss"})
+
+    monkeypatch.setattr(event_log_check, "EventLog", Forgetful)
+
+    finding = check(tmp_path)
+
+    assert (finding.outcome, finding.kind) == ("fail", "log validation failed")
+    assert "line 4, fold_complete: field 'loss' is missing" in finding.summary

@@ -1,0 +1,238 @@
+"""LOG-1: anyone's log, with or without a workload: what is wrong, and whether it came to an end."""
+
+import json
+import math
+
+import pytest
+
+from sluice.errors import ContractError, StorageError
+from sluice.failfast.log.event_fields import EVENT_FIELDS
+from sluice.failfast.log.event_log import EventLog, read_events, validate_log
+from sluice.failfast.log.log_report import inspect_log
+
+START = {"event": "experiment_start", "architecture": "gru", "features": ["a"], "config": {}}
+FOLD = {"event": "fold_start", "fold_id": 0, "train_size": 9, "val_size": 3, "test_size": 3}
+EPOCH = {"event": "epoch_complete", "epoch": 1, "train_loss": 1.0, "val_loss": 2.0}
+FOLD_END = {"event": "fold_complete", "fold_id": 0, "test_sharpe": 0.5, "test_sortino": 1}
+END = {
+    "event": "experiment_complete",
+    "total_folds": 1,
+    "mean_sharpe": 0.5,
+    "elapsed_seconds": 2.0,
+}
+GATE = {"event": "gate_start", "workload": "W", "level": "full", "checks": ["a_holds"]}
+CHECK = {"event": "check_start", "name": "a_holds", "requirement": "POC-1"}
+CHECK_END = {
+    "event": "check_complete",
+    "name": "a_holds",
+    "requirement": "POC-1",
+    "outcome": "pass",
+    "seconds": 0.5,
+    "summary": "NaN",
+}
+GATE_END = {"event": "gate_complete", "outcome": "pass", "seconds": 1}
+STOPPED = {"event": "gate_stopped", "reason": "Ctrl-C", "check": "a_holds"}
+WHOLE = (START, FOLD, EPOCH, FOLD_END, END)
+WHOLE_GATE = (GATE, CHECK, CHECK_END, GATE_END)
+
+
+@pytest.fixture
+def inspect(tmp_path):
+    def run(*records, text="", test_metrics=None, headline=None):
+        path = tmp_path / "events.ndjson"
+        path.write_text("".join(json.dumps(record) + "\n" for record in records) + text)
+        return inspect_log(path, test_metrics=test_metrics, headline=headline)
+
+    return run
+
+
+@pytest.mark.parametrize("records", [WHOLE, WHOLE_GATE, (*WHOLE, *WHOLE), (*WHOLE_GATE, *WHOLE)])
+def test_a_whole_log_is_valid_and_finished(inspect, records):
+    report = inspect(*records)
+
+    assert report.valid, report.problems
+    assert report.finished
+    assert sum(report.counts.values()) == len(records)
+    assert report.num_non_finite == 0
+
+
+def test_every_declared_field_is_needed(inspect):
+    """A known answer for every type: take one field away, and exactly that is told."""
+    for records in (WHOLE, WHOLE_GATE, (*WHOLE_GATE[:-1], STOPPED)):
+        for index, record in enumerate(records):
+            for name in EVENT_FIELDS[record["event"]]:
+                cut = {k: v for k, v in record.items() if k != name}
+                report = inspect(*records[:index], cut, *records[index + 1 :])
+
+                assert [(p.line, p.event, p.field) for p in report.problems] == [
+                    (index + 1, record["event"], name)
+                ]
+
+
+def test_the_gate_declares_its_own_events():
+    assert {e: set(EVENT_FIELDS[e]) for e in EVENT_FIELDS if e.startswith(("gate", "check"))} == {
+        "gate_start": {"workload", "level", "checks"},
+        "check_start": {"name", "requirement"},
+        "check_complete": {"name", "requirement", "outcome", "seconds", "summary"},
+        "gate_complete": {"outcome", "seconds"},
+        "gate_stopped": {"reason", "check"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("place", "changes", "seen"),
+    [
+        (3, {"test_sharpe": None, "test_sortino": "1"}, "at least one number named test_*"),
+        (4, {"mean_sharpe": "good"}, "at least one number named mean_*"),
+        (4, {"mean_sharpe": True}, "at least one number named mean_*"),
+    ],
+)
+def test_without_a_workload_some_metric_is_needed(inspect, place, changes, seen):
+    records = list(WHOLE)
+    records[place] = records[place] | changes
+
+    (problem,) = inspect(*records).problems
+
+    assert problem.line == place + 1
+    assert seen in str(problem)
+
+
+def test_without_a_workload_every_fold_has_the_metrics_of_the_first(inspect):
+    other = {"event": "fold_complete", "fold_id": 1, "test_sharpe": 0.5, "test_mae": 1}
+
+    (problem,) = inspect(*WHOLE[:-1], other, END).problems
+
+    assert problem.line == 5
+    assert "those of the first fold, test_sharpe, test_sortino, got test_mae" in problem.what
+
+
+def test_with_a_workload_its_own_metrics_are_needed(inspect):
+    report = inspect(*WHOLE, test_metrics=("test_rmse",), headline="mean_rmse")
+
+    assert [(p.line, p.field) for p in report.problems] == [(4, "test_rmse"), (5, "mean_rmse")]
+    assert inspect(*WHOLE, test_metrics=("test_sharpe",), headline="mean_sharpe").valid
+
+
+@pytest.mark.parametrize(
+    ("records", "begun"),
+    [
+        (WHOLE[:4], ["experiment_start"]),
+        (WHOLE[:3], ["experiment_start", "fold_start"]),
+        ((FOLD, EPOCH), ["fold_start"]),
+        ((FOLD, EPOCH, FOLD_END), []),
+        ((FOLD | {"seed": 1}, FOLD | {"seed": 2}, FOLD_END | {"seed": 2}), ["fold_start"]),
+        ((FOLD | {"seed": 1}, FOLD | {"fold_id": 1}, FOLD_END), ["fold_start"]),
+        (WHOLE_GATE[:3], ["gate_start"]),
+        ((GATE, CHECK, STOPPED), []),
+        ((*WHOLE_GATE, GATE), ["gate_start"]),
+        ((STOPPED,), []),
+    ],
+)
+def test_what_has_no_end_is_unfinished_and_not_invalid(inspect, records, begun):
+    report = inspect(*records)
+
+    assert report.valid, report.problems
+    assert [problem.event for problem in report.unfinished] == begun
+    assert report.finished == (not begun)
+
+
+@pytest.mark.parametrize("cut", range(2, 60, 7))
+def test_a_torn_last_line_is_told_and_nothing_else_changes(inspect, cut):
+    line = json.dumps(END)[:-cut]
+
+    report = inspect(*WHOLE[:-1], text=line)
+
+    assert report.valid
+    assert report.torn_line == line
+    assert not report.finished
+
+
+def test_a_line_before_the_last_that_is_no_event_is_a_problem(inspect):
+    report = inspect(START, text='Traceback (most recent call last):\n["a"]\n' + json.dumps(END))
+
+    assert [(p.line, p.event) for p in report.problems] == [(2, ""), (3, "")]
+    assert "must be one JSON object, got 'Traceback" in report.problems[0].what
+    assert report.counts == {"experiment_start": 1, "experiment_complete": 1}
+
+
+@pytest.mark.parametrize("written", ['"NaN"', "NaN", "1e999", '"-Infinity"'])
+def test_numbers_that_are_not_finite_are_told_however_they_are_written(inspect, written):
+    text = f'{{"event":"fold_complete","fold_id":0,"test_loss":{written},"grad":{written}}}\n'
+
+    report = inspect(text=text)
+
+    assert report.valid, report.problems
+    assert [(p.line, p.event, p.field) for p in report.non_finite] == [
+        (1, "fold_complete", "test_loss"),
+        (1, "fold_complete", "grad"),
+    ]
+
+
+def test_a_summary_that_says_nan_stays_text(tmp_path, clock):
+    path = tmp_path / "gate.ndjson"
+    with EventLog(path, clock=clock) as log:
+        log.write(**CHECK_END)
+        log.write("epoch_complete", epoch=1, train_loss=math.nan, val_loss=1.0)
+
+    check, epoch = read_events(path).events
+    assert check["summary"] == "NaN"
+    assert math.isnan(epoch["train_loss"])
+    assert validate_log(path, test_metrics=(), headline="").num_non_finite == 1
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "torn"])
+def test_nothing_proves_nothing(inspect, text):
+    report = inspect(text=text)
+
+    assert not report.valid
+    assert "holds no event" in str(report.problems[0])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbf" + json.dumps(EPOCH).encode() + b"\r\n",
+        json.dumps(EPOCH).encode() + b"\n\n" + json.dumps(EPOCH).encode(),
+    ],
+)
+def test_marks_line_ends_and_blank_lines_of_other_systems_do_no_harm(tmp_path, content):
+    (tmp_path / "log").write_bytes(content)
+
+    report = inspect_log(tmp_path / "log", test_metrics=None, headline=None)
+
+    assert report.valid
+    assert report.torn_line is None
+
+
+@pytest.mark.parametrize("content", [bytes(range(256)) * 40, b"[" * 100_000, b'{"event": 3}\n'])
+def test_a_file_that_is_no_log_is_invalid_and_not_a_crash(tmp_path, content):
+    (tmp_path / "log").write_bytes(content)
+
+    assert not inspect_log(tmp_path / "log", test_metrics=None, headline=None).valid
+
+
+def test_many_problems_are_all_counted_and_the_first_kept(inspect):
+    report = inspect(*[{"event": "epoch_complete"}] * 1500)
+
+    assert report.num_problems == 4500
+    assert len(report.problems) == 1000
+    assert report.problems[-1].line == 334
+
+
+def test_the_message_says_how_many_more(tmp_path):
+    (tmp_path / "log").write_text('{"event":"epoch_complete"}\n' * 3)
+
+    with pytest.raises(ContractError, match=r"line 1, epoch_complete: .*\(and 4 more\)"):
+        validate_log(tmp_path / "log", test_metrics=None, headline=None)
+
+
+def test_a_folder_is_no_log(tmp_path):
+    with pytest.raises(StorageError, match="Cannot read the log"):
+        inspect_log(tmp_path, test_metrics=None, headline=None)
+
+
+def test_more_bad_lines_never_make_fewer_problems(inspect):
+    bad = {k: v for k, v in EPOCH.items() if k != "val_loss"}
+    counts = [inspect(*[EPOCH] * (5 - n), *[bad] * n).num_problems for n in range(6)]
+
+    assert counts == [0, 1, 2, 3, 4, 5]
