@@ -40,7 +40,7 @@ def test_poc_of_a_workload_by_import_path_needs_no_pipeline(
 
     told = capfd.readouterr()
     assert "passed" in told.out
-    assert told.err.count("POC-") == 6
+    assert told.err.count("POC-") == 9
     assert list(tmp_path.iterdir()) == []
 
 

@@ -160,7 +160,7 @@ def test_a_real_search_finds_what_the_activations_allow():
 
     assert found.bound == "memory"
     assert found.peak_bytes <= 32 * MIB
-    assert 32 * MIB / 65_536 / 5 <= found.rows <= 32 * MIB / 65_536 / 2
+    assert 32 * MIB / 65_536 / 10 <= found.rows <= 32 * MIB / 65_536 / 2
     assert 1.6 <= more.rows / found.rows <= 2.5
     assert all(torch.equal(before[name], state) for name, state in rng_state().items()
                if not name.endswith("gauss"))  # fmt: skip
