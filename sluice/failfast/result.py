@@ -22,7 +22,7 @@ class Standout(Record):
 
     feature: str
     value: float = Field(description="What stands there, in the feature's own unit.")
-    deviations: float = Field(description="Distance from the mean of the rows looked at [std].")
+    deviations: float = Field(description="Distance from the median of the rows looked at [std].")
 
 
 class HardExample(Record):

@@ -52,7 +52,7 @@ def find_hard_examples(
     median = float(np.median(loss_N[finite]))
     return tuple(
         HardExample(
-            row=str(looked_at.index[i]),
+            row=_label(looked_at.index[i]),
             loss=float(loss_N[i]),
             # A median at or below 0 is no measure of size.
             times_median=float(loss_N[i]) / median if median > 0 else float("nan"),
@@ -87,3 +87,9 @@ def _standouts(
         for d in order
         if size_D[d] >= _MIN_DEVIATIONS
     )
+
+
+def _label(label: object) -> str:
+    if isinstance(label, pd.Timestamp) and label == label.normalize():
+        return str(label.date())
+    return str(label)

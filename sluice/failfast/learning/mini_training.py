@@ -292,11 +292,17 @@ def _seen(
         if mini.yardstick.problem
         else f"what there is to learn (the best constant output has {mini.yardstick.trivial:.4g})"
     )
-    return (
+    seen = (
         f"In {settings.mini_epochs} epochs on {len(mini.examples)} examples the loss went from "
         f"{first:.4g} to {last:.4g} (mean of {settings.mini_seeds} seeds, learning_rate "
-        f"{learning_rate:g}), a fall of {bound.mean:.2%} of {share}, at least {bound.lower:.2%} "
-        f"beyond seed noise; more than {_required(mini, settings):.2%} is required."
+        f"{learning_rate:g})"
+    )
+    required = f"a fall of more than {_required(mini, settings):.2%} of {share} is required."
+    if not bound.mean >= 0:
+        return f"{seen}, a rise; {required}"
+    return (
+        f"{seen}, a fall of {bound.mean:.2%}, at least {bound.lower:.2%} beyond seed noise; "
+        f"{required}"
     )
 
 
