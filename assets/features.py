@@ -43,7 +43,7 @@ def features_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             subject = raw_subject(pipeline, raw_data.digest)
             require(ledger.find_receipt("raw_data", subject), gate="raw_data", subject=subject)
         raw = load_table(raw_data, state.store)
-        with users_code("compute_features or plan_folds"):
+        with users_code("compute_features or plan_folds of the workload"):
             frame = workload.compute_features(raw)
             folds = workload.plan_folds(frame)
         record = FeatureSet(

@@ -24,7 +24,7 @@ def raw_data_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, state: State
     ) -> dg.MaterializeResult[TableRecord]:
         workload = pipeline.loaded_workload
-        with users_code("load_rows"):
+        with users_code("load_rows of the workload"):
             frame = workload.load_rows()
         record = save_table(frame, state.store)
         context.log.info(f"{record.num_rows} rows, {record.first_label} to {record.last_label}")

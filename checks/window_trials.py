@@ -106,7 +106,7 @@ def follow(
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # corrupted rows divide by zero and worse
-            with users_code("compute_features"):
+            with users_code("compute_features of the workload"):
                 features = workload.compute_features(raw)
         validate_schema(features, workload.feature_schema, "features")
     except ContractError:

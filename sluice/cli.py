@@ -48,10 +48,24 @@ def build_app(wanted: str | None = None) -> typer.Typer:
 
 def main() -> None:
     """Run one command and leave with its exit code."""
+    _open_standard_streams()
     if str(Path.cwd()) not in sys.path:  # a user's workload lies where the user starts
         sys.path.insert(0, str(Path.cwd()))
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: nothing torn
     raise SystemExit(run_command(sys.argv[1:]))
+
+
+def _open_standard_streams() -> None:
+    """Point streams that the caller closed to nowhere, so that no other file takes their place."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w")
 
 
 def run_command(arguments: list[str]) -> int:

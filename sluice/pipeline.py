@@ -11,11 +11,12 @@ from sluice.digests import digest_json
 from sluice.errors import SettingsError
 from sluice.evaluation.settings import GateSettings
 from sluice.failfast.settings import PocSettings
+from sluice.imports import import_named
 from sluice.models.settings import ModelSettings
 from sluice.settings import Settings, nearest
 from sluice.tracking.wandb_mirror import TrackingSettings
 from sluice.training.settings import TrainSettings
-from sluice.workloads.load import load_workload
+from sluice.workloads.load import build_workload, require_workload_type
 from sluice.workloads.workload import Workload
 
 COMPONENT = "pipelines.component.ModelPipeline"
@@ -80,9 +81,19 @@ class PipelineSettings(Settings):
         Raises:
             SettingsError: It does not import, is no workload, or a setting of it is wrong.
         """
-        return load_workload(
-            self.workload, self.workload_settings, where=f"{self.name}: workload_settings"
+        return self.build_workload(
+            require_workload_type(import_named(self.workload, what="workload"), self.workload)
         )
+
+    def build_workload(self, cls: type[Workload]) -> Workload:
+        """Build the workload whose class was found already.
+
+        Raises:
+            SettingsError: A setting of it is wrong.
+        """
+        where = f"{self.name}: workload_settings"
+        settings = cls.settings_type.parse(dict(self.workload_settings), where=where)
+        return build_workload(cls, settings, path=self.workload)
 
     @property
     def config(self) -> dict[str, Any]:

@@ -31,6 +31,18 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise _settings_error(cls, error, where) from None
 
+    @classmethod
+    def parse_json(cls, text: str, *, where: str) -> Self:
+        """Build the settings from JSON, which stands for dates, paths and tuples as well.
+
+        Raises:
+            SettingsError: As ``parse``.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise _settings_error(cls, error, where) from None
+
 
 class Record(BaseModel):
     """Base of every value that a stage hands to the next: immutable, stored as JSON.

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from sluice.commands.output import results
 from sluice.errors import GATE_SAID_NO, SettingsError
@@ -25,7 +24,11 @@ def register(app: typer.Typer) -> None:
         ] = None,
         minimum: Annotated[
             bool,
-            typer.Option("--minimum", help="Only POC-1 to POC-5 and the data they stand on."),
+            typer.Option(
+                "--minimum",
+                help="Only POC-1 to POC-5 and the data they stand on: leaks, labels and "
+                "checkpoints are not looked at.",
+            ),
         ] = False,
         log: Annotated[
             Path | None,
@@ -57,7 +60,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _gate(target: str, *, minimum: bool, seed: int, as_json: bool) -> None:
-    from sluice.failfast.gate.display import LiveLines, report_page
+    from sluice.failfast.gate.display import LiveLines, report_page, stderr_console
     from sluice.failfast.gate.request import GateRequest, NamedTarget
     from sluice.failfast.gate.supervisor import supervise
 
@@ -67,11 +70,11 @@ def _gate(target: str, *, minimum: bool, seed: int, as_json: bool) -> None:
         seed=seed,
     )
     home = Home.from_environment(os.environ, cwd=Path.cwd())
-    show = Console(stderr=True)
+    show = stderr_console()
     with LiveLines(show) as lines:
         run = supervise(request, folder=home.gates, on_event=lines)
     if run.log is not None:
-        show.print(f"log: {run.log}", highlight=False, soft_wrap=True, style="dim")
+        show.print(f"log: {run.log}", markup=False, highlight=False, soft_wrap=True, style="dim")
     if as_json:
         from sluice.failfast.gate.report_schema import report_json
 

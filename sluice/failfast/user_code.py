@@ -14,6 +14,9 @@ from sluice.errors import ContractError, SluiceError
 from sluice.failfast.responses import FailureKind
 from sluice.failfast.result import Finding
 
+_SHOWN = 300
+"""Characters of an exception's own message that are shown."""
+
 _ENGINES = frozenset({"torch", "numpy", "pandas", "scipy", "importlib", "runpy", "threading"})
 """Where the user's code ends up; the line that went there is the one to name."""
 
@@ -28,7 +31,7 @@ _MEMORY_WORDS = "can't allocate memory"
 _SHAPE_WORDS = re.compile(r"\b(size|sizes|shape|shapes|dimension|dimensions|dim|input_size)\b")
 
 
-def finding_from(error: Exception) -> Finding:
+def finding_from(error: BaseException) -> Finding:
     """Return a failed finding that names the exception and the line of the user's code.
 
     Our own errors keep their cause and fix. A torch error about sizes is a shape mismatch.
@@ -37,7 +40,7 @@ def finding_from(error: Exception) -> Finding:
         return Finding(
             outcome="fail", summary=error.what, kind="code raised", cause=error.cause, fix=error.fix
         )
-    message = " ".join(str(error).split())
+    message = _message(error)
     kind: FailureKind = "code raised"
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or _MEMORY_WORDS in message:
         kind = "out of memory"
@@ -45,7 +48,7 @@ def finding_from(error: Exception) -> Finding:
         kind = "shape mismatch"
     return Finding(
         outcome="fail",
-        summary=f"{type(error).__name__}: {message[:300]} (raised {place_of(error)}).",
+        summary=f"{told(error)} (raised {place_of(error)}).",
         kind=kind,
     )
 
@@ -55,7 +58,7 @@ def users_code(what: str) -> Iterator[None]:
     """Turn an exception of the user's own code into a message with its place.
 
     Args:
-        what: The method that runs in the block, for the message.
+        what: What runs in the block, to begin the message with.
 
     Raises:
         ContractError: Anything but our own errors was raised.
@@ -66,9 +69,26 @@ def users_code(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ContractError(
-            f"{what} of the workload raised {type(error).__name__}: {error} ({place_of(error)}).",
+            f"{what} raised {told(error)} ({place_of(error)}).",
             fix="Correct that line and start again.",
         ) from error
+
+
+def told(error: BaseException) -> str:
+    """Return the kind of exception and its message on one line, cut where it gets long."""
+    message = _message(error)
+    kind = type(error).__name__
+    return (
+        f"{kind}: {message[:_SHOWN]}{'...' if len(message) > _SHOWN else ''}" if message else kind
+    )
+
+
+def _message(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # the user's own class may fail to describe itself
+        return ""
+    return " ".join(text[: 20 * _SHOWN].split())
 
 
 def place_of(error: BaseException) -> str:

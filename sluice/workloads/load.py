@@ -5,7 +5,7 @@ from typing import Any
 
 from sluice.errors import SettingsError
 from sluice.imports import import_named
-from sluice.workloads.workload import Workload
+from sluice.workloads.workload import Workload, WorkloadSettings
 
 
 def load_workload(path: str, settings: Mapping[str, Any], *, where: str) -> Workload:
@@ -19,16 +19,33 @@ def load_workload(path: str, settings: Mapping[str, Any], *, where: str) -> Work
     Raises:
         SettingsError: It does not import, is no workload, or a setting of it is wrong.
     """
-    cls = import_named(path, what="workload")
-    if not (isinstance(cls, type) and issubclass(cls, Workload)):
+    cls = require_workload_type(import_named(path, what="workload"), path)
+    return build_workload(cls, cls.settings_type.parse(dict(settings), where=where), path=path)
+
+
+def require_workload_type(found: object, path: str) -> type[Workload]:
+    """Return ``found``, which ``path`` named, when it is a workload's class.
+
+    Raises:
+        SettingsError: It is not.
+    """
+    if not (isinstance(found, type) and issubclass(found, Workload)):
         raise SettingsError(
             f"The workload '{path}' must be a class that inherits from "
-            f"sluice.workloads.workload:Workload, got {cls!r}.",
+            f"sluice.workloads.workload:Workload, got {found!r}.",
             fix="Name the class itself and let it inherit from Workload.",
         )
-    parsed = cls.settings_type.parse(dict(settings), where=where)
+    return found
+
+
+def build_workload(cls: type[Workload], settings: WorkloadSettings, *, path: str) -> Workload:
+    """Build the workload from its settings.
+
+    Raises:
+        SettingsError: A method is missing, or its constructor takes something else.
+    """
     try:
-        return cls(parsed)
+        return cls(settings)
     except TypeError as error:
         raise SettingsError(
             f"The workload '{path}' cannot be built: {error}.",

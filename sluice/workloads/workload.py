@@ -166,11 +166,22 @@ class Workload(ABC):
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
         """Return what a simple rule predicts for the fold's test examples.
 
-        Shaped like the model's output. The mean of the train targets unless replaced.
+        Shaped like the model's output. Unless replaced, the mean of the train targets or, for one
+        class number per example, the log share of each class in the train targets.
         """
-        test = self.examples(frame, fold.test)
-        mean = self.examples(frame, fold.train).y.mean(dim=0, keepdim=True)
-        return mean.expand_as(test.y).clone()
+        known, test = self.examples(frame, fold.train).y, self.examples(frame, fold.test).y
+        if known.is_floating_point():
+            return known.mean(dim=0, keepdim=True).expand_as(test).clone()
+        shape = self.output_shape(test)
+        if known.ndim != 1 or len(shape) != 2:
+            raise ContractError(
+                f"There is no simple rule for targets of {tuple(known.shape)} {known.dtype} and "
+                f"outputs of {shape}.",
+                fix="Write baseline() in the workload: what a candidate has to beat.",
+            )
+        # One is added to each count: a class that the train rows lack is rare, not impossible.
+        counts = torch.bincount(known.long(), minlength=shape[1]) + 1
+        return (counts / counts.sum()).log().expand(shape).clone()
 
     def select_epoch(self, scores: Mapping[int, float]) -> int:
         """Return the epoch whose weights are kept, from validation loss by epoch."""

@@ -1,5 +1,6 @@
 """One way to train a workload: what an entry of either table runs."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -54,7 +55,7 @@ class Setup:
         """Run the full gate in a process of its own, which may hang or crash."""
         target = WorkloadTarget(
             path=f"{self.workload.__module__}:{self.workload.__qualname__}",
-            settings=dict(self.settings),
+            settings=json.dumps(dict(self.settings)),
             model=self.model,
             training=self.training,
             poc=self.poc,

@@ -174,7 +174,7 @@ def _search(
                 raw, whole, order, cut=cut, kept_share=share, rng=rng
             )
             try:
-                with users_code("compute_features()"):
+                with users_code("compute_features() of the workload"):
                     after = compute(changed)
             except ContractError as error:  # it refuses rows that are fewer or in another order
                 search.last_refusal = error.what

@@ -50,11 +50,11 @@ def check_examples_stand_alone(
     compared = 0
     for split in ("val", "train") if folds else ():
         rows = _piece(folds[0].train if split == "train" else folds[0].val, settings.split_rows)
-        with users_code("examples()"):
+        with users_code("examples() of the workload"):
             usual = workload.examples(frame, rows)
         for change, table, part in _parts(frame, rows, workload.horizon_rows):
             try:
-                with users_code("examples()"):
+                with users_code("examples() of the workload"):
                     other = workload.examples(table, part)
             except ContractError:  # too few rows for a window
                 continue

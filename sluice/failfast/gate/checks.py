@@ -18,6 +18,7 @@ from sluice.failfast.learning.instantiation import check_instantiation
 from sluice.failfast.learning.memorization import check_memorization
 from sluice.failfast.learning.mini_training import judge_mini_training
 from sluice.failfast.learning.predictions import check_predictions
+from sluice.failfast.learning.scoring_check import check_scoring
 from sluice.failfast.learning.selector import check_selector
 from sluice.failfast.log.event_log_check import check_event_log
 from sluice.failfast.result import Finding, Level
@@ -72,13 +73,25 @@ def _mini_training(inputs: GateInputs) -> Finding:
 
 def _predictions(inputs: GateInputs) -> Finding:
     if inputs.mini.failed is not None:
-        return Finding(
-            outcome="insufficient",
-            summary="There are no predictions to judge, because the mini training ended early.",
-            fix="Correct what mini_training_learns says first.",
-        )
+        return _no_predictions()
     held_out = inputs.held_out
     return check_predictions(predict(inputs.mini.model, held_out.x), held_out.y, inputs.settings)
+
+
+def _scoring(inputs: GateInputs) -> Finding:
+    if inputs.mini.failed is not None:
+        return _no_predictions()
+    held_out = inputs.held_out
+    output = predict(inputs.mini.model, held_out.x)
+    return check_scoring(inputs.workload, output, held_out, inputs.frame, inputs.folds[0])
+
+
+def _no_predictions() -> Finding:
+    return Finding(
+        outcome="insufficient",
+        summary="There are no predictions to judge, because the mini training ended early.",
+        fix="Correct what mini_training_learns says first.",
+    )
 
 
 CHECKS: tuple[GateCheck, ...] = (
@@ -202,6 +215,15 @@ CHECKS: tuple[GateCheck, ...] = (
         name="predictions_are_alive",
         description="Predictions on held-out rows vary, in proportion to the targets.",
         function=_predictions,
+        limit=lambda times: times.predictions,
+        needs=("model_instantiates", "gradients_flow"),
+        levels=_FULL,
+    ),
+    GateCheck(
+        requirement="POC-9",
+        name="predictions_can_be_scored",
+        description="Metrics and baseline compute, as the evaluation will call them.",
+        function=_scoring,
         limit=lambda times: times.predictions,
         needs=("model_instantiates", "gradients_flow"),
         levels=_FULL,

@@ -1,5 +1,7 @@
 """The gate for people: a line as each check ends, then a table and what to do."""
 
+import os
+import sys
 from types import TracebackType
 from typing import Self
 
@@ -14,6 +16,9 @@ from sluice.failfast.gate.messages import Started
 from sluice.failfast.gate.plan import Plan
 from sluice.failfast.result import CheckResult, GateReport, HardExample, Outcome
 
+_PLAIN_WIDTH = 140
+"""Characters per line in a file or a pipe."""
+
 _MARKS: dict[Outcome, tuple[str, str]] = {
     "pass": ("ok", "green"),
     "warn": ("warn", "yellow"),
@@ -21,6 +26,12 @@ _MARKS: dict[Outcome, tuple[str, str]] = {
     "insufficient": ("?", "bold red"),
     "skipped": ("skip", "dim"),
 }
+
+
+def stderr_console() -> Console:
+    """Return the console for progress: as wide as the terminal, or wide enough where is none."""
+    fits_itself = sys.stderr.isatty() or "COLUMNS" in os.environ
+    return Console(stderr=True, width=None if fits_itself else _PLAIN_WIDTH)
 
 
 class LiveLines:
@@ -60,7 +71,8 @@ class LiveLines:
                 self._status.update(f"{self._number + 1}/{self._total} {name}")
             case CheckResult():
                 self._number += 1
-                self._console.print(_line(message), soft_wrap=True, highlight=False)
+                if message.outcome != "skipped":
+                    self._console.print(_line(message), soft_wrap=True, highlight=False)
 
 
 def report_page(report: GateReport) -> RenderableType:
@@ -71,8 +83,10 @@ def report_page(report: GateReport) -> RenderableType:
     table.add_column("check", no_wrap=True)
     table.add_column("seconds", justify="right", no_wrap=True)
     table.add_column("allowed", justify="right", no_wrap=True)
-    table.add_column("seen")
+    table.add_column("seen", overflow="fold")
     for result in report.results:
+        if result.outcome == "skipped":
+            continue
         mark, style = _MARKS[result.outcome]
         table.add_row(
             Text(mark, style=style),
@@ -80,22 +94,36 @@ def report_page(report: GateReport) -> RenderableType:
             result.name,
             f"{result.seconds:.2f}",
             f"{result.max_s:g}",
-            Text(result.summary, style="dim" if result.outcome == "skipped" else ""),
+            result.summary if result.outcome == "pass" else Text("see below", style="dim"),
         )
     problems = [problem_text(r) for r in report.results if r.outcome not in ("pass", "skipped")]
     examples = [examples_table(r.examples) for r in report.results if r.examples]
-    return Group(table, *problems, *examples, _verdict(report))
+    return Group(table, *_not_run(report), *problems, *examples, _verdict(report))
 
 
-def problem_text(result: CheckResult) -> Text:
-    """Return what was seen, why it is likely and what to do, one line each."""
+def _not_run(report: GateReport) -> list[Text]:
+    """Return one line for all checks that were not run for the same reason."""
+    names: dict[str, list[str]] = {}
+    for result in report.results:
+        if result.outcome == "skipped":
+            names.setdefault(result.summary, []).append(result.name)
+    return [
+        Text(f"{len(skipped)} of the checks: {why} ({', '.join(skipped)})\n", style="dim")
+        for why, skipped in names.items()
+    ]
+
+
+def problem_text(result: CheckResult) -> RenderableType:
+    """Return what was seen, why it is likely and what to do, each beside its word."""
     mark, style = _MARKS[result.outcome]
-    text = Text()
-    text.append(f"{mark} {result.requirement} {result.name}\n", style=style)
-    text.append(f"  seen: {result.summary}\n")
-    text.append(f"  why:  {result.cause}\n" if result.cause else "")
-    text.append(f"  do:   {result.fix}\n" if result.fix else "")
-    return text
+    parts = Table.grid(padding=(0, 1))
+    parts.add_column(no_wrap=True)
+    parts.add_column(overflow="fold")
+    for word, said in (("seen:", result.summary), ("why:", result.cause), ("do:", result.fix)):
+        if said:
+            parts.add_row(f"  {word}", Text(said))
+    heading = Text(f"{mark} {result.requirement} {result.name}", style=style)
+    return Group(heading, parts, "")
 
 
 def examples_table(examples: tuple[HardExample, ...]) -> Table:
@@ -128,8 +156,6 @@ def _line(result: CheckResult) -> Text:
     line = Text("  ")
     line.append(f"{mark:<5}", style=style)
     line.append(f"{result.requirement:<7} {result.name:<27} {result.seconds:6.2f} s")
-    if not result.passed:
-        line.append(f"  {result.summary}", style="dim" if result.outcome == "skipped" else "")
     return line
 
 

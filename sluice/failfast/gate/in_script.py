@@ -1,18 +1,19 @@
 """The gate as one call in anyone's training script."""
 
 import os
+import pickle
 import sys
 from pathlib import Path
 
 from rich.console import Console
 
 from sluice.errors import GateBlocked, SettingsError
-from sluice.failfast.gate.display import LiveLines, report_page
-from sluice.failfast.gate.nested import stop_if_inside
+from sluice.failfast.gate.display import LiveLines, report_page, stderr_console
+from sluice.failfast.gate.nested import reached
 from sluice.failfast.gate.request import GateRequest, WorkloadTarget
 from sluice.failfast.gate.supervisor import supervise
-from sluice.failfast.result import GateReport, Level
-from sluice.failfast.settings import PocSettings
+from sluice.failfast.result import CheckResult, Finding, GateReport, Level
+from sluice.failfast.settings import PocSettings, TimeLimit
 from sluice.home import Home
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
@@ -52,16 +53,20 @@ def check(
 
     Raises:
         GateBlocked: A check failed or could not say; the message names the first and its fix.
-        SettingsError: The workload's class cannot be found by another process.
+        SettingsError: Another process cannot find the workload's class, or would build another
+            instance from its settings.
     """
     cls = workload if isinstance(workload, type) else type(workload)
-    stop_if_inside(cls)
-    instance = workload() if isinstance(workload, type) else workload
+    if reached(cls):
+        return _not_again(cls, level)
+    instance = workload() if isinstance(workload, type) else _rebuildable(workload)
+    module, script = _found_in(cls)
     request = GateRequest(
         target=WorkloadTarget(
-            path=f"{cls.__module__}:{cls.__qualname__}",
-            settings=instance.settings.model_dump(mode="json"),
-            script=_script(cls),
+            path=f"{module}:{cls.__qualname__}",
+            settings=instance.settings.model_dump_json(),
+            script=script,
+            argv=tuple(sys.argv),
             model=model,
             training=training,
             poc=settings,
@@ -70,7 +75,7 @@ def check(
         seed=seed,
     )
     home = Home.from_environment(os.environ, cwd=Path.cwd())
-    show = console or Console(stderr=True)
+    show = console or stderr_console()
     with LiveLines(show) as lines:
         run = supervise(request, folder=home.gates, on_event=lines)
     show.print(report_page(run.report))
@@ -80,8 +85,8 @@ def check(
     return run.report
 
 
-def _script(cls: type) -> str | None:
-    """Return the file to read the class from; None when it imports by its name.
+def _found_in(cls: type) -> tuple[str, str | None]:
+    """Return the module to import the class from, and the file to read when it is a script.
 
     Raises:
         SettingsError: Another process cannot find it.
@@ -93,12 +98,69 @@ def _script(cls: type) -> str | None:
             fix="Define the class at the top level of its module.",
         )
     if cls.__module__ != "__main__":
-        return None
-    script = getattr(sys.modules["__main__"], "__file__", None)
+        return cls.__module__, None
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:  # python -m package.module
+        return str(spec.name), None
+    script = getattr(main, "__file__", None)
     if script is None or not Path(script).is_file():
         raise SettingsError(
             f"The workload {cls.__qualname__} must be read from a file, and there is none.",
             cause="It was typed into an interactive session.",
             fix="Save it as a module and import it from there.",
         )
-    return str(Path(script).resolve())
+    return "__main__", str(Path(script).resolve())
+
+
+def _rebuildable(workload: Workload) -> Workload:
+    """Return the instance, if its settings alone make one that is alike.
+
+    Raises:
+        SettingsError: They do not; another process would judge something else.
+    """
+    cls = type(workload)
+    try:
+        again = cls(workload.settings)
+    except TypeError as error:
+        differing = [f"__init__ ({error})"]
+    else:
+        mine, other = vars(workload), vars(again)
+        differing = [
+            name for name in sorted(mine | other) if _told(mine, name) != _told(other, name)
+        ]
+    if differing:
+        raise SettingsError(
+            f"{cls.__qualname__}(settings) must make the instance that is to be judged; these "
+            f"differ: {', '.join(differing)}.",
+            cause="The gate runs in a process of its own, which builds it from its settings.",
+            fix="Make what differs a field of the workload's settings class.",
+        )
+    return workload
+
+
+def _told(values: dict[str, object], name: str) -> bytes | None:
+    """Return a value in a form that can be compared; None for what has none."""
+    if name not in values:
+        return b"absent"
+    try:
+        return pickle.dumps(values[name])
+    except (pickle.PicklingError, TypeError, AttributeError):  # a connection, a function
+        return None
+
+
+def _not_again(cls: type, level: Level) -> GateReport:
+    """Return what a call inside the gate's own process gets: nothing is known there."""
+    finding = Finding(
+        outcome="skipped",
+        summary="Not run: this process belongs to a gate itself, which judges one workload.",
+        fix="Nothing: the process that calls check() first gets the report.",
+    )
+    nothing = CheckResult.of(
+        finding,
+        name="gate_runs",
+        requirement="POC-12",
+        seconds=0.0,
+        limit=TimeLimit(typical_s=1.0, max_s=1.0),
+    )
+    return GateReport(level=level, workload=cls.__name__, results=(nothing,), seconds=0.0)

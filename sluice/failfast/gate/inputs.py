@@ -56,7 +56,7 @@ class GateInputs:
         """The raw rows."""
         if self.stored is not None:
             return load_table(self.stored.raw, ArtifactStore(self.stored.artifacts))
-        with users_code("load_rows"):
+        with users_code("load_rows of the workload"):
             return self.workload.load_rows()
 
     @cached_property
@@ -64,7 +64,7 @@ class GateInputs:
         """The feature frame."""
         if self.stored is not None:
             return load_table(self.stored.features, ArtifactStore(self.stored.artifacts))
-        with users_code("compute_features"):
+        with users_code("compute_features of the workload"):
             return self.workload.compute_features(self.raw)
 
     @cached_property
@@ -77,7 +77,7 @@ class GateInputs:
         if self.stored is not None:
             folds = self.stored.folds
         else:
-            with users_code("plan_folds"):
+            with users_code("plan_folds of the workload"):
                 folds = self.workload.plan_folds(self.frame)
         if not folds:
             raise ContractError(

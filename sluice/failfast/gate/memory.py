@@ -1,6 +1,12 @@
 """How much memory there is, and how much a process and its children use."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import psutil
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -22,7 +28,28 @@ def available_bytes(cgroup: Path = _CGROUP) -> int:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process and all its children [bytes]; 0 when it is gone."""
+    """Return the resident memory of a process and its children [bytes]; 0 when it is gone.
+
+    Memory that several of them share is counted for each: the sum is an upper bound, and quick.
+    """
+    return _sum(pid, lambda process: int(process.memory_info().rss))
+
+
+def proportional_bytes(pid: int) -> int:
+    """Return the same with shared memory counted once [bytes], where the system tells (Linux).
+
+    Cost:
+        The kernel walks all pages: some 10 ms for each GiB.
+    """
+
+    def share(process: "psutil.Process") -> int:
+        full = process.memory_full_info()
+        return int(getattr(full, "pss", full.rss))
+
+    return _sum(pid, share)
+
+
+def _sum(pid: int, measure: "Callable[[psutil.Process], int]") -> int:
     import psutil
 
     try:
@@ -32,10 +59,8 @@ def resident_bytes(pid: int) -> int:
         return 0
     total = 0
     for process in family:
-        try:
-            total += process.memory_info().rss
-        except psutil.Error:  # it ended meanwhile
-            continue
+        with suppress(psutil.Error):  # it ended meanwhile
+            total += measure(process)
     return total
 
 

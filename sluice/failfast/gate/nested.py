@@ -1,35 +1,31 @@
-"""A script that calls ``check()`` is read once more by the gate's process; it stops there."""
+"""What ``check()`` does inside the gate's own process, which reads the user's file once more.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+The file that defines the workload often ends in ``check(...)`` and the training. When the gate's
+process reads it and comes to that line, the class is there: the gate is run right there, and the
+process ends without going on to the training.
+"""
 
-_inside = False
+import os
+from collections.abc import Callable
+from typing import NoReturn
 
+ENVIRONMENT = "SLUICE_INSIDE_GATE"
+"""Set for the gate's process and all it starts."""
 
-class ReachedInside(BaseException):
-    """The script came to its own ``check()``; not an error, so no ``except Exception`` eats it."""
-
-    def __init__(self, workload_type: type) -> None:
-        super().__init__(workload_type)
-        self.workload_type = workload_type
-
-
-@contextmanager
-def inside_gate() -> Iterator[None]:
-    """Mark that a script is being read by the gate's process."""
-    global _inside
-    _inside = True
-    try:
-        yield
-    finally:
-        _inside = False
+_awaited: tuple[str, Callable[[type], NoReturn]] | None = None
 
 
-def stop_if_inside(workload_type: type) -> None:
-    """End the reading of the script here, when it is the gate's process that reads it.
+def await_class(qualified_name: str, then: Callable[[type], NoReturn]) -> None:
+    """Call ``then`` with the class of this name when ``check()`` is called with it."""
+    global _awaited
+    _awaited = (qualified_name, then)
 
-    Raises:
-        ReachedInside: It is.
+
+def reached(workload_type: type) -> bool:
+    """Tell whether this is the gate's process, where ``check()`` starts no second gate.
+
+    It does not return when the class is the one that is awaited.
     """
-    if _inside:
-        raise ReachedInside(workload_type)
+    if _awaited is not None and workload_type.__qualname__ == _awaited[0]:
+        _awaited[1](workload_type)
+    return bool(os.environ.get(ENVIRONMENT))

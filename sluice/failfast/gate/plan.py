@@ -33,6 +33,9 @@ class PlannedCheck:
 
     def skipped(self, because: CheckResult) -> CheckResult:
         """Return the result of not having run."""
+        if because.outcome == "skipped":  # name the root, not the chain
+            finding = Finding(outcome="skipped", summary=because.summary, fix=because.fix)
+            return self.result(finding, 0.0)
         other = f"{because.requirement} {because.name}"
         finding = Finding(
             outcome="skipped",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import sluice
 from sluice.failfast.gate.messages import Message, Place, Question, Task
+from sluice.failfast.gate.nested import ENVIRONMENT
 
 _START = (
     "import sys; sys.path[:] = {path!r}\n"
@@ -41,7 +42,7 @@ class GateProcess:
                 pass_fds=[there.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,
-                env={**os.environ, **_ONE_THREAD, "PYTHONHASHSEED": "0"},
+                env={**os.environ, **_ONE_THREAD, "PYTHONHASHSEED": "0", ENVIRONMENT: "1"},
                 start_new_session=True,  # so that its workers end with it
             )
         self.pid = self._process.pid
@@ -58,6 +59,10 @@ class GateProcess:
     def has_message(self, timeout_s: float) -> bool:
         """Wait for a message, or for the end of the process."""
         return self._pipe.poll(timeout_s)
+
+    def has_ended(self) -> bool:
+        """Tell whether the process is gone, though one it started may hold the pipe open."""
+        return self._process.poll() is not None
 
     def receive(self) -> Message | None:
         """Return the next message; None when the process is gone."""

@@ -1,7 +1,7 @@
 """What is to be gated, in a form that another process can open (it imports no torch)."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sluice.failfast.result import Level
 from sluice.failfast.settings import PocSettings
@@ -26,9 +26,12 @@ class WorkloadTarget:
 
     path: str
     """Import path, 'module:Class'; the module may be '__main__'."""
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: str = "{}"
+    """As JSON, which keeps every kind of value that a settings class can hold."""
     script: str | None = None
     """File of '__main__', when the class stands there."""
+    argv: tuple[str, ...] = ()
+    """What the script was called with."""
     model: ModelSettings = field(default_factory=ModelSettings)
     training: TrainSettings = field(default_factory=TrainSettings)
     poc: PocSettings = field(default_factory=PocSettings)

@@ -92,7 +92,7 @@ def _run(check: GateCheck, inputs: GateInputs, known: dict[str, CheckResult]) ->
     started = inputs.clock()
     try:
         finding = check.function(inputs)
-    except Exception as error:  # the edge of the user's code
+    except (Exception, SystemExit) as error:  # the edge of the user's code
         finding = finding_from(error)
     seconds = _since(started, inputs.clock)
     return planned.result(judge_time(finding, seconds, planned.limit), seconds)

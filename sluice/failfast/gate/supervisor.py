@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sluice.errors import SluiceError
 from sluice.failfast.gate.log import GateLog
-from sluice.failfast.gate.memory import available_bytes, resident_bytes
+from sluice.failfast.gate.memory import available_bytes, proportional_bytes, resident_bytes
 from sluice.failfast.gate.messages import CRASH_FILE, PREPARING, Started, Task
 from sluice.failfast.gate.plan import Plan, PlannedCheck
 from sluice.failfast.gate.process import GateProcess, crash_place
@@ -146,6 +146,9 @@ def _one_process(request: GateRequest, scratch: Path, progress: _Progress) -> _S
     with GateProcess(task) as process:
         while True:
             if not process.has_message(_LOOK_S):
+                if process.has_ended() and not process.has_message(0):
+                    crashed = _ended(process.status())
+                    return _record(progress, crashed, crash_place(scratch / CRASH_FILE), begun)
                 stop = _overdue(progress, begun) or _too_large(process, progress)
                 if stop is None:
                     continue
@@ -214,6 +217,8 @@ def _over_time(what: str, limit: TimeLimit) -> Finding:
 def _too_large(process: GateProcess, progress: _Progress) -> _Stop | None:
     share = progress.plan.max_memory_share if progress.plan else 1.0
     used, limit = resident_bytes(process.pid), share * progress.memory_bytes
+    if used > limit:  # memory that workers share was counted once for each of them
+        used = proportional_bytes(process.pid)
     if used <= limit:
         return None
     return _Stop(

@@ -112,8 +112,10 @@ def check_gradient_flow(
                 num_steps=settings.probe_steps,
                 seed=seed,
             )
+    silence = _silence(model, probe)
+    one_row = _windows_of_one_row(batch, silence)
     findings = (
-        *judge_silence(model, _silence(model, probe), watch.activity),
+        *((one_row,) if one_row else judge_silence(model, silence, watch.activity)),
         _symmetric(model, probe),
         _large(report, warn_norm),
         vanishing,
@@ -199,6 +201,21 @@ def _silence(model: nn.Module, probe: GradientProbe) -> Silence:
         zero=frozenset(trainable) & probe.present - probe.alive,
         num_trainable=len(trainable),
         num_batches=probe.num_batches,
+    )
+
+
+def _windows_of_one_row(batch: Examples, silence: Silence) -> Finding | None:
+    names = sorted(silence.parameters)
+    if batch.x.ndim != 3 or batch.x.shape[1] != 1 or not names:
+        return None
+    if not all("weight_hh" in name for name in names):
+        return None
+    return Finding(
+        outcome="warn",
+        summary=f"Inputs are windows of one row, so the recurrent weights {listing(names)} never "
+        "act.",
+        cause="seq_len is 1: a recurrent network has no earlier row to remember.",
+        fix="Raise seq_len, or use another architecture, such as 'linear'.",
     )
 
 

@@ -279,5 +279,6 @@ def test_the_page_says_what_why_and_what_to_do(gate):
     text = " ".join(console.export_text().split())
     failed = by(report, "POC-1")
     assert all(r.name in text for r in report.results)
+    assert "2 of the checks: Not run, because POC-1 model_instantiates did not pass" in text
     assert f"seen: {failed.summary} why: {failed.cause} do: {failed.fix}" in text
     assert "The minimum gate failed: 6 of 9 checks hold" in text

@@ -1,0 +1,104 @@
+"""Healthy signals again, with code that makes life hard for a process that watches it."""
+
+import datetime
+import enum
+import os
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+from torch import Tensor
+
+from sluice.errors import ContractError
+from tests.support.failfast_workloads import Net, OwnNet, SignalSettings
+
+
+class Pace(enum.Enum):
+    SLOW = "slow"
+
+
+class RichSettings(SignalSettings):
+    file: Path = Path("rows.csv")
+    since: datetime.date = datetime.date(2020, 1, 1)
+    pair: tuple[int, ...] = (1, 2)
+    pace: Pace = Pace.SLOW
+    names: dict[int, str] = {1: "one"}  # noqa: RUF012 - a settings field
+
+
+class Rich(OwnNet):
+    """Healthy; its settings hold what plain JSON values do not tell apart."""
+
+    settings_type = RichSettings
+
+
+class Outer:
+    class Inner(OwnNet):
+        """Healthy, within another class."""
+
+
+class OwnConstructor(OwnNet):
+    def __init__(self, settings: SignalSettings | None = None, *, rows: int = 700) -> None:
+        super().__init__(settings)
+        self.rows = rows
+
+
+class CallsExit(OwnNet):
+    def load_rows(self) -> pd.DataFrame:
+        sys.exit("no credentials")
+
+
+class SilentError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("and it cannot even say so")
+
+
+class RaisesSilently(OwnNet):
+    def load_rows(self) -> pd.DataFrame:
+        raise SilentError
+
+
+class RaisesAtLength(OwnNet):
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        raise ValueError("x" * 10_000_000)
+
+
+class OwnError(ContractError):
+    """A user's refinement of one of our errors."""
+
+
+class RaisesOwnError(OwnNet):
+    def load_rows(self) -> pd.DataFrame:
+        raise OwnError("The token has expired.", fix="Log in again.")
+
+
+class ForkNet(Net):
+    """Starts a process that lives on and holds every pipe open, and dies."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        os._exit(3)
+
+
+class Forks(OwnNet):
+    net = ForkNet
+
+
+class DiesOnceNet(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        os._exit(4)
+
+
+class FailsWhenLoadedAgain(OwnNet):
+    """Its model ends the process, and its rows load once only."""
+
+    net = DiesOnceNet
+
+    def load_rows(self) -> pd.DataFrame:
+        mark = Path(os.environ["SLUICE_TEST_MARK"])
+        if mark.exists():
+            raise ConnectionError("only one connection is allowed")
+        mark.write_text("")
+        return super().load_rows()
