@@ -10,6 +10,7 @@ SluiceError
 |-- GateBlocked          a gate said no, or could not say yes
 |   `-- PromotionConflict  somebody else moved the pointer first
 |-- TrainingFailed       a training unit ended without a usable model
+|-- SearchFailed         no trial of a search ended with a finite loss
 |-- UnknownVersion       the registry has no such version
 `-- Interrupted          the user stopped the work
 
@@ -93,6 +94,12 @@ class PromotionConflict(GateBlocked):
 
 class TrainingFailed(SluiceError):
     """A training unit ended without a usable model."""
+
+    exit_code = GATE_SAID_NO
+
+
+class SearchFailed(SluiceError):
+    """No trial of a search ended with a finite loss."""
 
     exit_code = GATE_SAID_NO
 

@@ -32,6 +32,9 @@ LIBRARIES = (
 
 GIT_TIMEOUT_S = 20.0
 
+MAX_DIFF_BYTES = 4 * 1024 * 1024
+"""A longer diff, as of a binary file that was changed, is cut there [bytes]."""
+
 
 class GitState(Record):
     """What git says about the folder the run started in."""
@@ -56,7 +59,8 @@ def read_git(cwd: Path, *, store: ArtifactStore | None) -> GitState:
     """Return commit, dirty state and diff digest of the repository around ``cwd``.
 
     The diff covers tracked files; untracked ones make the state dirty and are listed by name at
-    its end. With a store, the diff is kept there under its digest.
+    its end. With a store, the diff is kept there under its digest. One that is longer than
+    ``MAX_DIFF_BYTES`` is cut, and ends with its length and the digest of the whole.
     """
     commit = _git(cwd, "rev-parse", "--verify", "--quiet", "HEAD")
     status = _git(cwd, "status", "--porcelain")
@@ -66,7 +70,7 @@ def read_git(cwd: Path, *, store: ArtifactStore | None) -> GitState:
     if not status.strip():
         return GitState(commit=name, dirty=False, diff=None)
     tracked = _git(cwd, "diff", "--binary", "HEAD") if commit is not None else b""
-    diff = (tracked or b"") + b"\n# git status --porcelain\n" + status
+    diff = _bounded((tracked or b"") + b"\n# git status --porcelain\n" + status)
     digest = store.put(diff) if store is not None else digest_bytes(diff)
     return GitState(commit=name, dirty=True, diff=digest)
 
@@ -95,6 +99,13 @@ def installed_versions(names: tuple[str, ...]) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
+
+
+def _bounded(diff: bytes) -> bytes:
+    if len(diff) <= MAX_DIFF_BYTES:
+        return diff
+    end = f"\n# cut: {len(diff):,} bytes in all, SHA-256 {digest_bytes(diff)}\n"
+    return diff[:MAX_DIFF_BYTES] + end.encode()
 
 
 def _git(cwd: Path, *arguments: str) -> bytes | None:

@@ -1,8 +1,24 @@
 """The training loop: a generator that yields one result per epoch and ends with the best weights.
 
 Covers: AdamW with parameter groups, warmup and cosine, clipping, early stopping, best weights,
-exact resume.
-Does not cover: writing anything, several devices, mixed precision.
+exact resume; accumulation, bf16 and fp16, recomputed activations, a GPU.
+Does not cover: writing anything, several devices.
+
+Every source of randomness has a seed of its own, the SHA-256 of ``<seed>_<stage>`` (TRACE-6):
+
+=================  ==============================  ==========================================
+what is drawn      stage, after the base seed      where
+=================  ==============================  ==========================================
+initial weights    ``init``                        ``models.scaled.prepare_model``
+row order          ``order_<epoch>``               ``training.batches.epoch_order``
+dropout and all    ``dropout``                     ``train``; the state is in the checkpoint
+else while fitting
+loader processes   ``loader``                      ``training.batches``; draws no number used
+the user's code    ``unit``                        ``training.unit``: workload, metrics
+=================  ==============================  ==========================================
+
+``data_seed`` replaces the base seed of the row order alone, so the same weights and dropout can be
+fitted in another order, or the other way round.
 
 Shape legend: N = train rows, B = rows of a batch, O = outputs.
 """
@@ -15,16 +31,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sluice.errors import ContractError, TrainingFailed
-from sluice.training.parameter_groups import ParameterGroups, make_optimizer, set_rate
-from sluice.training.schedule import rate_at
+from sluice.errors import ContractError
+from sluice.training.accumulation import LossFunction as LossFunction
+from sluice.training.accumulation import Weigh, count_rows, require_separable
+from sluice.training.batches import Batches
+from sluice.training.device import device_of, place, resolve_device, start_device
+from sluice.training.epoch import Fitted, diverged, fit_epoch
+from sluice.training.parameter_groups import ParameterGroups, make_optimizer
+from sluice.training.precision import Arithmetic, ScaleState
+from sluice.training.recompute import recomputing
 from sluice.training.seeds import Stream, derive_seed
 from sluice.training.selector import best_epoch
-from sluice.training.settings import TrainSettings
+from sluice.training.settings import Precision, TrainSettings
 from sluice.training.weights import differing_shapes
 from sluice.workloads.workload import Examples
 
-LossFunction = Callable[[Tensor, Tensor], Tensor]
 Select = Callable[[Mapping[int, float]], int]
 
 _EVAL_ROWS = 4096
@@ -52,6 +73,16 @@ class EpochResult:
     """The selector now prefers this epoch to all before."""
     seconds: float
     """Wall time of training and validation [s]; all other fields are the same in every run."""
+    precision: Precision = "fp32"
+    """In effect after the epoch: fp32 once fp16 was given up (TRACE-10)."""
+    skipped_steps: int = 0
+    """Steps that fp16 left out because their gradient overflowed."""
+    loss_scale: float = ScaleState(precision="fp16").scale
+    """Of fp16, after the epoch; of no effect in another precision."""
+    loss_scale_steps: int = 0
+    """Sound steps since the scale last changed."""
+    failed_unscales: int = 0
+    """Steps left out in a row, up to the epoch's last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +113,10 @@ def train(
     settings: TrainSettings,
     *,
     seed: int,
+    data_seed: int | None = None,
     groups: ParameterGroups | None = None,
     select: Select = best_epoch,
+    weigh: Weigh = count_rows,
     resume: TrainState | None = None,
     keep: Callable[[TrainState], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
@@ -93,6 +126,7 @@ def train(
     Stops after ``max_epochs``, or when the chosen epoch lies ``patience_epochs`` back. A caller
     that stops earlier keeps the weights of the last epoch. The caller's random generators are
     neither read nor moved. For the same bits everywhere, run inside ``seeds.deterministic()``.
+    On a GPU the model is moved there and, at the end, back; the bits are those of one kind of GPU.
 
     Args:
         model: From ``train.x`` to predictions.
@@ -102,10 +136,13 @@ def train(
         val: Rows to choose the epoch by.
         settings: How to fit.
         seed: Base seed; row order and dropout have their own, derived from it.
+        data_seed: Base seed of the row order; ``seed`` when absent.
         groups: The parameters to fit, as ``Workload.parameter_groups`` returns them; one group
             of all trainable ones when absent.
         select: From validation loss by epoch to the epoch whose weights are kept. It may return
             the newest epoch or the one it returned before: other weights are not kept.
+        weigh: From a part's targets to what ``loss_fn`` is the mean over, when that is not rows;
+            read only where ``micro_batch_rows`` splits a batch.
         resume: Where to go on, as ``keep`` received it.
         keep: Called after every epoch, before it is yielded, with all that is needed to go on.
         clock: Monotonic time [s].
@@ -113,7 +150,9 @@ def train(
     Raises:
         TrainingFailed: A loss or a gradient is not finite; epoch, step and cause are named.
         ContractError: Nothing to train, ``groups`` are not well-formed, ``resume`` is of another
-            model or other rows, or ``select`` chose an epoch whose weights are gone.
+            model or other rows, ``select`` chose an epoch whose weights are gone, or a setting
+            does not suit the network: ``micro_batch_rows``, ``recompute_activations``.
+        SettingsError: ``device`` is 'cuda' and there is none.
     """
     trainable = [p for p in model.parameters() if p.requires_grad]
     if not trainable:
@@ -122,124 +161,138 @@ def train(
             cause="Every parameter is frozen, or the network holds none.",
             fix="Set requires_grad on what is to be fitted.",
         )
-    optimizer = make_optimizer([{"params": trainable}] if groups is None else groups, settings)
-    steps_per_epoch = math.ceil(len(train) / settings.batch_rows)
-    stream = Stream(derive_seed(seed, "dropout"), resume.rng if resume else None)
-    history: list[EpochResult] = []
-    chosen, best = 0, dict[str, Tensor]()
-    if resume is not None:
-        _take_over(model, optimizer, resume, steps_per_epoch)
-        history, chosen = list(resume.history), resume.best_epoch
-        best = {name: tensor.clone() for name, tensor in resume.best.items()}
-
-    while len(history) < settings.max_epochs and (len(history) - chosen < settings.patience_epochs):
-        epoch, started = len(history) + 1, clock()
-        with stream.active():
-            fitted = _fit_epoch(model, loss_fn, train, optimizer, settings, seed=seed, epoch=epoch)
-            val_loss = mean_loss(model, losses_fn, val)
-        if not math.isfinite(val_loss):
-            raise _diverged("validation loss", val_loss, epoch, steps_per_epoch, settings)
-        scores = {result.epoch: result.val_loss for result in history} | {epoch: val_loss}
-        before, chosen = chosen, select(scores)
-        if chosen == epoch:
-            best = _copy(model)
-        elif chosen != before:
-            raise _weights_gone(chosen, before, epoch)
-        history.append(
-            EpochResult(
-                epoch=epoch,
-                train_loss=fitted.loss,
-                val_loss=val_loss,
-                learning_rate=fitted.learning_rate,
-                grad_norm_mean=fitted.grad_norm_mean,
-                grad_norm_max=fitted.grad_norm_max,
-                clipped_share=fitted.clipped_share,
-                improved=chosen == epoch,
-                seconds=clock() - started,
-            )
+    home, device = trainable[0].device, resolve_device(settings.device)
+    start_device(device)
+    model.to(device)
+    try:
+        optimizer = make_optimizer([{"params": trainable}] if groups is None else groups, settings)
+        val = place(val, device)
+        batches = Batches(
+            place(train, device),
+            batch_rows=settings.batch_rows,
+            seed=seed if data_seed is None else data_seed,
+            device=device,
+            workers=settings.loader_workers,
         )
-        if keep is not None:
-            keep(
-                TrainState(
-                    history=tuple(history),
-                    steps=epoch * steps_per_epoch,
-                    best_epoch=chosen,
-                    model=model.state_dict(),
-                    best=best,
-                    optimizer=_moments(optimizer),
-                    rng=stream.state,
+        if settings.micro_batch_rows is not None and settings.micro_batch_rows < batches.largest:
+            require_separable(model, loss_fn, *batches.first(3), weigh=weigh)
+        stream = Stream(derive_seed(seed, "dropout"), resume.rng if resume else None)
+        history: list[EpochResult] = []
+        chosen, best = 0, dict[str, Tensor]()
+        if resume is not None:
+            _take_over(model, optimizer, resume, batches.steps)
+            history, chosen = list(resume.history), resume.best_epoch
+            best = {name: tensor.clone() for name, tensor in resume.best.items()}
+        arithmetic = Arithmetic(_scale_state(history, settings), device)
+
+        while len(history) < settings.max_epochs and (
+            len(history) - chosen < settings.patience_epochs
+        ):
+            epoch, started = len(history) + 1, clock()
+            with stream.active():
+                with recomputing(model, on=settings.recompute_activations):
+                    fitted = fit_epoch(
+                        model,
+                        loss_fn,
+                        batches,
+                        optimizer,
+                        arithmetic,
+                        settings,
+                        epoch=epoch,
+                        weigh=weigh,
+                    )
+                val_loss = mean_loss(model, losses_fn, val)
+            if not math.isfinite(val_loss):
+                raise diverged("validation loss", val_loss, epoch, batches.steps, settings)
+            scores = {result.epoch: result.val_loss for result in history} | {epoch: val_loss}
+            before, chosen = chosen, select(scores)
+            if chosen == epoch:
+                best = _copy(model)
+            elif chosen != before:
+                raise _weights_gone(chosen, before, epoch)
+            history.append(
+                _result(
+                    fitted,
+                    arithmetic,
+                    epoch=epoch,
+                    val_loss=val_loss,
+                    improved=chosen == epoch,
+                    seconds=clock() - started,
                 )
             )
-        yield history[-1]
-    model.load_state_dict(best)
-    model.eval()
+            if keep is not None:
+                keep(
+                    TrainState(
+                        history=tuple(history),
+                        steps=epoch * batches.steps,
+                        best_epoch=chosen,
+                        model=model.state_dict(),
+                        best=best,
+                        optimizer=_moments(optimizer),
+                        rng=stream.state,
+                    )
+                )
+            yield history[-1]
+        model.load_state_dict(best)
+        model.eval()
+    finally:
+        model.to(home)
 
 
 def mean_loss(model: nn.Module, losses_fn: LossFunction, rows: Examples) -> float:
     """Return the mean of the per-row losses of ``model`` on ``rows``, without training it."""
-    return float(losses_fn(predict(model, rows.x), rows.y).double().mean())
+    output = predict(model, rows.x)
+    return float(losses_fn(output, rows.y.to(output.device)).double().mean())
 
 
 def predict(model: nn.Module, x: Tensor) -> Tensor:
-    """Return the predictions for all rows of ``x``, in row order, without gradients."""
-    training = model.training
+    """Return the predictions for all rows of ``x``, in row order, where the model is, in fp32."""
+    training, device = model.training, device_of(model, x.device)
     model.eval()
     with torch.inference_mode():
-        output = torch.cat([model(part) for part in x.split(_EVAL_ROWS)])
+        output = torch.cat([model(part.to(device)) for part in x.split(_EVAL_ROWS)])
     model.train(training)
     return output
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fitted:
-    loss: float
-    learning_rate: float
-    grad_norm_mean: float
-    grad_norm_max: float
-    clipped_share: float
-
-
-def _fit_epoch(
-    model: nn.Module,
-    loss_fn: LossFunction,
-    train: Examples,
-    optimizer: torch.optim.Optimizer,
-    settings: TrainSettings,
+def _result(
+    fitted: Fitted,
+    arithmetic: Arithmetic,
     *,
-    seed: int,
     epoch: int,
-) -> _Fitted:
-    model.train()
-    order = torch.Generator().manual_seed(derive_seed(seed, f"order_{epoch}"))
-    batches = torch.randperm(len(train), generator=order).split(settings.batch_rows)
-    first_step, total_steps = (epoch - 1) * len(batches), settings.max_epochs * len(batches)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    rate, losses, norms = 0.0, [], []
-    for index, rows in enumerate(batches):
-        loss = loss_fn(model(train.x.index_select(0, rows)), train.y.index_select(0, rows))
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        norms.append(nn.utils.clip_grad_norm_(parameters, settings.clip_norm, foreach=True))
-        rate = rate_at(first_step + index, total_steps, settings)
-        set_rate(optimizer, rate)
-        optimizer.step()
-        losses.append(loss.detach())
-    # Read once an epoch: a read per step makes an accelerator wait at every step.
-    loss_S, norm_S = torch.stack(losses).double(), torch.stack(norms).double()
-    bad = (~(loss_S.isfinite() & norm_S.isfinite())).nonzero().flatten()
-    if len(bad):
-        at = int(bad[0])
-        name, values = "training loss", loss_S
-        if loss_S[at].isfinite():
-            name, values = "gradient norm", norm_S
-        raise _diverged(name, float(values[at]), epoch, len(batches), settings, step=at + 1)
-    weight_S = torch.tensor([len(rows) for rows in batches], dtype=torch.float64)
-    return _Fitted(
-        loss=float((loss_S * weight_S).sum() / weight_S.sum()),
-        learning_rate=rate,
-        grad_norm_mean=float(norm_S.mean()),
-        grad_norm_max=float(norm_S.max()),
-        clipped_share=float((norm_S > settings.clip_norm).double().mean()),
+    val_loss: float,
+    improved: bool,
+    seconds: float,
+) -> EpochResult:
+    scale = arithmetic.state
+    return EpochResult(
+        epoch=epoch,
+        train_loss=fitted.loss,
+        val_loss=val_loss,
+        learning_rate=fitted.learning_rate,
+        grad_norm_mean=fitted.grad_norm_mean,
+        grad_norm_max=fitted.grad_norm_max,
+        clipped_share=fitted.clipped_share,
+        improved=improved,
+        seconds=seconds,
+        precision=scale.precision,
+        skipped_steps=fitted.skipped_steps,
+        loss_scale=scale.scale,
+        loss_scale_steps=scale.age_steps,
+        failed_unscales=scale.failed_in_a_row,
+    )
+
+
+def _scale_state(history: list[EpochResult], settings: TrainSettings) -> ScaleState:
+    """The scale is in the epochs' results, and so in every checkpoint."""
+    if not history:
+        return ScaleState(precision=settings.precision)
+    last = history[-1]
+    return ScaleState(
+        precision=last.precision,
+        scale=last.loss_scale,
+        age_steps=last.loss_scale_steps,
+        failed_in_a_row=last.failed_unscales,
     )
 
 
@@ -278,32 +331,6 @@ def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 def _copy(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-
-
-def _diverged(
-    name: str,
-    value: float,
-    epoch: int,
-    steps_per_epoch: int,
-    settings: TrainSettings,
-    *,
-    step: int | None = None,
-) -> TrainingFailed:
-    place = f"epoch {epoch}" + (f", step {step} of {steps_per_epoch}" if step else "")
-    what = f"The {name} must be finite, got {value} at {place}."
-    if epoch == 1 and step == 1:
-        return TrainingFailed(
-            what,
-            cause="No weight had moved yet, so it comes from the rows or the loss, not from "
-            "training: NaN or infinity in an input or target, a logarithm or division by zero.",
-            fix="Check the batch's inputs and targets, then the loss function, on finite rows.",
-        )
-    return TrainingFailed(
-        what,
-        cause=f"Most likely the learning rate (peak {settings.learning_rate:g}) is too high.",
-        fix=f"Lower learning_rate (try {settings.learning_rate / 10:g}) or clip_norm "
-        f"(now {settings.clip_norm:g}), and check rare rows for NaN and infinity.",
-    )
 
 
 def _weights_gone(chosen: int, before: int, epoch: int) -> ContractError:

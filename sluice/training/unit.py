@@ -28,6 +28,7 @@ from sluice.models.scaled import Scaled, prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.training.checkpoint import discard_checkpoints, load_checkpoint, save_checkpoint
 from sluice.training.code import code_digest
+from sluice.training.device import resolve_device
 from sluice.training.loop import EpochResult, TrainState, predict, train
 from sluice.training.members import Member
 from sluice.training.seeds import Stream, derive_seed, deterministic
@@ -38,6 +39,9 @@ from sluice.workloads.load import load_workload
 from sluice.workloads.workload import Examples, Workload
 
 Clock = Callable[[], datetime]
+
+_WITHOUT_EFFECT = {"checkpoint_every_epochs", "loader_workers", "device"}
+"""Training settings that change no bit of the result, and one that is resolved first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,8 @@ class UnitSpec:
     """The feature frame."""
     artifacts: Path
     runs: Path
+    data_seed: int | None = None
+    """Base seed of the row order; that of the unit when absent."""
     sys_path: tuple[str, ...] = ()
     """Folders to add to Python's path, so that the workload imports in another process."""
 
@@ -139,11 +145,13 @@ def _subject(spec: UnitSpec, workload: Workload) -> dict[str, Any]:
         "workload": spec.workload,
         "workload_settings": workload.settings.model_dump(mode="json"),
         "model": spec.model.model_dump(mode="json"),
-        # How often a checkpoint is written changes no bit of the result.
-        "training": spec.training.model_dump(mode="json", exclude={"checkpoint_every_epochs"}),
+        "training": spec.training.model_dump(mode="json", exclude=_WITHOUT_EFFECT),
+        # What 'auto' means here: a CPU and a GPU do not give the same bits.
+        "device": resolve_device(spec.training.device).type,
         "code": code_digest(workload, spec.model),
         "torch": torch.__version__,
         "seed": spec.seed,
+        "data_seed": spec.data_seed,
         "fold": spec.fold.model_dump(mode="json"),
     }
 
@@ -193,6 +201,7 @@ def _fit(
             rows["val"],
             spec.training,
             seed=spec.seed,
+            data_seed=spec.data_seed,
             select=workload.select_epoch,
             groups=workload.parameter_groups(model.network),
             resume=restored.state,

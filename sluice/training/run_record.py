@@ -1,0 +1,101 @@
+"""The record of one run: enough to start it again as it was, or to see what is different (REPRO-5).
+
+The lock files hold the versions of everything else; ``environment`` names what can change a
+number.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import AwareDatetime, Field
+
+from sluice.artifacts import ArtifactStore
+from sluice.digests import digest_json
+from sluice.registry.environment import Environment, GitState, read_environment, read_git
+from sluice.settings import Record, Settings
+
+
+class RunRecord(Record):
+    """What was run, on what, by which command."""
+
+    git: GitState
+    environment: Environment
+    resolved_config: dict[str, Any] = Field(description="Every setting as used, plain JSON.")
+    config: str = Field(description="Digest of resolved_config.")
+    data: str = Field(description="Digest of the feature frame.")
+    devices: tuple[str, ...] = Field(description="Name of every accelerator; empty on a CPU.")
+    command: tuple[str, ...] = Field(description="The process's command line, word by word.")
+    folder: str = Field(description="Where it was started.")
+    started_at: AwareDatetime
+
+    def differences(self, other: "RunRecord") -> tuple[str, ...]:
+        """Return a line for everything that may make the bits of two runs differ.
+
+        Command, folder and time stay out: they say how a run was started, not what it computed.
+        """
+        mine, theirs = (
+            _flat(
+                run.model_dump(mode="json", exclude={"command", "folder", "started_at", "config"})
+            )
+            for run in (self, other)
+        )
+        return tuple(
+            f"{name}: {mine.get(name, 'absent')!r} here, {theirs.get(name, 'absent')!r} there"
+            for name in sorted(mine.keys() | theirs.keys())
+            if mine.get(name, _ABSENT) != theirs.get(name, _ABSENT)
+        )
+
+
+def read_run(
+    config: Mapping[str, Any] | Settings,
+    *,
+    data: str,
+    source: Path,
+    store: ArtifactStore | None,
+    now: datetime,
+    command: Sequence[str] | None = None,
+) -> RunRecord:
+    """Return the record of this process.
+
+    Args:
+        config: The resolved settings.
+        data: Digest of the feature frame.
+        source: A folder of the code that runs; git is asked about the repository around it.
+        store: Where the diff against the commit is kept; its digest is in the record. None keeps
+            the digest alone.
+        now: With a time zone.
+        command: The command line; this process's own when absent.
+    """
+    import torch  # 1.6 s to import
+
+    plain = config.model_dump(mode="json") if isinstance(config, Settings) else dict(config)
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return RunRecord(
+        git=read_git(source, store=store),
+        environment=read_environment(),
+        resolved_config=plain,
+        config=digest_json(plain),
+        data=data,
+        devices=tuple(torch.cuda.get_device_name(index) for index in range(count)),
+        # orig_argv and not argv: it has the interpreter and its options too.
+        command=tuple(sys.orig_argv if command is None else command),
+        folder=os.getcwd(),
+        started_at=now,
+    )
+
+
+_ABSENT = object()
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, inner in value.items():
+        if isinstance(inner, Mapping):
+            flat |= _flat(inner, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = inner
+    return flat

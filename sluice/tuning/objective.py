@@ -1,0 +1,222 @@
+"""What a trial is: training on the train and validation rows of the chosen folds.
+
+Test rows are never turned into examples here.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+
+from sluice.artifacts import ArtifactStore
+from sluice.data.folds import Fold
+from sluice.data.table import TableRecord, load_table
+from sluice.errors import ContractError, TrainingFailed
+from sluice.models.scaled import prepare_model
+from sluice.training.checkpoint import load_checkpoint, save_checkpoint
+from sluice.training.code import code_digest
+from sluice.training.loop import EpochResult, TrainState, train
+from sluice.training.seeds import Stream, derive_seed, deterministic
+from sluice.tuning.records import EpochLosses, Outcome, Segment
+from sluice.tuning.spaces import NO_EFFECT, Setup
+from sluice.workloads.load import load_workload
+from sluice.workloads.workload import Examples, Workload
+
+
+class Objective(Protocol):
+    """What a search minimises. It is pickled to workers, which must be able to import it."""
+
+    def subject(self) -> Mapping[str, Any]:
+        """Return all that determines the outcomes, by name, as plain JSON."""
+        ...
+
+    def run(self, segment: Segment, folder: Path, start: Path | None) -> Outcome:
+        """Run a segment; the same segment has the same outcome wherever and however often.
+
+        Args:
+            segment: What to run.
+            folder: For the checkpoints of this segment; those in it are of this segment.
+            start: The folder of ``segment.start``.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingObjective:
+    """Validation loss of a workload's model, trained with the values of the trial.
+
+    All trials have the same seed: they differ by their values alone.
+    """
+
+    workload: str
+    """Import path, 'module:Class'."""
+    workload_settings: dict[str, Any]
+    base: Setup
+    """The settings of everything that is not searched."""
+    seed: int
+    folds: tuple[Fold, ...]
+    table: TableRecord
+    """The feature frame."""
+    artifacts: Path
+    sys_path: tuple[str, ...] = ()
+    """Folders to add to Python's path, so that the workload imports in another process."""
+
+    def subject(self) -> Mapping[str, Any]:
+        """Return all that determines the outcomes."""
+        workload = self._open()
+        return {
+            "data": self.table.digest,
+            "workload": self.workload,
+            "workload_settings": workload.settings.model_dump(mode="json"),
+            "base": self.base.model_dump(mode="json", exclude={"training": set(NO_EFFECT)}),
+            "code": code_digest(workload, self.base.model),
+            "torch": torch.__version__,
+            "train_seed": self.seed,
+            # Train and validation rows only: a test window that moves changes no trial.
+            "rows": [f.model_dump(mode="json", include={"train", "val"}) for f in self.folds],
+        }
+
+    def run(self, segment: Segment, folder: Path, start: Path | None) -> Outcome:
+        """Train the segment on every fold in turn."""
+        began, workload = perf_counter(), self._open()
+        frame = load_table(self.table, ArtifactStore(self.artifacts))
+        histories: list[tuple[EpochResult, ...]] = []
+        reason = ""
+        for fold in self.folds:
+            name = f"fold-{fold.fold_id}"
+            try:
+                with Stream(derive_seed(self.seed, "unit")).active(), deterministic():
+                    history = self._fit(
+                        segment,
+                        workload,
+                        workload.examples(frame, fold.train),
+                        workload.examples(frame, fold.val),
+                        [folder / name, *([start / name] if start else [])],
+                    )
+            except TrainingFailed as error:
+                reason = f"Fold {fold.fold_id}: {error}"
+                break
+            histories.append(history)
+        status = "failed" if reason else "reached"
+        if not reason and all(len(history) < segment.until for history in histories):
+            status = "finished"
+            reason = "No better epoch within patience_epochs."
+        return Outcome(
+            trial=segment.trial,
+            until=segment.until,
+            epochs=() if status == "failed" else _means(histories),
+            status=status,
+            reason=reason,
+            seconds=perf_counter() - began,
+        )
+
+    def _open(self) -> Workload:
+        sys.path.extend(folder for folder in self.sys_path if folder not in sys.path)
+        return load_workload(self.workload, self.workload_settings, where=self.workload)
+
+    def _fit(
+        self,
+        segment: Segment,
+        workload: Workload,
+        train_rows: Examples,
+        val_rows: Examples,
+        folders: list[Path],
+    ) -> tuple[EpochResult, ...]:
+        state = self._restore(folders, segment.until)
+        ends = [step.from_epoch for step in segment.schedule[1:]] + [segment.until]
+        for step, end in zip(segment.schedule, ends, strict=True):
+            done = len(state.history) if state else 0
+            if done >= end:
+                continue
+            setup = self.base.with_params(step.params, where=f"Trial {segment.trial}")
+            model = prepare_model(workload, setup.model, train_rows, seed=self.seed)
+            every = setup.training.checkpoint_every_epochs
+
+            def keep(new: TrainState, every: int = every, end: int = end) -> None:
+                nonlocal state
+                state = new
+                if len(new.history) == end or len(new.history) % every == 0:
+                    save_checkpoint(folders[0], new, subject=self._checkpoint_subject())
+
+            for result in train(
+                model,
+                workload.loss,
+                workload.losses,
+                train_rows,
+                val_rows,
+                setup.training,
+                seed=self.seed,
+                select=workload.select_epoch,
+                groups=workload.parameter_groups(model.network),
+                resume=state,
+                keep=keep,
+            ):
+                if result.epoch >= end:
+                    break
+        assert state is not None  # a segment covers at least one epoch
+        return state.history
+
+    def _restore(self, folders: list[Path], until: int) -> TrainState | None:
+        """Return where to go on: in the segment, at its start, or None at the beginning."""
+        for folder in folders:
+            state = load_checkpoint(folder, subject=self._checkpoint_subject()).state
+            if state is not None and len(state.history) <= until:
+                return state
+        return None
+
+    def _checkpoint_subject(self) -> dict[str, Any]:
+        # Not the values of the trial: PBT changes them between two checkpoints.
+        return {"data": self.table.digest, "workload": self.workload, "seed": self.seed}
+
+
+def _means(histories: list[tuple[EpochResult, ...]]) -> tuple[EpochLosses, ...]:
+    """Return the means over folds; a fold that ended earlier keeps its last losses."""
+    longest = max(map(len, histories))
+    epochs = []
+    for at in range(longest):
+        parts = [history[: at + 1] for history in histories]
+        kept = [next(r.val_loss for r in reversed(part) if r.improved) for part in parts]
+        epochs.append(
+            EpochLosses(
+                epoch=at + 1,
+                train_loss=sum(part[-1].train_loss for part in parts) / len(parts),
+                val_loss=sum(part[-1].val_loss for part in parts) / len(parts),
+                kept_loss=sum(kept) / len(kept),
+            )
+        )
+    return tuple(epochs)
+
+
+def search_folds(folds: tuple[Fold, ...], chosen: tuple[int, ...]) -> tuple[Fold, ...]:
+    """Return the chosen folds, when none of their train and validation rows is tested on later.
+
+    With walk-forward folds that is fold 0 alone: every later one trains on the test rows of an
+    earlier one, and a winner found there would have seen the data it is then judged on (TUNE-4).
+
+    Raises:
+        ContractError: A fold is unknown, or its rows are test rows of some fold.
+    """
+    by_id = {fold.fold_id: fold for fold in folds}
+    unknown = sorted(set(chosen) - by_id.keys())
+    if unknown:
+        raise ContractError(
+            f"The search asks for fold {unknown[0]}; there are {sorted(by_id)}.",
+            fix="Correct search.folds.",
+        )
+    for fold_id in chosen:
+        for part in (by_id[fold_id].train, by_id[fold_id].val):
+            for other in folds:
+                if part.start < other.test.stop and other.test.start < part.stop:
+                    raise ContractError(
+                        f"The search may not use fold {fold_id}: its rows "
+                        f"{part.start}:{part.stop} hold test rows of fold {other.fold_id} "
+                        f"({other.test.start}:{other.test.stop}).",
+                        cause="The winner would be judged on rows it was chosen by.",
+                        fix="Search on folds whose rows lie before all test rows; with "
+                        "walk-forward folds that is fold 0.",
+                    )
+    return tuple(by_id[fold_id] for fold_id in chosen)

@@ -1,0 +1,182 @@
+"""What one searched parameter may be: its kind, its range, and when it counts.
+
+Every kind places its values on a scale from 0 to 1, on which neighbours, edges and importance are
+measured: the logarithm for a log-uniform one, the exponent for powers of two.
+"""
+
+import math
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from sluice.settings import Settings
+
+Value = bool | int | float | str
+Params = dict[str, Value]
+"""Values by dotted path, such as 'training.learning_rate'; inactive parameters are absent."""
+
+
+class When(Settings):
+    """The parameter counts only while another one has one of these values."""
+
+    path: str = Field(description="Dotted path of the other parameter or setting.")
+    one_of: tuple[Value, ...] = Field(
+        min_length=1, strict=False, description="Values with which the parameter counts."
+    )
+
+
+class _Parameter(Settings):
+    when: When | None = Field(None, description="Condition under which it counts; always if none.")
+
+
+class _Range(_Parameter):
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        low, high = self.low, self.high  # type: ignore[attr-defined]
+        if not low < high:
+            raise ValueError(f"the range must not be empty: low {low} must lie below high {high}")
+        return self
+
+
+class LogUniform(_Range):
+    """A positive number whose order of magnitude is unknown."""
+
+    kind: Literal["log_uniform"] = "log_uniform"
+    low: float = Field(gt=0, description="Smallest value.")
+    high: float = Field(gt=0, description="Largest value.")
+    off: bool = Field(False, description="It may also be off, which is the value 0.")
+
+    def draw(self, rng: np.random.Generator) -> float:
+        """Return a random value; off in one of four when it may be."""
+        off, place = rng.random() < 0.25, rng.random()
+        return 0.0 if self.off and off else self.at(place)
+
+    def at(self, place: float) -> float:
+        """Return the value at ``place`` of the scale from 0 to 1."""
+        value = math.exp(math.log(self.low) + place * math.log(self.high / self.low))
+        return min(max(value, self.low), self.high)
+
+    def place(self, value: Value) -> float | None:
+        """Return where ``value`` lies on the scale; None when it is off."""
+        return math.log(float(value) / self.low) / math.log(self.high / self.low) if value else None
+
+
+class Uniform(_Range):
+    """A number of known magnitude."""
+
+    kind: Literal["uniform"] = "uniform"
+    low: float = Field(description="Smallest value.")
+    high: float = Field(description="Largest value.")
+
+    def draw(self, rng: np.random.Generator) -> float:
+        """Return a random value."""
+        return self.at(rng.random())
+
+    def at(self, place: float) -> float:
+        """Return the value at ``place`` of the scale from 0 to 1."""
+        return min(max(self.low + place * (self.high - self.low), self.low), self.high)
+
+    def place(self, value: Value) -> float | None:
+        """Return where ``value`` lies on the scale."""
+        return (float(value) - self.low) / (self.high - self.low)
+
+
+class Integers(_Range):
+    """A whole number, such as a width that must be a multiple of the attention heads."""
+
+    kind: Literal["integers"] = "integers"
+    low: int = Field(description="Smallest value.")
+    high: int = Field(description="Largest value.")
+    multiple_of: int = Field(1, ge=1, description="Only multiples of this are tried.")
+
+    @model_validator(mode="after")
+    def _ends_fit(self) -> Self:
+        if self.low % self.multiple_of or self.high % self.multiple_of:
+            raise ValueError(
+                f"low {self.low} and high {self.high} must be multiples of {self.multiple_of}"
+            )
+        return self
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """Return a random value."""
+        steps = (self.high - self.low) // self.multiple_of
+        return self.low + self.multiple_of * int(rng.integers(steps + 1))
+
+    def at(self, place: float) -> int:
+        """Return the value nearest to ``place`` of the scale from 0 to 1."""
+        steps = (self.high - self.low) // self.multiple_of
+        return self.low + self.multiple_of * min(max(round(place * steps), 0), steps)
+
+    def place(self, value: Value) -> float | None:
+        """Return where ``value`` lies on the scale."""
+        return (float(value) - self.low) / (self.high - self.low)
+
+
+class PowersOfTwo(_Range):
+    """A power of two, such as a batch size."""
+
+    kind: Literal["powers_of_two"] = "powers_of_two"
+    low: int = Field(ge=1, description="Smallest value.")
+    high: int = Field(ge=1, description="Largest value.")
+
+    @model_validator(mode="after")
+    def _ends_fit(self) -> Self:
+        for end in (self.low, self.high):
+            if end & (end - 1):
+                raise ValueError(f"low and high must be powers of two, got {end}")
+        return self
+
+    @property
+    def exponents(self) -> tuple[int, int]:
+        """The logarithms of both ends to base two."""
+        return self.low.bit_length() - 1, self.high.bit_length() - 1
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """Return a random value."""
+        low, high = self.exponents
+        return 1 << int(rng.integers(low, high + 1))
+
+    def at(self, place: float) -> int:
+        """Return the value nearest to ``place`` of the scale from 0 to 1."""
+        low, high = self.exponents
+        return 1 << min(max(round(low + place * (high - low)), low), high)
+
+    def place(self, value: Value) -> float | None:
+        """Return where ``value`` lies on the scale."""
+        low, high = self.exponents
+        return (math.log2(float(value)) - low) / (high - low)
+
+
+class Choice(_Parameter):
+    """One of a few values without an order."""
+
+    kind: Literal["choice"] = "choice"
+    options: tuple[Value, ...] = Field(min_length=2, strict=False, description="What to choose of.")
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        if len(set(map(repr, self.options))) != len(self.options):
+            raise ValueError(f"options must be distinct, got {list(self.options)}")
+        return self
+
+    def draw(self, rng: np.random.Generator) -> Value:
+        """Return a random option."""
+        return self.options[int(rng.integers(len(self.options)))]
+
+    def place(self, value: Value) -> float | None:  # noqa: ARG002 - options have no order
+        """Return None: options have no place on a scale."""
+        return None
+
+
+Parameter = Annotated[
+    LogUniform | Uniform | Integers | PowersOfTwo | Choice, Field(discriminator="kind")
+]
+
+
+def ends(parameter: Any) -> tuple[Value, ...]:
+    """Return the values a settings class must accept for the whole range to be valid."""
+    if isinstance(parameter, Choice):
+        return parameter.options
+    off = (0.0,) if isinstance(parameter, LogUniform) and parameter.off else ()
+    return (parameter.low, parameter.high, *off)

@@ -1,0 +1,181 @@
+"""Pictures of a search: the trials, the importance of parameters, the sensitivity to one."""
+
+import math
+from typing import TYPE_CHECKING
+
+from sluice.evaluation.plots import INK, MUTED, TRAIN, VALIDATION, as_png, new_figure, set_headline
+from sluice.tuning.importance import Importance, ParameterReport
+from sluice.tuning.parameters import Choice, Integers, LogUniform, Parameter, PowersOfTwo, Value
+from sluice.tuning.records import SearchResult
+from sluice.tuning.spaces import Space
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_EDGE_COLOUR = "#b7791f"
+_STATE_MARKS = {"finished": ("o", VALIDATION), "pruned": ("x", MUTED)}
+
+
+def trials_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
+    """Draw the loss of every trial in order, and the best so far."""
+    figure, axes = new_figure(height_in=3.0)
+    for state, (mark, colour) in _STATE_MARKS.items():
+        own = [t for t in result.trials if t.state == state and math.isfinite(t.loss)]
+        if own:
+            label = "finished" if state == "finished" else "stopped early"
+            axes.plot(
+                [t.id for t in own], [t.loss for t in own], mark, color=colour, label=label, ms=5
+            )
+    best, line = math.inf, []
+    for trial in result.trials:
+        best = min(best, trial.loss)
+        line.append(best if math.isfinite(best) else math.nan)
+    axes.plot(range(len(line)), line, color=INK, linewidth=1.2, drawstyle="steps-post")
+    failed = [t.id for t in result.trials if t.state == "failed"]
+    for trial_id in failed:
+        axes.axvline(trial_id, color=_EDGE_COLOUR, linewidth=0.8, linestyle=(0, (2, 3)))
+    _limit(axes, [t.loss for t in result.trials if math.isfinite(t.loss)])
+    _whole(axes)
+    axes.set_xlabel("trial")
+    axes.set_ylabel(f"validation loss [{unit}]")
+    count = f"{len(result.trials)} trials, {len(failed)} failed"
+    set_headline(
+        axes,
+        f"Best: trial {result.best} with {result.winner.loss:.4g}",
+        f"{count}; {result.strategy.proposals} proposals, {result.strategy.scheduler}",
+        colour=INK,
+    )
+    axes.legend(loc="upper right", frameon=False, fontsize=8.5)
+    return as_png(figure)
+
+
+def importance_png(importance: Importance) -> bytes:
+    """Draw each parameter's share; those whose best value lies at an edge are marked."""
+    reports = importance.parameters
+    figure, axes = new_figure(height_in=1.4 + 0.34 * max(1, len(reports)))
+    if importance.outcome != "known":
+        axes.text(0.5, 0.5, importance.reason, transform=axes.transAxes, ha="center", color=INK)
+        axes.set_axis_off()
+        set_headline(axes, "Importance is not known", "", colour=INK)
+        return as_png(figure)
+    for at, report in enumerate(reports):
+        axes.barh(at, report.share, height=0.6, color=_EDGE_COLOUR if report.edge else VALIDATION)
+        note = f" {report.share:.0%}" + (f", best at its {report.edge} end" if report.edge else "")
+        axes.text(report.share, at, note, va="center", color=INK, fontsize=8.5)
+    axes.set_yticks(range(len(reports)), [report.path for report in reports])
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.set_xlim(0, 1.25 * max(report.share for report in reports) or 1)
+    axes.set_xlabel("share of importance")
+    set_headline(
+        axes,
+        f"{reports[0].path} matters most" if importance.clear else "No parameter clearly matters",
+        f"{importance.num_trials} trials at epoch {importance.at_epoch}; the forest explains "
+        f"{importance.fit:.0%} of the order of unseen losses",
+        colour=INK,
+    )
+    return as_png(figure)
+
+
+def sensitivity_png(
+    report: ParameterReport,
+    result: SearchResult,
+    space: Space,
+    *,
+    at_epoch: int,
+    unit: str = "loss units",
+) -> bytes:
+    """Draw the losses of all trials over one parameter, and what to expect at each value.
+
+    Trials in which the parameter was off are drawn as dotted lines.
+
+    Args:
+        report: Of the parameter.
+        result: The search.
+        space: What was searched.
+        at_epoch: As in ``Importance``: trials are compared there.
+        unit: Unit of the losses.
+    """
+    figure, axes = new_figure(height_in=2.9)
+    parameter = space.parameters[report.path]
+    tried = _tried(report.path, result, at_epoch)
+    on = [(value, loss) for value, loss in tried if not _off(parameter, value)]
+    off = [loss for value, loss in tried if _off(parameter, value)]
+    axes.plot([_across(parameter, v) for v, _ in on], [x for _, x in on], "o", color=TRAIN, ms=4.5)
+    for loss in off:
+        axes.axhline(loss, color=TRAIN, linewidth=0.7, linestyle=(0, (2, 3)))
+    axes.plot(
+        [_across(parameter, point.value) for point in report.sensitivity],
+        [point.loss for point in report.sensitivity],
+        "s" if isinstance(parameter, Choice) else "-",
+        color=VALIDATION,
+        linewidth=2,
+    )
+    if report.best is not None and not _off(parameter, report.best):
+        axes.axvline(_across(parameter, report.best), color=INK, linewidth=1)
+    if isinstance(parameter, LogUniform):
+        axes.set_xscale("log")
+    elif isinstance(parameter, PowersOfTwo):
+        axes.set_xscale("log", base=2)
+    elif isinstance(parameter, Integers):
+        _whole(axes)
+    elif isinstance(parameter, Choice):
+        axes.set_xticks(range(len(parameter.options)), list(map(str, parameter.options)))
+    _limit(axes, [loss for _, loss in tried])
+    axes.set_xlabel(report.path)
+    axes.set_ylabel(f"loss at epoch {at_epoch} [{unit}]")
+    at_edge = f"{report.path}: best at the {report.edge} end of the range"
+    set_headline(
+        axes,
+        at_edge if report.edge else f"Loss over {report.path}",
+        f"{report.share:.0%} of the importance; best trial: {_shown(parameter, report.best)}"
+        + (f"; {len(off)} trials with it off (dotted)" if off else ""),
+        colour=_EDGE_COLOUR if report.edge else INK,
+    )
+    return as_png(figure)
+
+
+def _tried(path: str, result: SearchResult, at_epoch: int) -> list[tuple[Value, float]]:
+    return [
+        (
+            trial.schedule[0].params[path],
+            trial.epochs[min(at_epoch, len(trial.epochs)) - 1].kept_loss,
+        )
+        for trial in result.trials
+        if math.isfinite(trial.loss) and path in trial.schedule[0].params
+    ]
+
+
+def _limit(axes: "Axes", losses: list[float]) -> None:
+    """Leave the worst tenth out: one diverged trial would flatten all others to a line."""
+    ordered = sorted(losses)
+    if not ordered:
+        return
+    low, high = ordered[0], ordered[int(0.9 * (len(ordered) - 1))]
+    if high > low:
+        axes.set_ylim(low - 0.1 * (high - low), high + 0.25 * (high - low))
+
+
+def _whole(axes: "Axes") -> None:
+    """Put marks at whole numbers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _across(parameter: Parameter, value: Value) -> float:
+    if isinstance(parameter, Choice):
+        return float(list(map(repr, parameter.options)).index(repr(value)))
+    return float(value)
+
+
+def _shown(parameter: Parameter, value: Value | None) -> str:
+    if value is None:
+        return "not active"
+    if _off(parameter, value):
+        return "off"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _off(parameter: Parameter, value: Value) -> bool:
+    return isinstance(parameter, LogUniform) and not value

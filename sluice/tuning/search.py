@@ -1,0 +1,145 @@
+"""A whole search: from a space and an objective to the result (TUNE-1..3)."""
+
+import contextlib
+import importlib.metadata
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from sluice.errors import Interrupted, SearchFailed
+from sluice.tuning.driver import Hear, Pool, ThisProcess, drive
+from sluice.tuning.journal import open_journal
+from sluice.tuning.objective import Objective
+from sluice.tuning.population import PopulationSearch
+from sluice.tuning.proposals import random_proposals, tpe_proposals
+from sluice.tuning.pruning import rule_named
+from sluice.tuning.ray_pool import open_ray_pool
+from sluice.tuning.records import Exploit, SearchResult, Strategy, Trial
+from sluice.tuning.settings import SearchSettings
+from sluice.tuning.spaces import NO_EFFECT, Setup, Space
+from sluice.tuning.stopping import StoppingSearch
+from sluice.tuning.strategy import choose_strategy
+
+Where = Literal["ray", "this_process"]
+_NO_DECISION = {"address", "retries", "cpus_per_trial", "gpus_per_trial"}
+"""Settings that say where and how a search runs, not what it decides."""
+
+
+def run_search(
+    objective: Objective,
+    space: Space,
+    base: Setup,
+    settings: SearchSettings,
+    *,
+    folder: Path,
+    hear: Hear,
+    where: Where = "ray",
+) -> SearchResult:
+    """Run the search in ``folder``, or go on with it; a finished one is read, not run again.
+
+    Stopped at any moment, even by SIGKILL of this process or a worker, and started again, it ends
+    with the same trials, stops and exploits as one that was not.
+
+    Args:
+        objective: What is minimised.
+        space: What is searched, the leading parameters first.
+        base: The settings of all else; ``training.max_epochs`` is the length of a trial.
+        settings: Budget and resources.
+        folder: Holds the journal and the checkpoints of this search alone.
+        hear: Hears of every outcome.
+        where: On Ray, or one segment after another in this process.
+
+    Raises:
+        SearchFailed: No trial ended with a finite loss; the first cause is named.
+        ContractError: The folder holds another search; the differing settings are named.
+        SettingsError: The cluster cannot be reached or is too small.
+        StorageError: Something cannot be written; what was written before is kept.
+        Interrupted: The user stopped it (Ctrl-C).
+    """
+    strategy = choose_strategy(space, settings, max_epochs=base.training.max_epochs)
+    searched = space.leading(len(strategy.parameters))
+    subject = {
+        "objective": dict(objective.subject()),
+        "space": searched.model_dump(mode="json"),
+        "order": list(searched.parameters),
+        "base": base.model_dump(mode="json", exclude={"training": set(NO_EFFECT)}),
+        "search": settings.model_dump(mode="json", exclude=_NO_DECISION),
+        # A GPU and a processor do not give the same bits; how much of one is reserved changes none.
+        "on_gpu": settings.gpus_per_trial > 0,
+        # Their random numbers and proposals are part of the decisions.
+        "versions": {name: importlib.metadata.version(name) for name in ("numpy", "optuna")},
+    }
+    search = _decisions(searched, base, settings, strategy)
+    with open_journal(folder, subject=subject) as journal:
+        for outcome in journal.restored:
+            search.tell(outcome)
+        if search.ready():
+            try:
+                with _pool(where, objective, folder, settings) as pool:
+                    drive(search, pool, journal, folder, hear)
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    f"The search was stopped with {_num_ended(search.trials)} of "
+                    f"{settings.num_trials} trials ended.",
+                    fix="Run again to go on: nothing that was finished is lost.",
+                ) from None
+    exploits = tuple(search.exploits) if isinstance(search, PopulationSearch) else ()
+    return _result(search.trials, strategy, base, exploits)
+
+
+def _decisions(
+    space: Space, base: Setup, settings: SearchSettings, strategy: Strategy
+) -> StoppingSearch | PopulationSearch:
+    draw = random_proposals(space, base, seed=settings.seed)
+    plan: dict[str, Any] = {
+        "num_trials": settings.num_trials,
+        "decision_epochs": strategy.decision_epochs,
+        "max_epochs": base.training.max_epochs,
+    }
+    if strategy.scheduler == "pbt":
+        return PopulationSearch(space, draw, seed=settings.seed, **plan)
+    if strategy.proposals == "tpe":
+        draw = tpe_proposals(
+            space, base, seed=settings.seed, startup_trials=settings.startup_trials
+        )
+    rule = rule_named(strategy.scheduler, reduction=settings.reduction)
+    return StoppingSearch(draw, rule, lanes=settings.concurrent_trials, **plan)
+
+
+@contextlib.contextmanager
+def _pool(
+    where: Where, objective: Objective, folder: Path, settings: SearchSettings
+) -> Iterator[Pool]:
+    if where == "this_process":
+        yield ThisProcess(objective, folder)
+        return
+    with open_ray_pool(objective, folder, settings) as pool:
+        yield pool
+
+
+def _num_ended(trials: tuple[Trial, ...]) -> int:
+    return sum(trial.state != "running" for trial in trials)
+
+
+def _result(
+    trials: tuple[Trial, ...], strategy: Strategy, base: Setup, exploits: tuple[Exploit, ...]
+) -> SearchResult:
+    best = min(trials, key=lambda trial: (trial.loss, trial.id))
+    if not math.isfinite(best.loss):
+        raise SearchFailed(
+            f"None of {len(trials)} trials ended with a finite loss. The first: "
+            f"{trials[0].reason or 'no reason given'}",
+            cause=f"{len({trial.reason for trial in trials})} different reasons among them.",
+            fix="Correct what the first trial names; the POC gate shows most such errors within "
+            "seconds. If losses diverge, lower the top of the learning rate's range.",
+        )
+    return SearchResult(
+        strategy=strategy,
+        trials=trials,
+        best=best.id,
+        setup=base.with_params(best.params, where=f"Trial {best.id}"),
+        exploits=exploits,
+        num_trials=len(trials),
+        seconds=sum(trial.seconds for trial in trials),
+    )

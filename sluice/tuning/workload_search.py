@@ -1,0 +1,75 @@
+"""The search for a workload's best settings, on the rows that may be searched on."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sluice.data.folds import Fold
+from sluice.data.table import TableRecord
+from sluice.tuning.default_space import default_space
+from sluice.tuning.driver import Hear
+from sluice.tuning.objective import TrainingObjective, search_folds
+from sluice.tuning.records import SearchResult
+from sluice.tuning.search import Where, run_search
+from sluice.tuning.settings import SearchSettings
+from sluice.tuning.spaces import Setup, Space
+
+
+def search_workload(
+    workload: str,
+    workload_settings: Mapping[str, Any],
+    base: Setup,
+    space: Space | None,
+    settings: SearchSettings,
+    *,
+    table: TableRecord,
+    folds: tuple[Fold, ...],
+    artifacts: Path,
+    folder: Path,
+    hear: Hear,
+    sys_path: tuple[str, ...] = (),
+    where: Where = "ray",
+) -> SearchResult:
+    """Search for the settings with the lowest validation loss; see ``run_search``.
+
+    Args:
+        workload: Import path, 'module:Class'.
+        workload_settings: Its settings as plain values.
+        base: The settings of all that is not searched.
+        space: What is searched; the default space of the architecture when absent.
+        settings: Budget and resources.
+        table: The feature frame.
+        folds: All folds of the pipeline; ``settings.folds`` picks those that are searched on.
+        artifacts: Where the table lies.
+        folder: Holds the journal and the checkpoints of this search alone.
+        hear: Hears of every outcome.
+        sys_path: Folders that workers need to import the workload.
+        where: On Ray, or one segment after another in this process.
+
+    Raises:
+        SearchFailed: No trial ended with a finite loss.
+        ContractError: A chosen fold holds test rows, or ``folder`` another search.
+    """
+    if settings.scheduler == "pbt":
+        # A member that is behind goes on from another's weights; patience would freeze it.
+        patient = base.training.model_copy(update={"patience_epochs": base.training.max_epochs})
+        base = base.model_copy(update={"training": patient})
+    objective = TrainingObjective(
+        workload=workload,
+        workload_settings=dict(workload_settings),
+        base=base,
+        seed=settings.seed,
+        folds=search_folds(folds, settings.folds),
+        table=table,
+        artifacts=artifacts.absolute(),
+        sys_path=sys_path,
+    )
+    return run_search(
+        objective,
+        space or default_space(base),
+        base,
+        settings,
+        folder=folder,
+        hear=hear,
+        where=where,
+    )

@@ -1,0 +1,124 @@
+"""TRAIN-1: a batch done in parts has the gradient of the whole, also with unequal parts."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sluice.errors import ContractError
+from sluice.training.accumulation import count_rows, parts_of, require_separable
+from sluice.training.loop import train
+from sluice.training.settings import TrainSettings
+from sluice.workloads.workload import Examples
+from tests.sluice.training.test_loop import TRAIN, VAL, loss_of, losses_of, make_model, vector
+
+
+def gradient(model, x, y, *, micro_rows, loss=loss_of, weigh=count_rows):
+    model.zero_grad()
+    for x_part, y_part, share in parts_of(x, y, micro_rows=micro_rows, weigh=weigh):
+        (loss(model(x_part), y_part) * share).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [(torch.float64, 1e-13), (torch.float32, 2e-6)])
+@pytest.mark.parametrize("micro_rows", [1, 7, 16, 99, 100])
+def test_parts_add_up_to_the_gradient_of_the_batch(dtype, digits, micro_rows):
+    """100 rows in parts of 7 leave a last part of 2, of 99 a last part of 1."""
+    model = make_model(dropout=0).to(dtype)
+    x, y = TRAIN.x.to(dtype), TRAIN.y.to(dtype)
+    whole = gradient(model, x, y, micro_rows=None)
+
+    torch.testing.assert_close(
+        gradient(model, x, y, micro_rows=micro_rows), whole, rtol=digits, atol=digits
+    )
+
+
+def test_equal_shares_would_be_wrong():
+    """The mean of the parts' means is another gradient when the last part is smaller."""
+    model = make_model(dropout=0).double()
+    x, y = TRAIN.x.double(), TRAIN.y.double()
+    whole = gradient(model, x, y, micro_rows=None)
+    naive = gradient(model, x, y, micro_rows=99, weigh=lambda _: 1.0)
+
+    assert (naive - whole).norm() > 0.1 * whole.norm()
+
+
+def test_a_mean_over_tokens_is_weighted_by_tokens():
+    """The loss is the mean over targets that are not padding (NaN), unequal in every part."""
+    x = torch.randn(10, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    y = x[:, :1].repeat(1, 6)
+    for row in range(10):
+        y[row, : row % 6] = torch.nan
+    y[4] = torch.nan
+    y[5] = torch.nan  # a part without a single token
+
+    def tokens(y):
+        return float((~y.isnan()).sum())
+
+    def loss(output, y):
+        there = ~y.isnan()
+        return (output - y)[there].square().mean()
+
+    model = nn.Linear(4, 6).double()
+    whole = gradient(model, x, y, micro_rows=None, loss=loss)
+    parts = gradient(model, x, y, micro_rows=2, loss=loss, weigh=tokens)
+
+    torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-14)
+    shares = [share for _, _, share in parts_of(x, y, micro_rows=2, weigh=tokens)]
+    assert (len(shares), sum(shares)) == (4, pytest.approx(1.0))
+    with pytest.raises(ContractError, match="weight of 0 for 2 rows"):
+        list(parts_of(x[4:6], y[4:6], micro_rows=1, weigh=tokens))
+
+
+@pytest.mark.parametrize("clip_norm", [0.3, 1e9])
+def test_training_in_parts_ends_where_training_in_batches_does(clip_norm):
+    """Clipped once per batch, not per part: at 0.3 nearly every step is cut."""
+
+    def fitted(**options):
+        model = make_model(dropout=0)
+        settings = TrainSettings(
+            max_epochs=3, batch_rows=32, learning_rate=0.02, clip_norm=clip_norm, **options
+        )
+        history = list(train(model, loss_of, losses_of, TRAIN, VAL, settings, seed=3))
+        return vector(model), history
+
+    (whole, expected), (parts, history) = fitted(), fitted(micro_batch_rows=5)
+
+    torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-5)
+    for result, wanted in zip(history, expected, strict=True):
+        assert result.train_loss == pytest.approx(wanted.train_loss, rel=1e-4)
+        assert result.grad_norm_max == pytest.approx(wanted.grad_norm_max, rel=1e-4)
+        assert result.clipped_share == wanted.clipped_share
+
+
+def test_parts_no_smaller_than_the_batch_change_no_bit():
+    def fitted(**options):
+        model = make_model()
+        settings = TrainSettings(max_epochs=2, batch_rows=16, **options)
+        list(train(model, loss_of, losses_of, TRAIN, VAL, settings, seed=3))
+        return vector(model)
+
+    assert torch.equal(fitted(), fitted(micro_batch_rows=16))
+
+
+def test_a_sum_or_a_loss_between_rows_is_refused():
+    for wrong in (
+        lambda output, y: losses_of(output, y).sum(),
+        lambda output, y: (output - output.mean() - y + y.mean()).square().mean(),
+    ):
+        with pytest.raises(ContractError, match="must be a mean over rows"):
+            require_separable(make_model(), wrong, TRAIN.x, TRAIN.y, weigh=count_rows)
+    require_separable(make_model(), loss_of, TRAIN.x, TRAIN.y, weigh=count_rows)
+
+
+def test_batch_normalisation_is_refused_when_a_batch_is_split_and_only_then():
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    rows = Examples(x=TRAIN.x[:96], y=TRAIN.y[:96], rows=np.arange(96))
+
+    def run(**options):
+        settings = TrainSettings(max_epochs=1, batch_rows=16, **options)
+        list(train(model, loss_of, losses_of, rows, VAL, settings, seed=3))
+
+    run(micro_batch_rows=16)
+    with pytest.raises(ContractError, match="'1' is a BatchNorm1d"):
+        run(micro_batch_rows=8)

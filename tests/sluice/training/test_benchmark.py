@@ -1,0 +1,70 @@
+"""The trainer beside the shortest correct loop: the same bits, and what it costs."""
+
+import pytest
+
+from sluice.errors import ContractError
+from sluice.models.settings import ModelSettings
+from sluice.training import benchmark
+from sluice.training.benchmark import measure_trainer
+from sluice.training.seeds import derive_seed
+from sluice.training.settings import TrainSettings
+from tests.support.synthetic import SineWorkload
+
+
+@pytest.fixture
+def measure(tmp_path):
+    workload = SineWorkload()
+    frame = workload.compute_features(workload.load_rows())
+    fold = workload.plan_folds(frame)[0]
+
+    def run(**options):
+        return measure_trainer(
+            workload,
+            ModelSettings(hidden=8, layers=2, dropout=0.2, **options.pop("model", {})),
+            TrainSettings(max_epochs=3, batch_rows=32, **options.pop("training", {})),
+            workload.examples(frame, fold.train),
+            workload.examples(frame, fold.val),
+            seed=0,
+            folder=tmp_path,
+            **({"rounds": 2} | options),
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("architecture", ["gru", "lstm", "slstm", "transformer", "linear"])
+def test_the_trainer_ends_with_the_bits_of_the_bare_loop(measure, architecture):
+    """By default nothing but the plain operations is run: an oracle for every bit."""
+    speed = measure(model={"architecture": architecture}, rounds=1)
+
+    assert speed.ratio > 0
+
+
+def test_the_numbers_are_those_of_the_clock(measure):
+    """A clock that ticks once a call: every training takes one tick, so does a checkpoint."""
+    ticks = iter(range(10_000))
+    speed = measure(clock=lambda: float(next(ticks)), rounds=3)
+
+    assert (speed.ratio, speed.rounds) == (1.0, 3)
+    assert speed.trainer_rows_per_s == speed.bare_rows_per_s == 3 * speed.rows
+    assert speed.epoch_seconds == pytest.approx(1 / 3)
+    assert (speed.checkpoint_seconds, speed.resume_seconds) == (1.0, 1.0)
+    assert speed.checkpoint_share == pytest.approx(0.75)
+
+
+def test_nothing_is_left_in_the_folder(measure, tmp_path):
+    measure(rounds=1)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_loops_that_do_other_work_are_not_compared(measure):
+    with pytest.raises(ContractError, match="must end with the same weights"):
+        measure(training={"micro_batch_rows": 10})
+
+
+def test_other_random_numbers_are_noticed(measure, monkeypatch):
+    """A bare loop with dropout and order of another seed."""
+    monkeypatch.setattr(benchmark, "derive_seed", lambda base, stage: derive_seed(base + 1, stage))
+    with pytest.raises(ContractError, match="must end with the same weights"):
+        measure()

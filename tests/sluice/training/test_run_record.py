@@ -1,0 +1,99 @@
+"""REPRO-5: the record of a run says what is needed to start it again as it was."""
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import torch
+
+from sluice.artifacts import ArtifactStore
+from sluice.digests import digest_json
+from sluice.registry import environment
+from sluice.training.run_record import RunRecord, read_run
+from sluice.training.settings import TrainSettings
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def git(folder, *arguments):
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path):
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    (folder / "a.py").write_text("x = 1\n")
+    git(folder, "add", "a.py")
+    git(folder, "commit", "-q", "-m", "first")
+    return folder
+
+
+def record(source, *, store=None, data="d" * 64, training=None, **options) -> RunRecord:
+    return read_run(
+        training or TrainSettings(), data=data, source=source, store=store, now=NOW, **options
+    )
+
+
+def test_it_holds_code_config_data_machine_and_command(repository, tmp_path):
+    (repository / "a.py").write_text("x = 2\n")
+    store = ArtifactStore(tmp_path / "artifacts")
+    run = record(repository, store=store, command=["sluice", "run"])
+
+    assert len(run.git.commit) == 40
+    assert b"-x = 1\n+x = 2\n" in store.get(run.git.diff)
+    assert run.resolved_config == TrainSettings().model_dump(mode="json")
+    assert run.config == digest_json(run.resolved_config)
+    assert run.environment.libraries["torch"] == torch.__version__
+    assert len(run.devices) == run.environment.device_count
+    assert run.command == ("sluice", "run")
+    assert run.folder == str(Path.cwd())
+    assert RunRecord.model_validate_json(run.model_dump_json()) == run
+
+
+def test_the_command_is_the_processes_own_with_the_interpreters_options():
+    script = (
+        "from sluice.training import run_record as r, settings as s; from datetime import *; "
+        "from pathlib import Path; print(r.read_run(s.TrainSettings(), data='', source=Path('/'), "
+        "store=None, now=datetime.now(UTC)).command[1:3])"
+    )
+    path = f"import sys; sys.path[:] = {sys.path!r}; "
+    command = [sys.executable, "-X", "utf8", "-c", path + script, "tail"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "('-X', 'utf8')"
+
+
+def test_what_differs_between_two_runs_is_named(repository):
+    one = record(repository, command=["a"])
+    again = record(repository, command=["b"])
+    (repository / "a.py").write_text("x = 2\n")
+    other = record(repository, data="e" * 64, training=TrainSettings(batch_rows=64))
+    lines = one.differences(other)
+
+    assert one.differences(again) == ()
+    assert [line.split(":")[0] for line in lines] == [
+        "data",
+        "git.diff",
+        "git.dirty",
+        "resolved_config.batch_rows",
+    ]
+    assert lines[3] == "resolved_config.batch_rows: 128 here, 64 there"
+
+
+def test_a_huge_diff_is_cut_and_still_tells_two_apart(repository, monkeypatch, tmp_path):
+    monkeypatch.setattr(environment, "MAX_DIFF_BYTES", 200)
+    store = ArtifactStore(tmp_path / "artifacts")
+    digests = []
+    for last in "ab":
+        (repository / "a.py").write_text("x = 2\n" * 1000 + last)
+        digests.append(record(repository, store=store).git.diff)
+    kept = [store.get(digest) for digest in digests]
+
+    assert [len(text) < 350 for text in kept] == [True, True]
+    assert b"bytes in all, SHA-256" in kept[0]
+    assert digests[0] != digests[1]

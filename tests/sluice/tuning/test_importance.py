@@ -1,0 +1,193 @@
+"""What mattered: planted answers, optuna's fANOVA as the oracle, edges that can be widened."""
+
+import math
+import random
+
+import numpy as np
+import optuna
+import pytest
+
+from sluice.tuning.importance import measure_importance
+from sluice.tuning.plots import importance_png, sensitivity_png, trials_png
+from sluice.tuning.records import EpochLosses, SearchResult, Step, Strategy, Trial
+from sluice.tuning.spaces import Setup
+from tests.sluice.tuning.toy_space import space
+from tests.support.toy_search import DROPOUT, LR
+
+DECAY, ROWS, KIND = "training.weight_decay", "training.batch_rows", "model.architecture"
+
+
+def made(loss, *, count=60, pruned=(), failed=(), seed=0, own=None):
+    """A search of random trials whose losses are given by ``loss(params)``."""
+    own, trials = own or space(), []
+    for number in range(count):
+        draw = np.random.default_rng([seed, number])
+        params = own.choose(Setup(), lambda _path, p, draw=draw: p.draw(draw))
+        epochs = 2 + 2 * (number % 2) if number in pruned else 9
+        value = loss(params)
+        curve = tuple(
+            EpochLosses(epoch=e, train_loss=0.0, val_loss=0.0, kept_loss=value + 9 / e)
+            for e in range(1, epochs + 1)
+        )
+        state = "failed" if number in failed else "pruned" if number in pruned else "finished"
+        trials.append(
+            Trial(
+                id=number, schedule=(Step(from_epoch=0, params=params),), epochs=curve, state=state
+            )
+        )
+    best = min(trials, key=lambda t: t.loss)
+    return SearchResult(
+        strategy=Strategy(
+            proposals="random",
+            scheduler="asha",
+            parameters=tuple(own.parameters),
+            decision_epochs=(4,),
+            reason="",
+        ),
+        trials=tuple(trials),
+        best=best.id,
+        setup=Setup(),
+        num_trials=count,
+        seconds=1.0,
+    )
+
+
+def bowl(centre):
+    return lambda params: (math.log10(params[LR]) - centre) ** 2
+
+
+def report(importance, path):
+    return next(p for p in importance.parameters if p.path == path)
+
+
+def test_the_only_parameter_that_matters_has_nearly_all_importance():
+    found = measure_importance(made(bowl(-2)), space(), seed=0)
+
+    assert found.parameters[0].path == LR
+    assert found.parameters[0].share > 0.9
+    assert sum(p.share for p in found.parameters) == pytest.approx(1)
+    assert found.fit > 0.8
+    assert found.clear
+    curve = {p.value: p.loss for p in found.parameters[0].sensitivity}
+    assert 10**-2.5 < min(curve, key=curve.get) < 10**-1.5
+
+
+def test_noise_has_no_fit_and_a_stronger_effect_more_importance():
+    noise = random.Random(1)
+    for seed in range(3):
+        found = measure_importance(made(lambda _: noise.random(), seed=seed), space(), seed=0)
+        assert not found.clear
+        assert {p.edge for p in found.parameters} == {""}
+
+    def two(weight):
+        return lambda p: bowl(-2)(p) + weight * (p[ROWS] == 8)
+
+    shares = [
+        report(measure_importance(made(two(weight)), space(), seed=0), ROWS).share
+        for weight in (0.0, 2.0, 20.0)
+    ]
+    assert shares == sorted(shares)
+    assert shares[-1] > 0.3
+
+
+def test_categories_conditions_and_off_are_seen():
+    by_kind = measure_importance(made(lambda p: p[KIND] == "gru"), space(), seed=0)
+    # That dropout counts only under one of them tells the forest as much.
+    assert {by_kind.parameters[0].path, by_kind.parameters[1].path} == {KIND, DROPOUT}
+    by_off = measure_importance(made(lambda p: float(p[DECAY] == 0)), space(), seed=0)
+    assert by_off.parameters[0].path == DECAY
+    assert by_off.parameters[0].edge == ""
+
+
+def test_the_order_is_that_of_fanova():
+    """An independent oracle on parameters that always count."""
+    own = space().leading(3)
+
+    def loss(params):
+        decay = math.log10(params[DECAY] or 1e-4)
+        return bowl(-2)(params) + 0.5 * (decay + 2.5) ** 2 + 0.01 * math.log2(params[ROWS])
+
+    result = made(loss, own=own, count=80)
+    study = optuna.create_study()
+    for trial in result.trials:
+        places = {p: own.parameters[p].place(v) for p, v in trial.params.items()}
+        study.add_trial(
+            optuna.trial.create_trial(
+                params={p: -0.1 if v is None else v for p, v in places.items()},
+                distributions={p: optuna.distributions.FloatDistribution(-0.1, 1) for p in places},
+                value=trial.loss,
+            )
+        )
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+    theirs = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    ours = [p.path for p in measure_importance(result, own, seed=0).parameters]
+
+    assert ours == sorted(theirs, key=theirs.get, reverse=True) == [LR, DECAY, ROWS]
+
+
+@pytest.mark.parametrize(("centre", "edge"), [(-5, "low"), (-2, ""), (1, "high")])
+def test_a_best_value_at_an_end_is_pointed_out(centre, edge):
+    found = report(measure_importance(made(bowl(centre)), space(), seed=0), LR)
+
+    assert found.edge == edge
+    assert ("Widen the range" in found.advice) == bool(edge)
+
+
+def test_an_end_that_cannot_be_passed_or_does_not_matter_is_no_edge():
+    own = space(**{DROPOUT: {"kind": "uniform", "low": 0.0, "high": 0.5}})
+
+    def by_dropout(centre):
+        return lambda p: abs(p[DROPOUT] - centre)
+
+    def edge(centre):
+        result = made(by_dropout(centre), own=own)
+        return report(measure_importance(result, own, seed=0), DROPOUT).edge
+
+    assert edge(0.0) == ""  # no dropout is below 0
+    assert edge(0.5) == "high"
+    # Where the rate decides, the place of the others is chance.
+    for seed in range(5):
+        found = measure_importance(made(bowl(-2), seed=seed), space(), seed=0)
+        assert {p.edge for p in found.parameters} == {""}
+
+
+def test_trials_are_compared_at_an_epoch_all_of_them_reached():
+    """Pruned ones are good here: only their short life makes their last loss high."""
+    good = [t.id for t in made(bowl(-2)).trials if bowl(-2)(t.params) < 0.3]
+    found = measure_importance(made(bowl(-2), pruned=good), space(), seed=0)
+
+    assert found.at_epoch == 2
+    curve = {p.value: p.loss for p in report(found, LR).sensitivity}
+    assert 10**-2.5 < min(curve, key=curve.get) < 10**-1.5
+
+
+def test_too_few_or_equal_trials_are_insufficient():
+    few = measure_importance(made(bowl(-2), count=12, failed=(0, 1, 2)), space(), seed=0)
+    assert few.outcome == "insufficient"
+    assert "got 9" in few.reason
+    same = measure_importance(made(lambda _: 1.0), space(), seed=0)
+    assert "same loss" in same.reason
+    assert importance_png(few).startswith(b"\x89PNG")
+
+
+def test_the_same_seed_gives_the_same_numbers():
+    result = made(bowl(-2))
+
+    assert measure_importance(result, space(), seed=1) == measure_importance(
+        result, space(), seed=1
+    )
+    assert measure_importance(result, space(), seed=1) != measure_importance(
+        result, space(), seed=2
+    )
+
+
+def test_pictures_are_small_pngs_for_every_kind_of_parameter():
+    result = made(bowl(-5), pruned=(1, 2), failed=(3,))
+    found = measure_importance(result, space(), seed=0)
+    pictures = [trials_png(result), importance_png(found)]
+    pictures += [
+        sensitivity_png(each, result, space(), at_epoch=found.at_epoch) for each in found.parameters
+    ]
+
+    assert len({bytes(p) for p in pictures}) == 7
+    assert all(p.startswith(b"\x89PNG") and len(p) < 40_000 for p in pictures)

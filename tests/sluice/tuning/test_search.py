@@ -1,0 +1,195 @@
+"""A search killed at any moment ends as one that was not; failures are told with their cause."""
+
+import math
+import os
+import signal
+from collections import Counter
+
+import pytest
+
+from sluice.errors import ContractError, Interrupted, SearchFailed, StorageError
+from sluice.tuning.records import SearchResult, Segment
+from sluice.tuning.settings import SearchSettings
+from sluice.tuning.workload_search import search_workload
+from sluice.workloads.load import load_workload
+from tests.sluice.tuning.conftest import SINE
+from tests.sluice.tuning.toy_space import decisions, ignore, search, settings, space
+from tests.support.toy_search import LR, Toy
+
+CASES = {
+    "random": settings(12, "auto"),
+    "tpe": settings(20, "auto"),
+    "asha": settings(14, "asha", startup_trials=5),
+    "pbt": settings(8, "pbt"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_planted_optimum_is_found(case, tmp_path):
+    result = search(tmp_path, CASES[case])
+
+    assert abs(math.log10(result.winner.params[LR]) + 2) < 0.5
+    assert result.setup.training.learning_rate == result.winner.params[LR]
+    assert result.num_trials == len(result.trials) == CASES[case].num_trials
+    assert result.winner.loss == min(t.loss for t in result.trials)
+    assert SearchResult.model_validate_json(result.model_dump_json()) == result
+
+
+@pytest.mark.parametrize("case", ["random", "tpe", "asha"])
+def test_weak_trials_end_early(case, tmp_path):
+    """TUNE-2: pruning is always on."""
+    result = search(tmp_path, CASES[case])
+    states = Counter(t.state for t in result.trials)
+
+    assert states["pruned"] >= 3
+    assert states["finished"] >= 2
+    assert all("Epoch" in t.reason for t in result.trials if t.state == "pruned")
+
+
+def count_outcomes(journal):
+    return journal.read_bytes().count(b"\n") - 1
+
+
+def killed(folder, own, *, after):
+    """Run a search in a process that is killed after so many outcomes."""
+    child = os.fork()
+    if child == 0:
+        heard = []
+
+        def die(outcome, trials):
+            heard.append((outcome, trials))
+            if len(heard) == after:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            search(folder, own, hear=die)
+        finally:
+            os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_a_search_killed_again_and_again_ends_as_one_that_was_not(case, tmp_path):
+    """TUNE-3: SIGKILL every few outcomes; trials, stops and exploits are those of one run."""
+    own = CASES[case]
+    expected = search(tmp_path / "whole", own)
+    total = count_outcomes(tmp_path / "whole" / "journal.ndjson")
+
+    journal, kills = tmp_path / "killed" / "journal.ndjson", 0
+    while not journal.exists() or count_outcomes(journal) < total - 8:
+        killed(tmp_path / "killed", own, after=2 + 3 * (kills % 3))
+        kills += 1
+        if kills % 2 == 0:  # a kill in the middle of a write leaves half a line
+            journal.write_bytes(journal.read_bytes()[:-9])
+    resumed = search(tmp_path / "killed", own)
+
+    assert kills >= 4
+    assert decisions(resumed) == decisions(expected)
+    assert not list((tmp_path / "killed" / "trials").iterdir())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_checkpoints_are_there_while_they_are_needed_and_gone_at_the_end(case, tmp_path):
+    numbers = []
+
+    def hear(_outcome, _trials):
+        numbers.append(len(list((tmp_path / "trials").iterdir())))
+
+    result = search(tmp_path, CASES[case], hear=hear, toy=Toy(needs_start=True))
+
+    assert {t.state for t in result.trials} <= {"finished", "pruned"}
+    assert max(numbers) <= 2 * max(CASES[case].concurrent_trials, 8)
+    assert numbers[-1] == 0
+
+
+def test_a_finished_search_is_read_and_not_run_again(tmp_path):
+    first, heard = search(tmp_path), []
+    again = search(tmp_path, hear=lambda *each: heard.append(each), toy=Toy(raises=True))
+
+    assert again == first
+    assert heard == []
+
+
+def test_a_changed_setting_is_refused_with_its_name_and_resources_are_not(tmp_path):
+    search(tmp_path, settings(4))
+    with pytest.raises(ContractError, match=r"search\.num_trials was 4, now 5"):
+        search(tmp_path, settings(5))
+    with pytest.raises(ContractError, match=r"learning_rate\.high was 1\.0, now 0\.5"):
+        search(
+            tmp_path,
+            settings(4),
+            own_space=space(**{LR: {"kind": "log_uniform", "low": 1e-4, "high": 0.5}}),
+        )
+    search(tmp_path, settings(4, cpus_per_trial=2.0, retries=9))
+
+
+def test_trials_that_diverge_are_named_and_the_others_go_on(tmp_path):
+    result = search(tmp_path, toy=Toy(nan_above=0.1))
+
+    failed = [t for t in result.trials if t.state == "failed"]
+    assert failed
+    assert all(t.params[LR] > 0.1 and "nan at epoch 1" in t.reason for t in failed)
+    assert result.winner.params[LR] <= 0.1
+
+
+@pytest.mark.parametrize(
+    ("toy", "said"),
+    [
+        (Toy(raises=True), r"ZeroDivisionError: the user's bug \(raised at .*toy_search\.py"),
+        (Toy(nan_above=0.0), "train_loss is nan at epoch 1"),
+    ],
+)
+@pytest.mark.parametrize("scheduler", ["asha", "pbt"])
+def test_a_search_without_a_finite_trial_names_the_first_cause(toy, said, scheduler, tmp_path):
+    with pytest.raises(SearchFailed, match=said) as caught:
+        search(tmp_path, settings(8, scheduler), toy=toy)
+    assert caught.value.exit_code == 1
+
+
+def test_ctrl_c_keeps_what_was_finished(tmp_path):
+    expected = search(tmp_path / "whole")
+
+    def stop(outcome, _trials):
+        if outcome.trial == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match=r"with \d+ of 12 trials ended"):
+        search(tmp_path / "stopped", hear=stop)
+    assert decisions(search(tmp_path / "stopped")) == decisions(expected)
+
+
+def test_a_folder_that_cannot_be_written_stops_the_search(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError):
+        search(tmp_path / "file" / "search")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheduler", ["asha", "pbt"])
+def test_a_workload_is_searched_and_its_winner_can_be_trained_again(scheduler, objective, tmp_path):
+    own = objective()
+    workload = load_workload(own.workload, {}, where="test")
+    frame = workload.compute_features(workload.load_rows())
+    options = {"grace_epochs": 2, "perturbation_epochs": 2}
+
+    def run(folder):
+        return search_workload(
+            own.workload,
+            {},
+            SINE,
+            None,
+            SearchSettings(num_trials=6, scheduler=scheduler, **options),
+            table=own.table,
+            folds=workload.plan_folds(frame),
+            artifacts=own.artifacts,
+            folder=folder,
+            hear=ignore,
+            where="this_process",
+        )
+
+    result = run(tmp_path / "a")
+    assert decisions(run(tmp_path / "b")) == decisions(result)
+    winner = result.winner
+    recipe = Segment(trial=0, start=None, until=len(winner.epochs), schedule=winner.schedule)
+    assert own.run(recipe, tmp_path / "again", None).epochs == winner.epochs

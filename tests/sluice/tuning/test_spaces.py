@@ -1,0 +1,134 @@
+"""Search spaces (TUNE-2): what may be written, and what a trial gets."""
+
+import numpy as np
+import pytest
+
+from sluice.errors import SettingsError
+from sluice.models.settings import ModelSettings
+from sluice.tuning.default_space import default_space
+from sluice.tuning.parameters import Choice, Integers, LogUniform, PowersOfTwo, Uniform
+from sluice.tuning.spaces import Setup, Space
+from tests.sluice.tuning.toy_space import space
+
+LR = {"kind": "log_uniform", "low": 1e-4, "high": 1e-1}
+
+
+def parse(**parameters):
+    named = {name.replace("__", "."): value for name, value in parameters.items()}
+    return Space.parse({"parameters": named}, where="search.space")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"training__learning_rte": LR}, "Did you mean 'training.learning_rate'"),
+        ({"training__dropout": LR}, "Did you mean 'model.dropout'"),
+        ({"training__learning_rate": LR | {"high": 1e-5}}, "range must not be empty"),
+        ({"training__learning_rate": LR | {"low": float("nan")}}, "low"),
+        ({"training__learning_rate": LR | {"low": 0.0}}, "greater than 0"),
+        ({"training__learning_rate": LR | {"high": 200.0}}, "less than or equal to 100"),
+        ({"training__batch_rows": {"kind": "powers_of_two", "low": 3, "high": 8}}, "got 3"),
+        ({"training__batch_rows": LR}, "'training.batch_rows' cannot be 0.0001"),
+        (
+            {"model__hidden": {"kind": "integers", "low": 4, "high": 10, "multiple_of": 4}},
+            "multiples of 4",
+        ),
+        ({"model__architecture": {"kind": "choice", "options": ["gru", "gru"]}}, "distinct"),
+        ({"training__max_epochs": {"kind": "integers", "low": 1, "high": 9}}, "cannot be searched"),
+        (
+            {
+                "training__learning_rate": LR | {"when": {"path": "model.layers", "one_of": [2]}},
+                "model__layers": {"kind": "integers", "low": 1, "high": 3},
+            },
+            "must stand before",
+        ),
+        ({}, "parameters"),
+    ],
+)
+def test_a_space_that_cannot_be_searched_is_refused_with_the_place(parameters, said):
+    with pytest.raises(SettingsError, match=said):
+        parse(**parameters)
+
+
+KINDS = [
+    LogUniform(low=1e-4, high=1e-1),
+    LogUniform(low=1e-4, high=1e-1, off=True),
+    Uniform(low=-1.0, high=2.0),
+    Integers(low=8, high=64, multiple_of=8),
+    PowersOfTwo(low=16, high=256),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=repr)
+def test_values_stay_in_range_reach_both_ends_and_have_a_place(kind):
+    drawn = [kind.draw(np.random.default_rng(i)) for i in range(400)]
+    on = [value for value in drawn if value]
+
+    assert min(on) >= kind.low
+    assert max(on) <= kind.high
+    assert kind.at(0.0) == pytest.approx(kind.low)
+    assert kind.at(1.0) == pytest.approx(kind.high)
+    for value in on[:20]:
+        assert kind.at(kind.place(value)) == pytest.approx(value)
+    # Evenly over the scale: a tenth of the draws in the lowest tenth and so on.
+    places = np.array([kind.place(value) for value in on])
+    assert abs(places.mean() - 0.5) < 0.06
+    assert (len(on) < 400) == (getattr(kind, "off", False))
+
+
+def test_widths_are_multiples_and_batches_powers_of_two():
+    rng = np.random.default_rng(0)
+
+    widths = {Integers(low=8, high=24, multiple_of=8).draw(rng) for _ in range(99)}
+    assert widths == {8, 16, 24}
+    assert {PowersOfTwo(low=2, high=8).draw(rng) for _ in range(99)} == {2, 4, 8}
+    assert {Choice(options=(True, 1, "a")).draw(rng) for _ in range(99)} == {True, "a"}
+
+
+def test_a_conditional_parameter_counts_only_under_its_condition():
+    """TUNE-2."""
+    first = {"model.architecture": "gru"}
+    picked = space().choose(Setup(), lambda path, _p: first.get(path, 0.25))
+    assert "model.dropout" in picked
+    first["model.architecture"] = "lstm"
+    assert "model.dropout" not in space().choose(Setup(), lambda path, _p: first.get(path, 0.25))
+
+    outside = parse(
+        model__dropout={
+            "kind": "uniform",
+            "low": 0.0,
+            "high": 0.5,
+            "when": {"path": "model.layers", "one_of": [2]},
+        }
+    )
+    assert outside.choose(Setup(), lambda _path, _p: 0.1) == {}
+    deep = Setup(model=ModelSettings(layers=2))
+    assert outside.choose(deep, lambda _path, _p: 0.1) == {"model.dropout": 0.1}
+
+
+def test_a_trial_gets_its_values_and_keeps_all_else():
+    base = Setup(model=ModelSettings(hidden=48))
+    setup = base.with_params({"training.learning_rate": 0.5}, where="Trial 3")
+
+    assert setup.training.learning_rate == 0.5
+    assert setup.model == base.model
+    assert setup.training.model_copy(update={"learning_rate": 2e-3}) == base.training
+    with pytest.raises(SettingsError, match="Trial 3"):
+        base.with_params({"training.learning_rate": -1.0}, where="Trial 3")
+
+
+@pytest.mark.parametrize("architecture", ["gru", "lstm", "slstm", "linear", "transformer", "m:C"])
+def test_the_default_space_fits_every_architecture(architecture):
+    """TUNE-2: log-uniform rate and decay, decay may be off, powers of two, heads divide width."""
+    base = Setup(model=ModelSettings(architecture=architecture))
+    own = default_space(base)
+
+    assert next(iter(own.parameters)) == "training.learning_rate"
+    assert own.parameters["training.weight_decay"].off
+    assert isinstance(own.parameters["training.batch_rows"], PowersOfTwo)
+    assert ("model.hidden" in own.parameters) == (architecture != "linear")
+    if architecture == "transformer":
+        assert own.parameters["model.hidden"].multiple_of == 4
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        base.with_params(own.choose(base, lambda _path, p, rng=rng: p.draw(rng)), where="t")

@@ -1,0 +1,52 @@
+"""Spaces and searches that the tests share."""
+
+from sluice.training.settings import TrainSettings
+from sluice.tuning.search import run_search
+from sluice.tuning.settings import SearchSettings
+from sluice.tuning.spaces import Setup, Space
+from tests.support.toy_search import DROPOUT, LR, Toy
+
+BASE = Setup(training=TrainSettings(max_epochs=27))
+
+
+def space(**more) -> Space:
+    parameters = {
+        LR: {"kind": "log_uniform", "low": 1e-4, "high": 1.0},
+        "training.weight_decay": {"kind": "log_uniform", "low": 1e-4, "high": 0.1, "off": True},
+        "training.batch_rows": {"kind": "powers_of_two", "low": 8, "high": 64},
+        "model.architecture": {"kind": "choice", "options": ["gru", "lstm"]},
+        DROPOUT: {
+            "kind": "uniform",
+            "low": 0.0,
+            "high": 0.5,
+            "when": {"path": "model.architecture", "one_of": ["gru"]},
+        },
+    }
+    return Space.parse({"parameters": parameters | more}, where="search.space")
+
+
+def ignore(outcome, trials):
+    pass
+
+
+def settings(num_trials=12, scheduler="asha", **more) -> SearchSettings:
+    more = {"grace_epochs": 3, "seed": 3} | more
+    return SearchSettings(num_trials=num_trials, scheduler=scheduler, **more)
+
+
+def search(folder, own=None, *, hear=ignore, where="this_process", toy=None, own_space=None):
+    return run_search(
+        toy or Toy(),
+        own_space or space(),
+        BASE,
+        own or settings(),
+        folder=folder,
+        hear=hear,
+        where=where,
+    )
+
+
+def decisions(result):
+    """All that must not depend on machine or moment."""
+    timeless = [t.model_dump(exclude={"seconds"}) for t in result.trials]
+    return timeless, result.exploits, result.best, result.strategy, result.setup

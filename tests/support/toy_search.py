@@ -1,0 +1,70 @@
+"""Objectives of a search that cost nothing and whose truth is known."""
+
+import math
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.tuning.records import EpochLosses, Outcome
+
+LR = "training.learning_rate"
+DROPOUT = "model.dropout"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toy:
+    """Loss falls with 1/epoch to the squared distance of log10(rate) from that of 1e-2."""
+
+    nan_above: float = math.inf
+    """Rates above this diverge."""
+    raises: bool = False
+    kill_trial: int = -1
+    """The worker dies at this trial."""
+    kill_once: str = ""
+    """File that notes that it died; always when empty."""
+    needs_start: bool = False
+    """It fails without the checkpoint it goes on from."""
+    pause_s: float = 0.0
+    """Longest pause of a segment; differs from segment to segment."""
+
+    def subject(self):
+        return {"toy": 1}
+
+    def run(self, segment, folder, start):
+        if segment.trial == self.kill_trial:
+            self._die()
+        if self.raises:
+            raise ZeroDivisionError("the user's bug")
+        if self.needs_start and start is not None:
+            (start / "mark").read_text()
+        time.sleep(self.pause_s * ((segment.trial * 7 + segment.until) % 5) / 4)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "mark").write_text(str(os.getpid()))
+        losses = list(curve(segment, self.nan_above))
+        return Outcome(
+            trial=segment.trial,
+            until=segment.until,
+            epochs=tuple(
+                EpochLosses(epoch=e, train_loss=x, val_loss=x, kept_loss=min(losses[:e]))
+                for e, x in enumerate(losses, start=1)
+            ),
+            status="reached",
+            seconds=0.5,
+        )
+
+    def _die(self):
+        if not (self.kill_once and Path(self.kill_once).exists()):
+            if self.kill_once:
+                Path(self.kill_once).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def curve(segment, nan_above):
+    """Each epoch goes by the values it had: PBT's schedule is part of the truth."""
+    for epoch in range(1, segment.until + 1):
+        step = [s for s in segment.schedule if s.from_epoch < epoch][-1]
+        rate = step.params[LR]
+        far = (math.log10(rate) + 2) ** 2 + float(step.params.get(DROPOUT, 0))
+        yield math.nan if rate > nan_above else far + 1 / epoch
