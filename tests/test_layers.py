@@ -23,10 +23,13 @@ ENGINES = {
     "scipy.stats",
     "numba",
     "sklearn",
+    "optuna",
 }
 ONE_ADAPTER = {
     "great_expectations": {"checks/expectations.py"},
     "wandb": {"sluice/tracking/wandb_mirror.py"},
+    "ray": {"sluice/tuning/ray_pool.py"},
+    "optuna": {"sluice/tuning/proposals.py"},
 }
 SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
 TEXTS = sorted(

@@ -73,7 +73,7 @@ def test_workers_on_ray_decide_nothing(ray_here, scheduler, tmp_path):
     assert decisions(result) == decisions(expected)
     assert ray_here.is_initialized()
     # Workers are used again: no process a trial, and none of them is this one.
-    assert 1 <= len(marks) <= 2
+    assert 1 <= len(marks) <= 4  # two, and those that replace one which was lost
     assert str(os.getpid()) not in marks
 
 
