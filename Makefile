@@ -8,6 +8,8 @@ endif
 export DAGSTER_DISABLE_TELEMETRY := yes
 BIN := .venv/bin
 SOURCES := sluice assets checks pipelines requirements tests
+# Files side by side on the cores; processes that tests start and kill take the others.
+WORKERS := -n auto --maxprocesses=4 --dist=loadfile
 SCRIPTS := .ci/run requirements/setup.sh
 
 help: ## this list
@@ -20,7 +22,7 @@ run: setup ## run the default pipeline end to end
 	@$(BIN)/sluice run $(ARGS)
 
 test: setup ## all tests (ARGS='-k gate' picks some)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 test-slow: setup ## only the tests that need more than a second
 	@$(BIN)/python -m pytest -m slow $(ARGS)

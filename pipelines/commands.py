@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from sluice.pipeline import PipelineSettings
 
 DEFAULT_PIPELINE = "sp500_volatility"
+QUIET = (
+    "ignore:Function `dev_command` is superseded",
+    "ignore:Parameter `execution_type` of function `AssetsDefinition.__init__` is currently",
+)
+"""What Dagster says of itself at every start, and nobody here can change [PYTHONWARNINGS]."""
 
 
 def register(app: typer.Typer) -> None:
@@ -55,8 +60,9 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Open the Dagster UI with schedules and sensors on http://127.0.0.1:3000.
 
-        The pages of SLUICE_HOME/reports, which checks link to, are served beside it: one port
-        further or at the next free one, unless SLUICE_REPORTS_URL names a port of this machine.
+        The pages of SLUICE_HOME/reports, which checks link to, are served beside it: on port 3001,
+        where runs outside the UI expect them, or the next free one, unless SLUICE_REPORTS_URL
+        names a port of this machine.
 
         Example: sluice dev --port 3001
         """
@@ -76,14 +82,15 @@ def register(app: typer.Typer) -> None:
             "SLUICE_HOME": str(home.root),
             "DAGSTER_HOME": str(home.dagster),
             EXTRA: os.pathsep.join(extra),
+            "PYTHONWARNINGS": ",".join([os.environ.get("PYTHONWARNINGS", ""), *QUIET]).strip(","),
         }
         reports = _serve_reports(home, port=port)
         print(
-            f"Sluice on http://127.0.0.1:{port}, reports on {reports} (Ctrl-C ends both)",
+            f"Sluice starts on http://127.0.0.1:{port}, reports on {reports} (Ctrl-C ends both)",
             file=sys.stderr,
             flush=True,
         )
-        command = ["-m", "dagster", "dev", "-m", "pipelines.definitions"]
+        command = ["-m", "dagster", "dev", "--log-level", "warning", "-m", "pipelines.definitions"]
         os.execv(sys.executable, [sys.executable, *command, "-h", "127.0.0.1", "-p", str(port)])
 
     @doctor_group(app).command()
@@ -117,19 +124,19 @@ def register(app: typer.Typer) -> None:
 def _serve_reports(home: Home, *, port: int) -> str:
     """Start the report server; runs started from the UI learn its address."""
     from pipelines.report_server import LOOPBACK, start_server
-    from sluice.reports.folder import ADDRESS_VARIABLE
+    from sluice.reports.folder import ADDRESS_VARIABLE, DEFAULT_PORT
 
     wanted = urlsplit(os.environ.get(ADDRESS_VARIABLE, ""))
     here = wanted.hostname in (LOOPBACK, "localhost")
     try:
-        first_port = wanted.port if here and wanted.port else port + 1
+        first_port = wanted.port if here and wanted.port else DEFAULT_PORT
     except ValueError as error:
         raise SettingsError(
             f"{ADDRESS_VARIABLE} must be an address like http://127.0.0.1:3001, got "
             f"'{wanted.geturl()}': {error}.",
             fix="Correct the variable or unset it.",
         ) from None
-    address = start_server(home.reports, first_port=first_port)
+    address = start_server(home.reports, first_port=first_port, kept_free=port)
     if here or not wanted.hostname:  # another host's is a proxy in front of this server
         os.environ[ADDRESS_VARIABLE] = address
     return address

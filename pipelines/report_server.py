@@ -136,9 +136,16 @@ def find_file(folder: Path, path: str) -> Path | None:
     return found if inside else None
 
 
-def listen(first_port: int) -> socket.socket:
-    """Open the first free port of loopback from ``first_port`` on, or any free one."""
+def listen(first_port: int, *, kept_free: int | None = None) -> socket.socket:
+    """Open the first free port of loopback from ``first_port`` on, or any free one.
+
+    Args:
+        first_port: Tried first.
+        kept_free: A port that somebody else is about to open; passed over.
+    """
     for port in _candidates(first_port):
+        if port == kept_free:
+            continue
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -156,12 +163,12 @@ def _candidates(first_port: int) -> Iterator[int]:
     yield 0
 
 
-def start_server(folder: Path, *, first_port: int) -> str:
+def start_server(folder: Path, *, first_port: int, kept_free: int | None = None) -> str:
     """Serve ``folder`` from a process of its own that ends with this one; return the address.
 
-    This process may replace itself by ``exec``: it keeps its id.
+    This process may replace itself by ``exec``: it keeps its id. Ports as for ``listen``.
     """
-    with listen(first_port) as listener:
+    with listen(first_port, kept_free=kept_free) as listener:
         command = [sys.executable, "-m", "pipelines.report_server"]
         subprocess.Popen(
             [*command, str(folder), str(listener.fileno()), str(os.getpid())],

@@ -5,8 +5,12 @@ import re
 from typing import Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from sluice.errors import SettingsError
+
+_SHOWN = 200
+"""Characters of a value in a message; it may be a whole file."""
 
 
 class Settings(BaseModel):
@@ -72,11 +76,22 @@ def _settings_error(cls: type[Settings], error: ValidationError, where: str) -> 
         elif problem["type"] == "missing":
             lines.append(f"'{path}' is required and missing.")
         else:
-            got = problem["input"]
-            lines.append(f"'{path}': {problem['msg']}, got {_shown(got)}.{_hint(got)}")
+            lines.append((f"'{path}': " if path else "") + _offence(problem))
     return SettingsError(
         f"{where}: {' '.join(lines)}", fix="Correct the named keys and start again."
     )
+
+
+def _offence(problem: ErrorDetails) -> str:
+    """Say what is wrong with one value; our own validators say themselves what arrived."""
+    got = problem["input"]
+    ours = problem.get("ctx", {}).get("error")
+    if isinstance(ours, ValueError | AssertionError):
+        said = str(ours).rstrip(".")
+        # A validator of several keys is handed all of them; its message names those it means.
+        several = isinstance(got, dict | BaseModel)
+        return f"{said}." if several or "got " in said else f"{said}, got {_shown(got)}."
+    return f"{problem['msg']}, got {_shown(got)}.{_hint(got)}"
 
 
 def _known_keys(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
@@ -107,7 +122,8 @@ def _shown(value: Any) -> str:
     """A mapping is told by its keys: what it holds may be long, or a password."""
     if isinstance(value, dict):
         return f"keys {', '.join(map(str, value)) or 'none'}"
-    return repr(value)
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _hint(value: Any) -> str:

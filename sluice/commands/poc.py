@@ -32,7 +32,11 @@ def register(app: typer.Typer) -> None:
         ] = False,
         log: Annotated[
             Path | None,
-            typer.Option("--log", help="Validate this event log instead.", show_default=False),
+            typer.Option(
+                "--log",
+                help="Validate this event log instead; a torn or unfinished one is valid, and said.",
+                show_default=False,
+            ),
         ] = None,
         schema: Annotated[
             bool, typer.Option("--schema", help="Print the JSON schema of --json instead.")

@@ -11,7 +11,7 @@ from rich.text import Text
 from sluice.commands.output import results
 from sluice.failfast.log.event_lines import encode_numbers
 from sluice.failfast.log.log_report import LogProblem, LogReport, inspect_log
-from sluice.failfast.responses import respond
+from sluice.failfast.log.log_response import respond_to
 
 _SHOWN = 20
 """Problems of a kind in the table for people; --json has the first 1000."""
@@ -20,9 +20,10 @@ _SHOWN = 20
 def validate_file(log: Path, target: str | None, *, as_json: bool) -> bool:
     """Print what an event log holds and what is wrong with it; return whether it is valid (LOG-1).
 
-    Without a target the names of the metrics are not known. Then every ``fold_complete`` must have
-    at least one number named ``test_*``, the same ones in each, and ``experiment_complete`` at
-    least one named ``mean_*``. With a target they must have ``test_`` and ``mean_`` before the
+    A log with a torn last line or without its end is valid: a crash or a run that goes on leaves
+    it so, and both are told. Without a target the names of the metrics are not known, and a
+    ``fold_complete`` without a number named ``test_*`` or an ``experiment_complete`` without one
+    named ``mean_*`` is only noted. With a target they must have ``test_`` and ``mean_`` before the
     workload's headline metric.
 
     Args:
@@ -57,6 +58,8 @@ def log_page(report: LogReport) -> RenderableType:
     parts: list[RenderableType] = [counts] if report.counts else []
     if not report.valid:
         parts.append(_table("problem", report.problems, report.num_problems))
+    if report.notes:
+        parts.append(_table("note", report.notes, len(report.notes)))
     if report.num_non_finite:
         parts.append(_table("not finite", report.non_finite, report.num_non_finite))
     if report.unfinished:
@@ -94,9 +97,16 @@ def _verdict(report: LogReport) -> Text:
         text.append(f"{report.torn_line[:60]!r}\n", style="dim")
     said, style = ("is valid", "green") if report.valid else ("is not valid", "bold red")
     text.append("The log ").append(said, style=style)
-    text.append(f": {sum(report.counts.values()):,} events, {report.num_problems:,} problems")
+    text.append(f": {_counted(sum(report.counts.values()), 'event')}, ")
+    text.append(_counted(report.num_problems, "problem"))
     text.append(", finished." if report.finished else ", not finished.")
     if not report.valid:
-        response = respond("log validation failed")
+        response = respond_to(report.problems[0].kind)
         text.append(f"\n  why:  {response.cause}\n  do:   {response.fix}")
+    elif not report.finished:
+        text.append("\nA log that a crash or a run that goes on left without its end is valid.")
     return text
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

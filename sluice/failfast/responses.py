@@ -12,9 +12,12 @@ FailureKind = Literal[
     "duplicate rows",
     "epoch selector wrong",
     "examples depend on their split",
+    "examples mixed",
     "explosion",
     "feature schema broken",
     "few distinct predictions",
+    "folds out of order",
+    "folds overlap",
     "gate over time",
     "gate over typical time",
     "log not writable",
@@ -40,6 +43,7 @@ FailureKind = Literal[
     "target among features",
     "too few rows",
     "undeclared frozen",
+    "unsteady predictions",
     "wrong loss shape",
     "zero gradients",
 ]
@@ -181,9 +185,28 @@ _RESPONSES: dict[FailureKind, Response] = {
         "and test are prepared with what is not known then.",
         "Fit normalisers on the train rows only and apply them unchanged to every other split.",
     ),
+    "examples mixed": Response(
+        "forward() mixes the examples of a batch: a recurrent or transformer layer that takes the "
+        "first axis for time, a statistic over axis 0, or a reshape across it.",
+        "Pass batch_first=True to recurrent, attention and transformer layers, and compute "
+        "nothing over axis 0. Statistics of the data belong into buffers, as batch norm keeps "
+        "them.",
+    ),
     "few distinct predictions": Response(
         "The output is rounded, saturated, or depends on one rare feature only.",
         "Look at the last layer: a sigmoid, tanh or clamp that saturates, or an integer cast.",
+    ),
+    "folds out of order": Response(
+        "The rows are newest first, or the folds were shuffled or taken from another order, so "
+        "training sees what comes after the rows it is measured on.",
+        "Sort the rows by time, oldest first, and let plan_folds() put train before validation "
+        "and test, as walk_forward() does.",
+    ),
+    "folds overlap": Response(
+        "plan_folds() gives the same rows to two parts of a fold, so the model is chosen or "
+        "measured on rows it was fitted to.",
+        "Let each part begin where the one before has ended, with a gap of horizon_rows, as "
+        "walk_forward() does.",
     ),
     "look-ahead": Response(
         "A feature uses rows that are not known yet: a negative shift, a centred window, a "
@@ -237,6 +260,12 @@ _RESPONSES: dict[FailureKind, Response] = {
         "Parameters are excluded from training (requires_grad is False) without being "
         "declared: a backbone that was left frozen, or a loop that froze too much.",
         "Set requires_grad, or name them in the frozen_parameters of the workload.",
+    ),
+    "unsteady predictions": Response(
+        "forward() draws random numbers in eval mode, such as F.dropout without training=, or "
+        "keeps a state from the call before.",
+        "Pass training=self.training to F.dropout, draw noise only while self.training, and begin "
+        "every forward() from a fresh state.",
     ),
 }
 

@@ -96,6 +96,12 @@ class PocSettings(Settings):
         le=1,
         description="From this correlation on a feature may be a copy of the target.",
     )
+    near_copy_correlation: float = Field(
+        0.99,
+        gt=0.5,
+        le=1,
+        description="From this correlation on a feature alone nearly is the target, and warns.",
+    )
     split_rows: int = Field(
         1024, ge=16, le=1_000_000, description="Rows of a split that are asked for again in parts."
     )
@@ -111,6 +117,12 @@ class PocSettings(Settings):
     )
     probe_batch_rows: int = Field(
         32, ge=2, le=65_536, description="Examples of the one real batch of POC-1 and POC-2."
+    )
+    lone_tolerance: float = Field(
+        1e-3,
+        gt=0,
+        description="Largest change of a prediction when it is asked again or without the rest of "
+        "the batch (POC-1) [deviations of the output over the batch].",
     )
     warn_gradient_norm: float = Field(
         100.0,
@@ -157,6 +169,12 @@ class PocSettings(Settings):
     mini_seeds: int = Field(
         3, ge=2, le=100, description="Mini trainings, each from its own initial weights."
     )
+    mini_max_seeds: int = Field(
+        8,
+        ge=2,
+        le=100,
+        description="Mini trainings where the first ones fall by enough and do not yet prove it.",
+    )
     min_relative_fall: float = Field(
         0.01,
         gt=0,
@@ -170,7 +188,11 @@ class PocSettings(Settings):
         "is worth.",
     )
     fall_confidence: float = Field(
-        0.95, gt=0.5, lt=1, description="One-sided confidence of that statement over seeds."
+        0.95,
+        gt=0.5,
+        lt=1,
+        description="One-sided confidence of that statement over seeds; of both looks together "
+        "where mini_max_seeds is above mini_seeds.",
     )
     max_memory_share: float = Field(
         0.9,
@@ -192,6 +214,11 @@ class PocSettings(Settings):
             raise ValueError(
                 f"mini_min_rows must not be above mini_rows, got {self.mini_min_rows} "
                 f"and {self.mini_rows}"
+            )
+        if self.mini_max_seeds < self.mini_seeds:
+            raise ValueError(
+                f"mini_max_seeds must not be below mini_seeds, got {self.mini_max_seeds} "
+                f"and {self.mini_seeds}"
             )
         return self
 

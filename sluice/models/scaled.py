@@ -19,7 +19,8 @@ class Scaled(nn.Module):
     the model needs no other file to predict.
 
     Args:
-        network: From standardised inputs (B, ..., D) to standardised outputs (B, O).
+        network: From standardised inputs (B, ..., D) to standardised outputs (B, O), or (B,) where
+            O is 1.
         num_features: D.
         num_outputs: O.
         scale_inputs: Standardise the inputs; otherwise they pass untouched, whatever their dtype.
@@ -70,7 +71,8 @@ class Scaled(nn.Module):
         Args:
             network: What to wrap.
             x: Inputs of the train rows (N, ..., D).
-            y: Targets of the train rows (N, O), or of any shape when they are not scaled.
+            y: Targets of the train rows (N, O) or, for one number each, (N,); of any shape when
+                they are not scaled.
             num_outputs: O.
             scale_inputs: Standardise the inputs.
             scale_target: Standardise the target.
@@ -85,11 +87,11 @@ class Scaled(nn.Module):
         if scale_inputs:
             scaled.x_mean, scaled.x_std = _moments(x)
         if scale_target:
-            scaled.y_mean, scaled.y_std = _moments(y)
+            scaled.y_mean, scaled.y_std = _moments(y if y.ndim > 1 else y[:, None])
         return scaled
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return predictions (B, O) in target units for raw inputs (B, ..., D)."""
+        """Return predictions (B, O) or (B,) in target units for raw inputs (B, ..., D)."""
         if self.scale_inputs:
             x = (x - self.x_mean) / self.x_std
         output: Tensor = self.network(x)
@@ -115,7 +117,9 @@ def prepare_model(
     Raises:
         SettingsError: The architecture is unknown, or does not import.
     """
-    num_outputs = workload.output_shape(train.y)[-1]
+    output_shape = workload.output_shape(train.y)
+    # An output (N,) is one number for each example, not N.
+    num_outputs = output_shape[-1] if len(output_shape) > 1 else 1
     with Stream(derive_seed(seed, "init")).active():
         network = workload.build_model(train.x.shape[-1], num_outputs, settings)
     return Scaled.fit(

@@ -16,7 +16,8 @@ from sluice.home import Home
 from sluice.settings import Record
 
 ADDRESS_VARIABLE = "SLUICE_REPORTS_URL"
-DEFAULT_ADDRESS = "http://127.0.0.1:3001"
+DEFAULT_PORT = 3001
+DEFAULT_ADDRESS = f"http://127.0.0.1:{DEFAULT_PORT}"
 """Where ``sluice dev`` serves the pages unless the port is taken or the variable says otherwise."""
 
 _DIGEST_CHARACTERS = 12

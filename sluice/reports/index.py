@@ -8,12 +8,12 @@ from urllib.parse import quote
 
 from pydantic import Field
 
-from sluice.reports.page import html_page, table
+from sluice.reports.page import Tone, first_tag, html_page, table, tag
 from sluice.settings import Record
 
 _MOST = 500
-_TITLE_WITHIN = 8192
-"""Bytes at a page's start in which its title is looked for."""
+_HEAD_WITHIN = 16_384
+"""Bytes at a page's start in which its title and its outcome are looked for."""
 
 
 class Listed(Record):
@@ -21,6 +21,8 @@ class Listed(Record):
 
     place: str = Field(description="Path inside the folder, with '/'.")
     title: str = Field(description="What its <title> says, or the place.")
+    outcome: str = Field("", description="Its first tag before any section, such as 'all hold'.")
+    tone: Tone = "plain"
     written: float = Field(description="When it was last written [s since 1970].")
 
 
@@ -39,6 +41,7 @@ def index_page(folder: Path) -> str:
                 "-", "&#8209;"
             ),
             f'<a href="/{quote(page.place)}">{html.escape(page.title)}</a>',
+            tag(page.outcome, page.tone) if page.outcome else "",
             f'<span class="soft">{html.escape(page.place)}</span>',
         ]
         for page in shown
@@ -47,7 +50,7 @@ def index_page(folder: Path) -> str:
     body = [
         "<h1>Reports</h1>",
         f'<p class="soft">Newest first, in {html.escape(str(folder))}</p>',
-        f'<div class="card">{table(["written", "report", "file"], rows)}</div>'
+        f'<div class="card">{table(["written", "report", "outcome", "file"], rows)}</div>'
         if rows
         else "<p>None yet. 'sluice run' and the asset checks of the Dagster UI write them.</p>",
         f'<p class="soft">and {more:,} older ones</p>' if more else "",
@@ -77,10 +80,11 @@ def _walk(folder: Path, top: Path) -> list[Listed]:
 def _listed(path: Path, place: str) -> list[Listed]:
     try:
         with path.open("rb") as file:
-            start = file.read(_TITLE_WITHIN).decode(errors="replace")
+            start = file.read(_HEAD_WITHIN).decode(errors="replace")
         written = path.stat().st_mtime
     except OSError:  # removed since the folder was read
         return []
     title = re.search(r"<title[^>]*>(.*?)</title>", start, re.DOTALL | re.IGNORECASE)
     text = " ".join(html.unescape(title[1]).split()) if title else ""
-    return [Listed(place=place, title=text or place, written=written)]
+    outcome, tone = first_tag(start)
+    return [Listed(place=place, title=text or place, outcome=outcome, tone=tone, written=written)]

@@ -1,8 +1,9 @@
 """The frame of every page for people: one HTML document that fetches nothing from anywhere."""
 
+import re
 from collections.abc import Sequence
-from html import escape
-from typing import Literal
+from html import escape, unescape
+from typing import Literal, cast
 
 Tone = Literal["good", "bad", "unsure", "plain"]
 
@@ -65,6 +66,17 @@ def html_page(title: str, body: str, *, style: str = "") -> str:
 def tag(text: str, tone: Tone = "plain") -> str:
     """Return a short word in a coloured pill."""
     return f'<span class="tag {tone}">{escape(text)}</span>'
+
+
+def first_tag(page: str) -> tuple[str, Tone]:
+    """Return the pill beside a page's heading, which is its outcome; empty and plain without one.
+
+    Args:
+        page: The document, or its beginning.
+    """
+    head = re.split(r"<h2|<div|<table", page.partition("<main>")[2], maxsplit=1)[0]
+    found = re.search(r'<span class="tag (good|bad|unsure|plain)">(.*?)</span>', head)
+    return (unescape(found[2]), cast(Tone, found[1])) if found else ("", "plain")
 
 
 def table(

@@ -129,6 +129,13 @@ def test_a_taken_port_is_passed_over() -> None:
         assert other.getsockname()[1] != taken.getsockname()[1]
 
 
+def test_the_port_of_the_ui_is_left_to_it() -> None:
+    wanted = free_port()
+
+    with listen(wanted, kept_free=wanted) as other:
+        assert other.getsockname()[1] != wanted
+
+
 def test_beyond_the_last_port_any_will_do() -> None:
     with listen(65_536) as found:
         assert found.getsockname()[1] > 0
@@ -190,16 +197,16 @@ def test_the_variable_names_the_port_or_a_proxy(
 
     asked = []
 
-    def started(folder: Path, *, first_port: int) -> str:
-        asked.append((folder, first_port))
+    def started(folder: Path, *, first_port: int, kept_free: int) -> str:
+        asked.append((folder, first_port, kept_free))
         return "http://127.0.0.1:7"
 
     monkeypatch.setattr(report_server, "start_server", started)
     monkeypatch.setenv("SLUICE_REPORTS_URL", given or "")
     home = Home.from_environment({"SLUICE_HOME": str(tmp_path)}, cwd=tmp_path)
 
-    assert commands._serve_reports(home, port=3000) == "http://127.0.0.1:7"
-    assert asked == [(home.reports, first_port)]
+    assert commands._serve_reports(home, port=4310) == "http://127.0.0.1:7"
+    assert asked == [(home.reports, first_port, 4310)]
     assert os.environ["SLUICE_REPORTS_URL"] == told
 
 

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from sluice.errors import USER_MISTAKE, SettingsError
 from sluice.settings import Record, Settings, nearest
@@ -17,6 +17,28 @@ class Outer(Settings):
     num_rows: int = Field(5, ge=1)
     inner: Inner = Inner()
     names: tuple[str, ...] = Field((), strict=False)  # YAML has no tuples
+
+
+class Ordered(Settings):
+    low: int = 0
+    high: int = 9
+
+    @field_validator("low")
+    @classmethod
+    def _even(cls, low: int) -> int:
+        if low % 2:
+            raise ValueError("low must be even")
+        return low
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Ordered":
+        if self.high < self.low:
+            raise ValueError("high: must not be below low")
+        return self
+
+
+class Around(Settings):
+    limits: Ordered = Ordered()
 
 
 class Evidence(Record):
@@ -57,6 +79,28 @@ def test_value_out_of_range_says_what_arrived(values: dict[str, object], cause: 
 def test_every_offence_is_listed_at_once() -> None:
     with pytest.raises(SettingsError, match=r"'num_rows'.*'wrong'"):
         Outer.parse({"num_rows": 0, "wrong": 1}, where="defs.yaml")
+
+
+def test_our_own_validators_speak_for_themselves() -> None:
+    """No empty path, no 'Value error', no listing of every key (CONF-1)."""
+
+    def told(cls: type[Settings], values: dict[str, object]) -> str:
+        with pytest.raises(SettingsError) as caught:
+            cls.parse(values, where="defs.yaml")
+        return caught.value.what
+
+    several = "high: must not be below low."
+    assert told(Ordered, {"low": 2, "high": 1}) == f"defs.yaml: {several}"
+    assert told(Around, {"limits": {"low": 2, "high": 1}}) == f"defs.yaml: 'limits': {several}"
+    assert told(Ordered, {"low": 3}) == "defs.yaml: 'low': low must be even, got 3."
+
+
+def test_a_whole_file_is_not_repeated_in_a_message() -> None:
+    with pytest.raises(SettingsError, match=r"Invalid JSON") as caught:
+        Outer.parse_json("x" * 10_000, where="a file")
+
+    assert len(caught.value.what) < 500
+    assert "''" not in caught.value.what
 
 
 def test_lists_stand_for_tuples() -> None:

@@ -134,6 +134,20 @@ DATA_DEFECTS: tuple[Defect, ...] = (
         setup=planted_in(features.TargetNamed),
     ),
     Planted(
+        name="validation rows among the train rows",
+        check="features_compute",
+        says=("train and val", "share 10 rows"),
+        advises="horizon_rows",
+        setup=planted_in(features.OverlappingFolds),
+    ),
+    Planted(
+        name="train rows later than test rows",
+        check="features_compute",
+        says=("later than test rows",),
+        advises="oldest first",
+        setup=planted_in(features.TrainsOnLater, GRU),
+    ),
+    Planted(
         name="target that never varies",
         check="features_compute",
         says=("'grower'",),

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from sluice.data.folds import RowRange
+from sluice.data.folds import Fold, RowRange
 from sluice.failfast.benchmark.workloads import (
     Cancer,
     Diabetes,
@@ -153,6 +153,33 @@ class UnseenNames(Diabetes):
         found = super().examples(frame, rows)
         number = np.where(found.rows < self.num_listed, found.rows + 1, 0)
         return Examples(x=torch.from_numpy(number)[:, None], y=found.y, rows=found.rows)
+
+
+class OverlappingFolds(Cancer):
+    """Validates on rows that were trained on."""
+
+    def plan_folds(self, frame: pd.DataFrame) -> tuple[Fold, ...]:
+        """Return folds whose validation begins ten rows early."""
+        return tuple(
+            fold.model_copy(
+                update={"val": RowRange(start=fold.train.stop - 10, stop=fold.val.stop)}
+            )
+            for fold in super().plan_folds(frame)
+        )
+
+
+class TrainsOnLater(ShortBars):
+    """Puts the test window first."""
+
+    def plan_folds(self, frame: pd.DataFrame) -> tuple[Fold, ...]:
+        """Return folds that test on the oldest rows."""
+        test = RowRange(start=0, stop=100)
+        return tuple(
+            fold.model_copy(
+                update={"train": RowRange(start=110, stop=fold.train.stop), "test": test}
+            )
+            for fold in super().plan_folds(frame)
+        )
 
 
 class NewLabels(Cancer):

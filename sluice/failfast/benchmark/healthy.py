@@ -89,6 +89,13 @@ def _unusual() -> Iterator[Healthy]:
     ):
         yield _entry(table, mlp, seed=seed)
     yield _entry(odd.RareLabel, mlp, seed=0, note="labels 2 % / 98 %")
+    flat = network("networks:FlatMlp")
+    yield _entry(odd.FlatTarget, flat, seed=0, note="targets (N,)")
+    for seed in range(2):
+        yield _entry(odd.UnevenNoise, mlp, seed=seed, training=_rate(3e-4), note="rate 0.0003")
+    few = network("networks:TanhMlp", hidden=2)
+    yield _entry(odd.UnevenNoise, few, seed=0, note="2 units")
+    yield _entry(plain.Diabetes, few, seed=0, note="2 units")
     yield _entry(odd.RawPixels, network("networks:InputNormImageNet", hidden=8), seed=0)
     for rate in (1e-4, 2e-2):
         yield _entry(plain.Diabetes, mlp, seed=1, training=_rate(rate), note=f"rate {rate:g}")

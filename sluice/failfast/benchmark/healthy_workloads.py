@@ -14,6 +14,7 @@ from sluice.failfast.benchmark.workloads import (
     Diabetes,
     DigitImages,
     Digits,
+    Table,
     Wine,
     scaled_pixels,
 )
@@ -74,6 +75,37 @@ class AbsoluteLoss(Diabetes):
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """Return the Huber loss (N,), in units of 50."""
         return nn.functional.huber_loss(output / 50, y / 50, reduction="none")[:, 0]
+
+
+class FlatTarget(Diabetes):
+    """Targets without an axis of their own, (N,), standardised inside the model all the same."""
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        """Return windows (N, 1, D) and targets (N,)."""
+        found = super().examples(frame, rows)
+        return Examples(x=found.x, y=found.y[:, 0], rows=found.rows)
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return squared error (N,)."""
+        return (output - y).square()
+
+
+class UnevenNoise(Table):
+    """Made rows: noise with heavy tails that one of five features makes up to 5 times as large."""
+
+    feature_columns = ("level", "slope", "noise", "other", "none")
+    target_column = "target"
+
+    def load_rows(self) -> pd.DataFrame:
+        """Return 955 rows, always the same."""
+        rng = np.random.default_rng(3)
+        rows = pd.DataFrame(rng.normal(size=(955, 5)), columns=list(self.feature_columns))
+        noise = rng.standard_t(3, size=len(rows)) * np.exp(rows["noise"])
+        return rows.assign(target=rows["level"] - 0.5 * rows["slope"] + noise)
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return the Huber loss (N,)."""
+        return nn.functional.huber_loss(output, y, reduction="none")[:, 0]
 
 
 class RareLabel(Digits):

@@ -95,6 +95,27 @@ LEARNING_DEFECTS: tuple[Defect, ...] = (
         expected="warn",
     ),
     Planted(
+        name="metrics that raise",
+        check="predictions_can_be_scored",
+        says=("KeyError: 'weight'", "metrics"),
+        advises="named line",
+        setup=planted_in(training.MetricsOfAnother),
+    ),
+    Planted(
+        name="headline metric that is not computed",
+        check="predictions_can_be_scored",
+        says=("'accuracy'",),
+        advises="named method",
+        setup=planted_in(training.HeadlineMissing),
+    ),
+    Planted(
+        name="baseline of another shape",
+        check="predictions_can_be_scored",
+        says=("baseline()", "got ("),
+        advises="named method",
+        setup=planted_in(training.BaselineOfAnother),
+    ),
+    Planted(
         name="layer in a plain list",
         check="checkpoint_round_trips",
         says=("predictions are others",),

@@ -28,6 +28,37 @@ class FlatOutput(Mlp):
         return super().forward(x).squeeze(-1)
 
 
+class SequenceFirst(nn.Module):
+    """A GRU without batch_first: it takes the batch for the sequence."""
+
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
+        super().__init__()
+        self.gru = nn.GRU(num_features, settings.hidden)
+        self.head = nn.Linear(settings.hidden, num_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, O)."""
+        state, _ = self.gru(x)
+        output: Tensor = self.head(state[:, -1])
+        return output
+
+
+class CentredByBatch(Mlp):
+    """Subtracts the mean of whatever is in the batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, O)."""
+        return super().forward(x - x.mean(dim=0))
+
+
+class DropoutStaysOn(Mlp):
+    """Calls the function instead of the module, and forgets to say when."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, O)."""
+        return super().forward(nn.functional.dropout(x, 0.5))
+
+
 class DividesByZero(Mlp):
     """Normalises each row by its own deviation, which is 0 after the ReLU of a silent row."""
 

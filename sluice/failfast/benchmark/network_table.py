@@ -28,6 +28,27 @@ NETWORK_DEFECTS: tuple[Defect, ...] = (
         setup=planted_in(plain.Iris, faulty("DividesByZero")),
     ),
     Planted(
+        name="recurrent layer that takes the batch for time",
+        check="model_instantiates",
+        says=("whatever else is in the batch", "when it is asked alone"),
+        advises="batch_first=True",
+        setup=planted_in(plain.ShortBars, faulty("SequenceFirst")),
+    ),
+    Planted(
+        name="inputs centred by the batch",
+        check="model_instantiates",
+        says=("whatever else is in the batch",),
+        advises="over axis 0",
+        setup=planted_in(plain.Cancer, faulty("CentredByBatch")),
+    ),
+    Planted(
+        name="dropout that stays on",
+        check="model_instantiates",
+        says=("when it is asked again",),
+        advises="training=self.training",
+        setup=planted_in(plain.Diabetes, faulty("DropoutStaysOn")),
+    ),
+    Planted(
         name="model that does not fit in memory",
         check="model_instantiates",
         says=("memory",),

@@ -31,6 +31,14 @@ class Mlp(nn.Module):
         return output
 
 
+class FlatMlp(Mlp):
+    """One number per example without an axis of its own, (B,)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B,)."""
+        return super().forward(x).squeeze(-1)
+
+
 class TanhMlp(Mlp):
     """Saturating units."""
 

@@ -9,7 +9,9 @@ from typing import Any
 import pandas as pd
 from torch import Tensor, nn
 
+from sluice.data.folds import Fold
 from sluice.failfast.benchmark.workloads import Cancer, Diabetes, DigitImages, ShortBars, Wine
+from sluice.workloads.workload import Examples
 
 
 class LossPerExample(Cancer):
@@ -98,6 +100,30 @@ class TripsOverNan(Wine):
             if scores[epoch] < scores[best]:
                 best = epoch
         return best
+
+
+class MetricsOfAnother(Diabetes):
+    """Reads a column that its frame does not have, hours later."""
+
+    def metrics(self, output: Tensor, examples: Examples, frame: pd.DataFrame) -> dict[str, float]:
+        """Return a loss weighted by a column that is not there."""
+        weight = float(frame["weight"].mean())
+        return {"loss": weight * float(self.losses(output, examples.y).mean())}
+
+
+class HeadlineMissing(Cancer):
+    """Calls its headline by another name than it has."""
+
+    headline_metric = "accuracy"
+
+
+class BaselineOfAnother(Wine):
+    """Predicts one number for each example where a logit for each class is asked."""
+
+    def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
+        """Return the mean class number."""
+        test = self.examples(frame, fold.test).y
+        return test.double().mean().expand(len(test), 1)
 
 
 class LoaderHangs(Diabetes):

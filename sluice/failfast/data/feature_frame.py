@@ -4,6 +4,7 @@ import pandas as pd
 from torch import Tensor
 
 from sluice.data.folds import Fold
+from sluice.failfast.data.fold_order import find_leaking_fold
 from sluice.failfast.data.raw_schema import find_broken_schema
 from sluice.failfast.data.still_columns import find_constant_features, find_constant_target
 from sluice.failfast.data.target_copies import find_target_copies
@@ -21,7 +22,8 @@ def check_features(
 ) -> Finding:
     """Ask of a feature frame what training needs of it (POC-8, SCH-2).
 
-    Schema, labels, rows, folds and the examples of the first fold; then a constant target, a
+    Schema, labels, rows, folds (none past the end, none that leaks) and the examples of the first
+    fold; then a constant target, a
     target among the features, and constant features. The first that fails is told; the worst
     outcome of the last three counts.
 
@@ -30,7 +32,8 @@ def check_features(
         raw: Raw rows, whose labels the frame keeps.
         frame: What ``compute_features(raw)`` returned.
         folds: What ``plan_folds(frame)`` returned.
-        settings: ``min_rows``, ``wide_table_columns`` and ``copy_correlation``.
+        settings: ``min_rows``, ``wide_table_columns``, ``copy_correlation`` and
+            ``near_copy_correlation``.
 
     Cost:
         Dominated by ``examples()`` of the first fold's train and validation rows.
@@ -43,6 +46,7 @@ def check_features(
         or _strange_labels(raw, frame)
         or _too_few(frame, settings)
         or _folds_outside(frame, folds)
+        or find_leaking_fold(frame, folds)
     )
     if broken is not None:
         return broken

@@ -33,7 +33,7 @@ def find_target_copies(
         workload: Declares features and target.
         frame: The feature frame.
         train: Train examples of the first fold.
-        settings: ``copy_correlation``.
+        settings: ``copy_correlation`` and ``near_copy_correlation``.
     """
     target = workload.target_column
     if target not in frame.columns or not _is_number(frame[target]):
@@ -45,15 +45,15 @@ def find_target_copies(
     if target in features:
         return _found([target], f"feature_columns names the target '{target}' itself", frame)
     others = [name for name in features if _is_number(frame[name])]
-    copies = [
-        name
-        for name in others
-        if _is_copy(_numbers(frame[name]), values, least=settings.copy_correlation)
-    ]
-    if not copies:
-        return None
-    names = ", ".join(f"'{name}'" for name in copies[:5])
-    return _found(copies, f"{names} follows the target '{target}' in all {len(frame)} rows", frame)
+    following = {name: _following(_numbers(frame[name]), values) for name in others}
+    copies = [name for name, found in following.items() if found >= settings.copy_correlation]
+    if copies:
+        names = ", ".join(f"'{name}'" for name in copies[:5])
+        return _found(
+            copies, f"{names} follows the target '{target}' in all {len(frame)} rows", frame
+        )
+    near = {n: found for n, found in following.items() if found >= settings.near_copy_correlation}
+    return _nearly(near, target, settings.near_copy_correlation) if near else None
 
 
 def _found(copies: list[str], what: str, frame: pd.DataFrame) -> Finding:
@@ -62,6 +62,23 @@ def _found(copies: list[str], what: str, frame: pd.DataFrame) -> Finding:
         summary=f"No feature may be the target: {what}.",
         numbers={"rows": len(frame), "copies": len(copies), "first_copy": copies[0]},
         kind="target among features",
+    )
+
+
+def _nearly(near: dict[str, float], target: str, least: float) -> Finding:
+    first = max(near, key=near.__getitem__)
+    others = f", and {len(near) - 1} more as well" if len(near) > 1 else ""
+    return Finding(
+        outcome="warn",
+        summary=f"One feature alone should not be nearly the target: '{first}' has correlation "
+        f"{near[first]:.4f} with '{target}', and {least:g} already looks like a copy with "
+        f"noise{others}.",
+        numbers={"near_copies": len(near), "first": first, "correlation": near[first]},
+        kind="target among features",
+        cause="The feature is computed from the target, or was measured together with it or "
+        "after it; or it really explains nearly everything.",
+        fix=f"Make sure that '{first}' is known before '{target}' is; if not, take it out of "
+        "feature_columns.",
     )
 
 
@@ -77,16 +94,17 @@ def _is_own_row(values: _Values, train: Examples, least: float) -> bool:
     return abs(_correlation(own[known], y[known, 0])) >= least
 
 
-def _is_copy(feature: _Values, target: _Values, *, least: float) -> bool:
+def _following(feature: _Values, target: _Values) -> float:
+    """Return the size of the correlation; 0 when the target's own last row is about as near."""
     known = np.isfinite(feature) & np.isfinite(target)
     one, two = feature[known], target[known]
     if len(one) < _FEWEST_ROWS or np.ptp(two) == 0:
-        return False
+        return 0.0
     if np.array_equal(one, two):
-        return True
-    distance = 1 - abs(_correlation(one, two))
-    own_past = 1 - abs(_correlation(two[1:], two[:-1]))
-    return distance <= 1 - least and distance < _NEARER_THAN_A_ROW * own_past
+        return 1.0
+    correlation = abs(_correlation(one, two))
+    own_past = abs(_correlation(two[1:], two[:-1]))
+    return correlation if 1 - correlation < _NEARER_THAN_A_ROW * (1 - own_past) else 0.0
 
 
 def _correlation(one: _Values, two: _Values) -> float:

@@ -3,12 +3,18 @@
 import torch
 from torch import Tensor, nn
 
+from sluice.failfast.learning.lone_predictions import find_dependence
 from sluice.failfast.learning.probe import shape, spread
 from sluice.failfast.result import Finding
 from sluice.failfast.settings import PocSettings
 from sluice.models.scaled import prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.workloads.workload import Examples, Workload
+
+_FLATTEN = (
+    "Return output.squeeze(-1) from forward(), or give the targets a last axis of 1, as "
+    "Workload.examples() does."
+)
 
 
 def check_instantiation(
@@ -22,13 +28,13 @@ def check_instantiation(
     """Build the model from the real feature count and run it on one real batch (POC-1).
 
     The output must be a tensor of the shape that the workload declares for the batch's targets,
-    and finite.
+    finite, and for every example its own; see ``find_dependence``.
 
     Args:
         workload: Builds the model, declares the output shape.
         model_settings: Architecture and size.
         train: Train examples of a fold.
-        settings: Rows of the batch.
+        settings: Rows of the batch, ``lone_tolerance``.
         seed: Base seed of the initial weights.
 
     Raises:
@@ -55,6 +61,7 @@ def check_instantiation(
             summary=f"The output must be {required} for targets of {shape(batch.y)}, "
             f"got {shape(output)} for an input of {shape(batch.x)}.",
             kind="shape mismatch",
+            fix=_FLATTEN if tuple(output.shape) == (*required, 1) else "",
         )
     num_bad = int((~torch.isfinite(output)).sum())
     if num_bad:
@@ -64,6 +71,9 @@ def check_instantiation(
             f"{_not_finite(workload, model, batch)}.",
             kind="non-finite output",
         )
+    dependent = find_dependence(model, batch, output, settings, seed=seed)
+    if dependent is not None:
+        return dependent
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     return Finding(
         outcome="pass",

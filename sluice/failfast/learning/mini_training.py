@@ -11,28 +11,30 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sluice.errors import TrainingFailed
+from sluice.failfast.learning.fall import (
+    FallBound,
+    fall_bound,
+    look_confidence,
+    required_fall,
+    rises,
+    what_matters,
+)
 from sluice.failfast.learning.instantiation import too_few
 from sluice.failfast.learning.probe import spread
 from sluice.failfast.learning.settled import settled
 from sluice.failfast.learning.trivial_predictor import Yardstick, measure_yardstick
 from sluice.failfast.result import Finding, Number
 from sluice.failfast.settings import PocSettings
-from sluice.models.scaled import prepare_model
+from sluice.models.scaled import Scaled, prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.training.loop import mean_loss, train
 from sluice.training.seeds import derive_seed, deterministic
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples, Workload
 
-_LONGER = 10.0
-"""A real training with more than this many times the steps may fall by less at the start."""
-
-_SMALLEST_FALL = 1e-4
-"""However long the real training is. A rate of 1e-9 reached at most 3e-6 here."""
-
-_FAR_START = 2.0
-"""A first loss this far above the best constant [units] is one of level; the initial weights of
-the networks here are up to 1 unit above."""
+_FAR_END = 10.0
+"""A last loss this far above the best constant [units] is one of level. A rare class (2 %) and a
+mixture density are up to 4.5 units above after a slow start, and learn from inputs."""
 
 _GOOD_START = 0.5
 """A model that begins this far below the best constant [units] was trained before."""
@@ -53,14 +55,6 @@ class MiniTraining:
     """Optimizer steps of one brief training over those of the real one at its longest."""
     failed: Finding | None = None
     """Why there is nothing to judge: too few examples, or a loss that was not finite."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FallBound:
-    """How far the loss fell, as a share of what matters: mean over seeds and lower bound."""
-
-    mean: float
-    lower: float
 
 
 def check_mini_training(
@@ -93,6 +87,10 @@ def run_mini_training(
     too high: its first epoch is so bad that the last one looks like progress. Running statistics
     have seen the slice before the first loss is taken, or batch norm's would lower it at any rate.
 
+    Where the first ``mini_seeds`` show a mean fall that is enough and do not yet prove it, all
+    ``mini_max_seeds`` are trained: a model that learns by a different amount from each seed is no
+    defect. A fall that is too small, or a rise, is not asked again.
+
     Args:
         workload: Builds the model and has the losses.
         model_settings: Architecture and size.
@@ -105,49 +103,40 @@ def run_mini_training(
         Exception: Whatever the model's or the loss's own code raises.
 
     Cost:
-        ``mini_seeds * mini_epochs`` passes over ``mini_rows`` examples.
+        ``mini_seeds * mini_epochs`` passes over ``mini_rows`` examples; ``mini_max_seeds`` instead
+        of ``mini_seeds`` where the first ones leave it open.
     """
     slice_ = spread(examples, settings.mini_rows)
-    curves: list[list[float]] = []
-    failed = None
-    if len(examples) < settings.mini_min_rows:
-        failed = too_few(len(examples), settings.mini_min_rows)
+    num_steps = settings.mini_epochs * math.ceil(len(slice_) / training.batch_rows)
+    real_steps = training.max_epochs * math.ceil(len(examples) / training.batch_rows)
+    step_share = num_steps / real_steps if real_steps else 1.0
+    yardstick = measure_yardstick(workload, slice_.y)
     brief = training.model_copy(
         update={"max_epochs": settings.mini_epochs, "patience_epochs": settings.mini_epochs}
     )
-    num_steps = settings.mini_epochs * math.ceil(len(slice_) / training.batch_rows)
-    real_steps = training.max_epochs * math.ceil(len(examples) / training.batch_rows)
-    for index in range(settings.mini_seeds):
+    loss_SE = np.empty((0, 1 + settings.mini_epochs))
+    failed = None
+    if len(examples) < settings.mini_min_rows:
+        failed = too_few(len(examples), settings.mini_min_rows)
+    for index in range(settings.mini_max_seeds):
+        if index == settings.mini_seeds and not _is_open(loss_SE, yardstick, step_share, settings):
+            break
         own = derive_seed(seed, f"poc_mini_training_{index}")
         model = prepare_model(workload, model_settings, slice_, seed=own)
         if failed is not None:
             break
-        epochs = train(
-            model,
-            workload.loss,
-            workload.losses,
-            slice_,
-            slice_,
-            brief,
-            seed=own,
-            groups=workload.parameter_groups(model.network),
-        )
-        # As in the real training; one thread is also the fastest for so few rows.
-        with deterministic():
-            start = settled(
-                model, slice_, batch_rows=brief.batch_rows, num_passes=num_steps, seed=own
-            )
-            first = mean_loss(start, workload.losses, slice_)
-            try:
-                curves.append([first, *(result.val_loss for result in epochs)])
-            except TrainingFailed as error:
-                failed = _not_finite(error, index, settings)
+        try:
+            curve_E = _loss_curve(workload, model, slice_, brief, num_steps=num_steps, seed=own)
+        except TrainingFailed as error:
+            failed = _not_finite(error, index)
+            break
+        loss_SE = np.vstack([loss_SE, curve_E])
     return MiniTraining(
-        loss_SE=np.array(curves, np.float64).reshape(len(curves), 1 + settings.mini_epochs),
+        loss_SE=loss_SE,
         model=model.eval(),
         examples=slice_,
-        yardstick=measure_yardstick(workload, slice_.y),
-        step_share=num_steps / real_steps if real_steps else 1.0,
+        yardstick=yardstick,
+        step_share=step_share,
         failed=failed,
     )
 
@@ -173,7 +162,7 @@ def judge_mini_training(
       between show it.
     - Inputs: outputs that do not depend on the input are never below the best constant, but a
       slow training, or one on a hard problem, is not there after so few steps either. So it warns
-      only where the first loss was far above: then all that is seen may be the target's level.
+      only where the last loss is still far above: then all that is seen may be the target's level.
 
     Without a yardstick (the loss takes no constant outputs) the share is that of the first loss.
 
@@ -188,7 +177,7 @@ def judge_mini_training(
     if mini.failed is not None:
         return mini.failed
     first_S, last_S = mini.loss_SE[:, 0], mini.loss_SE[:, -1]
-    matters_S = _what_matters(first_S, mini.yardstick)
+    matters_S = what_matters(first_S, mini.yardstick)
     if not bool((matters_S > 0).all()):
         return Finding(
             outcome="insufficient",
@@ -196,8 +185,8 @@ def judge_mini_training(
             cause="The loss ignores the output or the target, or the slice is trivial.",
             fix="Check losses() and the target column.",
         )
-    bound = fall_bound((first_S - last_S) / matters_S, confidence=settings.fall_confidence)
-    rise_SE = _rises(mini)
+    bound = fall_bound((first_S - last_S) / matters_S, confidence=look_confidence(settings))
+    rise_SE = rises(mini.loss_SE, mini.yardstick)
     worst = float(rise_SE.max())
     seed_index, epoch = np.unravel_index(rise_SE.argmax(), rise_SE.shape)
     below = (mini.yardstick.trivial - float(last_S.mean())) / mini.yardstick.unit
@@ -213,7 +202,7 @@ def judge_mini_training(
             numbers=numbers,
             kind="mini training diverged",
         )
-    if not bound.lower > _required(mini, settings):
+    if not bound.lower > required_fall(mini.step_share, settings):
         return Finding(
             outcome="warn" if started_below > _GOOD_START else "fail",
             summary=seen,
@@ -222,61 +211,68 @@ def judge_mini_training(
         )
     if not below <= 0:
         return Finding(outcome="pass", summary=seen, numbers=numbers)
-    if not started_below < -_FAR_START:
+    if not below < -_FAR_END:
         seen = f"{seen} It is not yet below that constant."
         return Finding(outcome="pass", summary=seen, numbers=numbers)
     return Finding(
         outcome="warn",
-        summary=f"{seen} It is not below that constant: so far the level of the target was "
-        "learned, and nothing from inputs.",
+        summary=f"{seen} It is still {-below:.4g} times what knowing the target is worth above "
+        "that constant, so it shows no more than that outputs approach the level of the target.",
         numbers=numbers,
         kind="mini training without progress",
-        cause="The target is not scaled, classes are rare, or learning_rate is low: outputs begin "
-        "far from the target's level, and the way there hides what is learned from inputs.",
+        cause="The target is not scaled, a class is very rare, or learning_rate is low: outputs "
+        "begin far from the target's level, and the way there hides what is learned from inputs.",
         fix="Scale the target (scale_target), begin the last bias at the target's mean or the "
         "classes' log shares, or raise learning_rate.",
     )
 
 
-def fall_bound(relative_fall_S: NDArray[np.float64], *, confidence: float) -> FallBound:
-    """Bound the mean relative fall of the loss over seeds from below, by Student's t.
-
-    Args:
-        relative_fall_S: Fall of every seed, at least 2, as a share of what matters.
-        confidence: One-sided coverage of the bound.
-    """
-    # scipy.special, not scipy.stats: the same quantile without a second of import.
-    from scipy.special import stdtrit
-
-    num_seeds = len(relative_fall_S)
-    mean = float(relative_fall_S.mean())
-    error = float(relative_fall_S.std(ddof=1)) / math.sqrt(num_seeds)
-    return FallBound(mean=mean, lower=mean - float(stdtrit(num_seeds - 1, confidence)) * error)
-
-
-def _required(mini: MiniTraining, settings: PocSettings) -> float:
-    shorter = settings.min_relative_fall * min(1.0, _LONGER * mini.step_share)
-    return max(shorter, min(settings.min_relative_fall, _SMALLEST_FALL))
-
-
-def _what_matters(first_S: NDArray[np.float64], yardstick: Yardstick) -> NDArray[np.float64]:
-    if yardstick.problem:
-        return np.abs(first_S)
-    return np.maximum(first_S - yardstick.trivial, 0.0) + yardstick.unit
-
-
-def _rises(mini: MiniTraining) -> NDArray[np.float64]:
-    first_S1 = mini.loss_SE[:, :1]
-    if mini.yardstick.problem:
-        return (mini.loss_SE - first_S1) / np.abs(first_S1)
-    above = np.maximum(first_S1, mini.yardstick.trivial)
-    return (mini.loss_SE - above) / mini.yardstick.unit
+def _loss_curve(
+    workload: Workload,
+    model: Scaled,
+    slice_: Examples,
+    brief: TrainSettings,
+    *,
+    num_steps: int,
+    seed: int,
+) -> list[float]:
+    """Train ``model`` and return its loss on the slice before and after each epoch (1 + E)."""
+    epochs = train(
+        model,
+        workload.loss,
+        workload.losses,
+        slice_,
+        slice_,
+        brief,
+        seed=seed,
+        groups=workload.parameter_groups(model.network),
+    )
+    # As in the real training; one thread is also the fastest for so few rows.
+    with deterministic():
+        start = settled(model, slice_, batch_rows=brief.batch_rows, num_passes=num_steps, seed=seed)
+        first = mean_loss(start, workload.losses, slice_)
+        return [first, *(result.val_loss for result in epochs)]
 
 
-def _not_finite(error: TrainingFailed, index: int, settings: PocSettings) -> Finding:
+def _is_open(
+    loss_SE: NDArray[np.float64], yardstick: Yardstick, step_share: float, settings: PocSettings
+) -> bool:
+    """Return whether more seeds could show a fall that the first ones leave in doubt."""
+    first_S, last_S = loss_SE[:, 0], loss_SE[:, -1]
+    matters_S = what_matters(first_S, yardstick)
+    if not bool((matters_S > 0).all()):
+        return False
+    if not float(rises(loss_SE, yardstick).max()) <= settings.max_rise_ratio:
+        return False
+    bound = fall_bound((first_S - last_S) / matters_S, confidence=look_confidence(settings))
+    required = required_fall(step_share, settings)
+    return bound.mean > required and not bound.lower > required
+
+
+def _not_finite(error: TrainingFailed, index: int) -> Finding:
     return Finding(
         outcome="fail",
-        summary=f"Mini training {index + 1} of {settings.mini_seeds}: {error.what}",
+        summary=f"Mini training {index + 1}: {error.what}",
         kind="mini training diverged",
         cause=error.cause,
         fix=error.fix,
@@ -294,10 +290,11 @@ def _seen(
     )
     seen = (
         f"In {settings.mini_epochs} epochs on {len(mini.examples)} examples the loss went from "
-        f"{first:.4g} to {last:.4g} (mean of {settings.mini_seeds} seeds, learning_rate "
+        f"{first:.4g} to {last:.4g} (mean of {len(mini.loss_SE)} seeds, learning_rate "
         f"{learning_rate:g})"
     )
-    required = f"a fall of more than {_required(mini, settings):.2%} of {share} is required."
+    needed = required_fall(mini.step_share, settings)
+    required = f"a fall of more than {needed:.2%} of {share} is required."
     if not bound.mean >= 0:
         return f"{seen}, a rise; {required}"
     return (
@@ -312,9 +309,9 @@ def _numbers(mini: MiniTraining, bound: FallBound, settings: PocSettings) -> dic
         "last_loss": float(mini.loss_SE[:, -1].mean()),
         "relative_fall": bound.mean,
         "relative_fall_lower_bound": bound.lower,
-        "required_relative_fall": _required(mini, settings),
+        "required_relative_fall": required_fall(mini.step_share, settings),
         "num_rows": len(mini.examples),
-        "num_seeds": settings.mini_seeds,
+        "num_seeds": len(mini.loss_SE),
     }
     if not mini.yardstick.problem:
         numbers["trivial_loss"] = mini.yardstick.trivial

@@ -41,10 +41,26 @@ ENDED_BY: Mapping[str, tuple[str, ...]] = {
 """What says that something that began came to its end; a crash leaves a log without it."""
 
 
+ProblemKind = Literal[
+    "empty",
+    "no log",
+    "no json",
+    "no event",
+    "unknown event",
+    "field missing",
+    "wrong type",
+    "metric not named",
+    "not finite",
+    "no end",
+]
+"""What is wrong with, or strange about, a log, one of its lines or a field."""
+
+
 @dataclass(frozen=True, slots=True)
 class FieldProblem:
     """What is wrong with one field; ``field`` is empty when it is the event as a whole."""
 
+    kind: ProblemKind
     field: str
     what: str
 
@@ -83,14 +99,15 @@ def find_field_problems(
     """
     if declared is None:
         hint = nearest(event, list(EVENT_FIELDS))
-        return [FieldProblem("", f"not an event type.{hint} Known: {', '.join(EVENT_FIELDS)}")]
+        what = f"not an event type.{hint} Known: {', '.join(EVENT_FIELDS)}"
+        return [FieldProblem("unknown event", "", what)]
     problems = []
     for name, kind in declared.items():
         if name not in fields:
-            problems.append(FieldProblem(name, f"field '{name}' is missing"))
+            problems.append(FieldProblem("field missing", name, f"field '{name}' is missing"))
         elif not _is_kind(fields[name], kind):
-            seen = repr(fields[name])
-            problems.append(FieldProblem(name, f"field '{name}' must be a {kind}, got {seen[:80]}"))
+            what = f"field '{name}' must be a {kind}, got {repr(fields[name])[:80]}"
+            problems.append(FieldProblem("wrong type", name, what))
     return problems
 
 

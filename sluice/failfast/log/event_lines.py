@@ -29,6 +29,8 @@ class EventLine:
     """The event; None when the line is not one JSON object."""
     text: str
     """The line as it stands there, of a line that is no event; empty otherwise."""
+    ended: bool = True
+    """Whether its line end is there; a crash while writing leaves a line without."""
 
 
 def write_line(record: Mapping[str, Any]) -> bytes:
@@ -42,14 +44,14 @@ def write_line(record: Mapping[str, Any]) -> bytes:
     return text.encode() + b"\n"
 
 
-def read_lines(path: Path) -> Iterator[EventLine]:
+def read_lines(path: str | Path) -> Iterator[EventLine]:
     """Yield every line that is not blank, one at a time, however long the log is.
 
     Raises:
         StorageError: The file is not there or cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with Path(path).open("rb") as file:
             number = 0
             while content := file.readline(_LONGEST_LINE):
                 number += 1
@@ -58,7 +60,12 @@ def read_lines(path: Path) -> Iterator[EventLine]:
                 if not text.strip():
                     continue
                 record = parse_line(text)
-                yield EventLine(number, record, "" if record is not None else text.rstrip("\n"))
+                yield EventLine(
+                    number,
+                    record,
+                    "" if record is not None else text.rstrip("\r\n"),
+                    ended=text.endswith("\n"),
+                )
     except OSError as error:
         raise StorageError(
             f"Cannot read the log {path} ({error.strerror or error}).",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from io import BufferedWriter
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +12,7 @@ from sluice.errors import ContractError
 from sluice.failfast.log.event_fields import declared_fields, find_field_problems
 from sluice.failfast.log.event_lines import EventLine, parse_line, read_lines, write_line
 from sluice.failfast.log.log_report import LogReport, inspect_log
-from sluice.failfast.responses import respond
+from sluice.failfast.log.log_response import respond_to
 from sluice.files import storage_error
 
 _STAMP = ("event", "timestamp")
@@ -31,17 +31,38 @@ class EventsRead:
 class EventLog:
     """An append-only writer of one log; use as a context manager.
 
+    ::
+
+        with EventLog("run/events.ndjson") as log:
+            log.write("epoch_complete", epoch=1, train_loss=0.7, val_loss=0.8)
+
+    Event types and the fields each must have; any further fields are kept as well:
+
+    - experiment_start: architecture (text), features (list of names), config (mapping)
+    - fold_start: fold_id, train_size, val_size, test_size (whole numbers)
+    - epoch_complete: epoch (whole number), train_loss, val_loss (numbers)
+    - fold_complete: fold_id (whole number); usually numbers named test_*, the fold's metrics
+    - experiment_complete: total_folds (whole number), elapsed_seconds (number); usually a number
+      named mean_*, the headline metric
+    - gate_start: workload, level (text), checks (list of names)
+    - check_start: name, requirement (text)
+    - check_complete: name, requirement, outcome, summary (text), seconds (number)
+    - gate_complete: outcome (text), seconds (number)
+    - gate_stopped: reason, check (text)
+
     Args:
         path: The NDJSON file; its folder is made. A log that is there is continued, and a torn
             last line, which only a crash leaves, is cut off and kept in ``torn_line``.
-        clock: Gives the time of an event, with a time zone.
+        clock: Gives the time of an event, with a time zone; the system's own, in UTC, by default.
 
     Raises:
         StorageError: The file cannot be made, written or flushed.
     """
 
-    def __init__(self, path: Path, *, clock: Callable[[], datetime]) -> None:
-        self.path = path
+    def __init__(
+        self, path: str | Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self.path = Path(path)
         self.torn_line: str | None = None
         self._clock = clock
         self._file: BufferedWriter | None = None
@@ -106,37 +127,43 @@ class EventLog:
             raise storage_error(self.path, error) from error
 
 
-def read_events(path: Path) -> EventsRead:
-    """Read a log back; a torn last line is reported, not fatal.
+def read_events(path: str | Path) -> EventsRead:
+    """Read a log back; a torn last line, one without its line end, is reported, not fatal.
 
     Raises:
-        ContractError: A line before the last is not a JSON object; the message names it.
+        ContractError: Another line is not a JSON object; the message names it.
         StorageError: The file cannot be read.
     """
     events: list[dict[str, Any]] = []
     bad: EventLine | None = None
     for line in read_lines(path):
         if bad is not None:
-            raise ContractError(
-                f"{path}, line {bad.number}: every line but the last must be one JSON object, "
-                f"got {bad.text[:60]!r}.",
-                cause="Something other than the event log wrote to the file, or it was damaged.",
-                fix="Remove the line, or run again with a fresh log.",
-            )
+            raise _damaged(path, bad)
         if line.record is None:
             bad = line
         else:
             events.append(line.record)
+    if bad is not None and bad.ended:
+        raise _damaged(path, bad)
     return EventsRead(events=events, torn_line=bad.text if bad is not None else None)
 
 
+def _damaged(path: str | Path, line: EventLine) -> ContractError:
+    response = respond_to("no json")
+    return ContractError(
+        f"{path}, line {line.number}: the line must be one JSON object, got {line.text[:60]!a}.",
+        cause=response.cause,
+        fix=response.fix,
+    )
+
+
 def validate_log(
-    path: Path, *, test_metrics: tuple[str, ...] | None, headline: str | None
+    path: str | Path, *, test_metrics: tuple[str, ...] | None, headline: str | None
 ) -> LogReport:
     """Return the report of a log in which every event has its fields; refuse any other (LOG-1).
 
-    Non-finite numbers, a torn last line and a missing end are in the report; they do not make a
-    log invalid.
+    Non-finite numbers, a torn last line, a missing end and notes are in the report; they do not
+    make a log invalid.
 
     Args:
         path: The NDJSON file.
@@ -145,13 +172,13 @@ def validate_log(
             not known. See ``inspect_log`` for what is asked then.
 
     Raises:
-        ContractError: An event has a field missing or of the wrong type, a line before the last
-            is no event, or there is none; the message names line, event and field.
+        ContractError: An event has a field missing or of the wrong type, a line other than a torn
+            one is no event, or there is none; the message names line, event and field.
         StorageError: The file cannot be read.
     """
     report = inspect_log(path, test_metrics=test_metrics, headline=headline)
     if not report.valid:
-        response = respond("log validation failed")
+        response = respond_to(report.problems[0].kind)
         shown = "; ".join(map(str, report.problems[:_SHOWN]))
         more = report.num_problems - _SHOWN
         also = f" (and {more} more)" if more > 0 else ""

@@ -13,6 +13,7 @@ from sluice.failfast.log.event_fields import (
     ENDED_BY,
     FieldKind,
     FieldProblem,
+    ProblemKind,
     declared_fields,
     find_field_problems,
     numbers_called,
@@ -32,6 +33,7 @@ _SHOWN = 80
 class LogProblem(Record):
     """Something about one line."""
 
+    kind: ProblemKind
     line: int = Field(description="Counted from 1.")
     event: str = Field(description="Its event type; empty when it has none.")
     field: str = Field(description="Empty when it is about the line as a whole.")
@@ -48,6 +50,9 @@ class LogReport(Record):
     counts: dict[str, int] = Field(description="Events by type.")
     problems: tuple[LogProblem, ...] = Field(description="What makes it invalid; the first 1000.")
     num_problems: int
+    notes: tuple[LogProblem, ...] = Field(
+        description="What a workload would ask for and only it can name; the first 1000."
+    )
     non_finite: tuple[LogProblem, ...] = Field(
         description="Numbers that are NaN or infinite; the first 1000."
     )
@@ -69,18 +74,20 @@ class LogReport(Record):
 
 
 def inspect_log(
-    path: Path, *, test_metrics: tuple[str, ...] | None, headline: str | None
+    path: str | Path, *, test_metrics: tuple[str, ...] | None, headline: str | None
 ) -> LogReport:
     """Check every event of a log and return what was found, good or bad (LOG-1).
 
-    Non-finite numbers, a torn last line and a missing end are told; they do not make it invalid.
+    Non-finite numbers, a torn last line (one without its line end) and a missing end are told;
+    they do not make it invalid, and neither do the notes. What ``EventLog`` wrote is valid when
+    the workload is not known.
 
     Args:
         path: The NDJSON file.
         test_metrics: Names every ``fold_complete`` must carry. None when the workload is not known:
-            then each must carry at least one number named ``test_*``, and all the same ones.
+            then one without a number named ``test_*``, or with other ones than the first, is noted.
         headline: Name every ``experiment_complete`` must carry; empty for none. None when the
-            workload is not known: then at least one number named ``mean_*``.
+            workload is not known: then one without a number named ``mean_*`` is noted.
 
     Raises:
         StorageError: The file cannot be read.
@@ -96,8 +103,10 @@ def inspect_log(
         bad = line if line.record is None else None
         if line.record is not None:
             found.look(line.number, line.record)
-    # Only the last line can be torn; anything else that is no event was written by somebody.
-    return found.report(path, torn_line=bad.text if bad is not None else None)
+    torn = bad is not None and not bad.ended and found.num_records > 0
+    if bad is not None and not torn:
+        found.refuse(bad)
+    return found.report(path, torn_line=bad.text if bad is not None and torn else None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,20 +117,27 @@ class _Inspection:
     headline: str | None
     declared: dict[str, dict[str, FieldKind] | None] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
+    num_records: int = 0
+    notes: "_Listing" = field(default_factory=lambda: _Listing())
     problems: "_Listing" = field(default_factory=lambda: _Listing())
     non_finite: "_Listing" = field(default_factory=lambda: _Listing())
     begun: dict[tuple[Any, ...], LogProblem] = field(default_factory=dict)
     first_metrics: tuple[str, ...] = ()
 
     def refuse(self, line: EventLine) -> None:
-        what = f"every line but the last must be one JSON object, got {line.text[:_SHOWN]!r}"
-        self.problems.add(LogProblem(line=line.number, event="", field="", what=what))
+        what = f"the line must be one JSON object, got {line.text[:_SHOWN]!a}"
+        self.problems.add(
+            LogProblem(kind="no json", line=line.number, event="", field="", what=what)
+        )
 
     def look(self, number: int, record: Mapping[str, Any]) -> None:
+        self.num_records += 1
         event = record.get("event")
         if not isinstance(event, str):
             what = "field 'event' is missing or not text"
-            self.problems.add(LogProblem(line=number, event="", field="event", what=what))
+            self.problems.add(
+                LogProblem(kind="no event", line=number, event="", field="event", what=what)
+            )
             return
         self.counts[event] += 1
         if event not in self.declared:
@@ -129,46 +145,59 @@ class _Inspection:
                 event, test_metrics=self.test_metrics, headline=self.headline
             )
         declared = self.declared[event]
-        problems = find_field_problems(event, record, declared)
-        for problem in problems + self._unnamed_metrics(event, record):
-            self.problems.add(
-                LogProblem(line=number, event=event, field=problem.field, what=problem.what)
-            )
+        for listing, problems in (
+            (self.problems, find_field_problems(event, record, declared)),
+            (self.notes, self._unnamed_metrics(event, record)),
+        ):
+            for problem in problems:
+                listing.add(_located(problem, number, event))
         for name, value in record.items():
             if isinstance(value, float) and not math.isfinite(value):
                 what = f"{name} is {value}"
-                self.non_finite.add(LogProblem(line=number, event=event, field=name, what=what))
+                self.non_finite.add(
+                    LogProblem(kind="not finite", line=number, event=event, field=name, what=what)
+                )
         self._follow(number, event, record)
 
-    def report(self, path: Path, *, torn_line: str | None) -> LogReport:
-        if not self.counts and not self.problems.total:
-            what = "the log holds no event"
-            self.problems.add(LogProblem(line=1, event="", field="", what=what))
+    def report(self, path: str | Path, *, torn_line: str | None) -> LogReport:
+        if not self.num_records:
+            self._is_no_log()
         return LogReport(
             path=str(path),
             counts=dict(self.counts),
             problems=tuple(self.problems.kept),
             num_problems=self.problems.total,
+            notes=tuple(self.notes.kept),
             non_finite=tuple(self.non_finite.kept),
             num_non_finite=self.non_finite.total,
             unfinished=tuple(self.begun.values()),
             torn_line=torn_line,
         )
 
+    def _is_no_log(self) -> None:
+        """One problem says it; a table would have one a line."""
+        first = self.problems.kept[0] if self.problems.total else None
+        if first is None:
+            what = "the file is empty: it holds no event"
+            only = LogProblem(kind="empty", line=1, event="", field="", what=what)
+        else:
+            what = f"this is not an event log, it holds no event: {first.what}"
+            only = LogProblem(kind="no log", line=first.line, event="", field="", what=what)
+        self.problems = _Listing(kept=[only], total=1)
+
     def _unnamed_metrics(self, event: str, record: Mapping[str, Any]) -> list[FieldProblem]:
-        """Return what is wrong with metrics whose names nobody has told."""
+        """Return what is unusual about metrics whose names nobody has told."""
         if event == "experiment_complete" and self.headline is None:
             if not numbers_called("mean_", record):
-                return [FieldProblem("mean_*", "at least one number named mean_* is required")]
+                return [_metric("mean_*", "no number is named mean_*, the headline metric")]
         elif event == "fold_complete" and self.test_metrics is None:
             names = numbers_called("test_", record)
             if not names:
-                return [FieldProblem("test_*", "at least one number named test_* is required")]
+                return [_metric("test_*", "no number is named test_*, a metric of the test rows")]
             self.first_metrics = self.first_metrics or names
             if names != self.first_metrics:
                 first, here = ", ".join(self.first_metrics), ", ".join(names)
-                what = f"the metrics must be those of the first fold, {first}, got {here}"
-                return [FieldProblem("test_*", what)]
+                return [_metric("test_*", f"the first fold has {first}, and this one {here}")]
         return []
 
     def _follow(self, number: int, event: str, record: Mapping[str, Any]) -> None:
@@ -179,7 +208,9 @@ class _Inspection:
         if event in ENDED_BY:
             which = seed_and_fold if event == "fold_start" else ()
             what = f"no {' or '.join(ENDED_BY[event])} follows"
-            self.begun[(event, *which)] = LogProblem(line=number, event=event, field="", what=what)
+            self.begun[(event, *which)] = LogProblem(
+                kind="no end", line=number, event=event, field="", what=what
+            )
             return
         for start, ends in ENDED_BY.items():
             if event not in ends:
@@ -205,6 +236,16 @@ class _Listing:
         self.total += 1
         if len(self.kept) < _MAX_LISTED:
             self.kept.append(problem)
+
+
+def _located(problem: FieldProblem, number: int, event: str) -> LogProblem:
+    return LogProblem(
+        kind=problem.kind, line=number, event=event, field=problem.field, what=problem.what
+    )
+
+
+def _metric(name: str, what: str) -> FieldProblem:
+    return FieldProblem("metric not named", name, what)
 
 
 def _key(record: Mapping[str, Any], name: str) -> int | str | None:

@@ -8,6 +8,7 @@ import pytest
 
 from sluice.cli import run_command
 from sluice.commands.poc_log import validate_file
+from sluice.failfast.log.event_log import EventLog
 
 GOOD = (
     {"event": "fold_start", "fold_id": 0, "train_size": 9, "val_size": 3, "test_size": 3},
@@ -35,6 +36,7 @@ def test_a_valid_log_is_counted_and_leaves_with_0(log, capsys):
     assert "train_loss is nan" in said
     assert "The last line is torn" in said
     assert "fold_complete" in said
+    assert "left without its end is valid" in said
 
 
 def test_an_invalid_log_is_told_by_line_event_and_field_and_leaves_with_1(log, capsys):
@@ -42,8 +44,31 @@ def test_an_invalid_log_is_told_by_line_event_and_field_and_leaves_with_1(log, c
 
     said = capsys.readouterr().out
     assert "4   epoch_complete   field 'val_loss' is missing" in said
-    assert "The log is not valid: 5 events, 1 problems" in said
+    assert "The log is not valid: 5 events, 1 problem," in said
     assert "do:" in said
+
+
+def test_a_log_of_the_writer_without_metrics_is_valid_and_noted(tmp_path, capsys):
+    path = tmp_path / "events.ndjson"
+    with EventLog(path) as events:
+        events.write("experiment_complete", total_folds=1, elapsed_seconds=1.0)
+
+    assert run_command(["poc", "--log", str(path)]) == 0
+
+    said = capsys.readouterr().out
+    assert "no number is named mean_*" in said
+    assert "The log is valid: 1 event, 0 problems, finished." in said
+
+
+def test_a_table_is_not_called_a_torn_log(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("a,b\n1,2")
+
+    assert run_command(["poc", "--log", str(tmp_path / "t.csv")]) == 1
+
+    said = " ".join(capsys.readouterr().out.split())
+    assert "this is not an event log" in said
+    assert "torn" not in said
+    assert "The file is something else" in said
 
 
 def test_a_file_that_is_not_there_leaves_with_2(tmp_path, capsys):
@@ -62,6 +87,7 @@ def test_machines_get_strict_json_with_every_problem(log, capsys):
     assert found["counts"]["epoch_complete"] == 2
     assert found["problems"] == [
         {
+            "kind": "field missing",
             "line": 4,
             "event": "epoch_complete",
             "field": "val_loss",

@@ -111,3 +111,39 @@ def test_the_workload_says_how_many_outputs_the_targets_need():
     model = prepare_model(Classes(), ModelSettings(hidden=4), labels, seed=1)
 
     assert model(X).shape == (2, 7)
+
+
+FLAT_Y = torch.tensor([100.0, 300.0])
+
+
+class LastValue(nn.Module):
+    def forward(self, x):
+        return x[:, -1, 0]
+
+
+def test_flat_targets_are_scaled_as_those_with_an_axis_of_their_own():
+    """Known: (B, 1) without its last axis."""
+    options = {"num_outputs": 1, "scale_inputs": True, "scale_target": True}
+    flat = Scaled.fit(LastValue(), X, FLAT_Y, **options)
+
+    assert flat(X).shape == (2,)
+    assert torch.equal(flat(X), fit()(X)[:, 0])
+    assert (flat.y_mean.tolist(), flat.y_std.tolist()) == ([200], [100])
+
+
+@pytest.mark.parametrize("y", [FLAT_Y, torch.tensor([3, 4])])
+def test_a_flat_target_is_one_output_not_one_per_row(y):
+    class Flat(SineWorkload):
+        scale_target = y.is_floating_point()
+
+    model = prepare_model(
+        Flat(), ModelSettings(hidden=4), Examples(x=X, y=y, rows=np.arange(2)), seed=1
+    )
+    usual = prepare_model(SineWorkload(), ModelSettings(hidden=4), rows(0), seed=1)
+
+    assert (model.num_outputs, model.y_mean.shape) == (1, (1,))
+    assert torch.equal(
+        nn.utils.parameters_to_vector(model.parameters()),
+        nn.utils.parameters_to_vector(usual.parameters()),
+    )
+    model.load_state_dict(usual.state_dict())

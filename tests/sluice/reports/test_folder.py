@@ -87,5 +87,26 @@ def test_a_title_is_shown_as_text(tmp_path: Path) -> None:
     assert "<script>" not in page
 
 
+@pytest.mark.parametrize(
+    ("body", "outcome", "tone"),
+    [
+        (f"<h1>x</h1><p>{tag('2 < 3', 'bad')} of 5</p><h2>y</h2>", "2 < 3", "bad"),
+        (f"<h1>x</h1><p>{tag('all hold', 'good')}{tag('new')}</p>", "all hold", "good"),
+        (f"<h1>x</h1><div class=card>{tag('one part', 'bad')}</div>", "", "plain"),
+        (f"<h1>x</h1><h2>{tag('one part', 'bad')}</h2>", "", "plain"),
+        ("<h1>x</h1>", "", "plain"),
+    ],
+)
+def test_the_list_says_the_outcome_that_stands_beside_a_pages_heading(
+    tmp_path: Path, body: str, outcome: str, tone: str
+) -> None:
+    (tmp_path / "x.html").write_text(html_page("X", body))
+
+    (page,) = list_pages(tmp_path)
+
+    assert (page.outcome, page.tone) == (outcome, tone)
+    assert (tag(page.outcome, page.tone) in index_page(tmp_path)) == bool(outcome)
+
+
 def test_no_folder_is_no_report_yet(tmp_path: Path) -> None:
     assert "None yet" in index_page(tmp_path / "gone")

@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from sluice.errors import SettingsError
+from sluice.failfast.learning.fall import fall_bound, look_confidence
 from sluice.failfast.learning.mini_training import (
     check_mini_training,
-    fall_bound,
     judge_mini_training,
     run_mini_training,
 )
@@ -162,6 +163,36 @@ def test_noise_alone_passes_as_often_as_the_confidence_allows(num_seeds):
     assert abs(passes / draws - 0.05) < 4 * np.sqrt(0.05 * 0.95 / draws)
 
 
+@pytest.mark.parametrize("more", [3, 8, 20])
+def test_two_looks_pass_noise_no_more_often_than_one_may(more):
+    """Under the null; the second look is taken only where the first one leaves it open."""
+    required, draws = 0.01, 4000
+    settings = PocSettings(mini_max_seeds=more)
+    confidence = look_confidence(settings)
+    noise = np.random.default_rng(12).normal(required, 0.2, size=(draws, more))
+    passes = 0
+    for fall_S in noise:
+        first = fall_bound(fall_S[: settings.mini_seeds], confidence=confidence)
+        bound = first
+        if first.mean > required and not first.lower > required:
+            bound = fall_bound(fall_S, confidence=confidence)
+        passes += bound.lower > required
+
+    # No more than 0.05, within four binomial standard errors; and half of it is not left unused.
+    error = np.sqrt(0.05 * 0.95 / draws)
+    assert 0.025 < passes / draws < 0.05 + 4 * error
+
+
+def test_one_look_has_the_whole_confidence_and_each_of_two_half_of_the_error():
+    assert look_confidence(PocSettings(mini_max_seeds=3)) == pytest.approx(0.95)
+    assert look_confidence(PocSettings(mini_max_seeds=8)) == pytest.approx(0.975)
+
+
+def test_fewer_seeds_at_most_than_at_first_are_refused():
+    with pytest.raises(SettingsError, match="mini_max_seeds must not be below mini_seeds"):
+        PocSettings.parse({"mini_seeds": 5, "mini_max_seeds": 4}, where="defs.yaml")
+
+
 def test_nan_is_never_proof():
     assert not fall_bound(np.array([0.5, np.nan, 0.5]), confidence=0.95).lower > 0.01
 
@@ -266,7 +297,88 @@ def test_reaching_the_level_of_an_unscaled_target_is_not_taken_for_learning():
 
     assert finding.outcome == "warn"
     assert finding.numbers["relative_fall"] > 0.1
+    assert "approach the level of the target" in finding.summary
     assert "scale_target" in finding.fix
+
+
+def uneven(architecture, rate, *, seed, **poc):
+    """Huber loss, noise with heavy tails whose size depends on a feature."""
+    tails = torch.from_numpy(np.random.default_rng(0).standard_t(3, size=(600, 1))).float()
+    workload = Plain(
+        network=architecture,
+        losses=lambda o, y: F.huber_loss(o, y, reduction="none")[:, 0],
+        scale_target=True,
+    )
+    return check_mini_training(
+        workload,
+        ModelSettings(),
+        TrainSettings(learning_rate=rate, batch_rows=64),
+        examples(X, X[:, :1] - 0.5 * X[:, 1:2] + tails * X[:, 2:3].exp()),
+        PocSettings(**poc),
+        seed=seed,
+    )
+
+
+def two_units(num_features, num_outputs):
+    return nn.Sequential(nn.Linear(num_features, 2), nn.Tanh(), nn.Linear(2, num_outputs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [mlp, two_units])
+def test_models_that_learn_by_different_amounts_pass_with_more_seeds(architecture):
+    """POC-5: three seeds alone leave some of them in doubt."""
+    findings = [uneven(architecture, 3e-4, seed=seed) for seed in range(12)]
+
+    assert [finding.outcome for finding in findings] == ["pass"] * 12
+    assert {finding.numbers["num_seeds"] for finding in findings} == {3, 8}
+    asked_again = next(
+        seed for seed, finding in enumerate(findings) if finding.numbers["num_seeds"] == 8
+    )
+    alone = uneven(architecture, 3e-4, seed=asked_again, mini_max_seeds=3, fall_confidence=0.975)
+    assert alone.outcome == "fail"
+    assert "mean of 8 seeds" in findings[asked_again].summary
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [1e-9, 1e-6, 10.0])
+def test_rates_that_teach_nothing_fail_without_more_seeds(rate):
+    for seed in range(4):
+        finding = uneven(mlp, rate, seed=seed)
+
+        assert (finding.outcome, finding.numbers["num_seeds"]) == ("fail", 3)
+
+
+def binary(output, y):
+    return F.binary_cross_entropy_with_logits(output, y, reduction="none")[:, 0]
+
+
+def mixture(output, y):
+    share, mean, log_std = output.chunk(3, dim=1)
+    parts = share.log_softmax(dim=1) - log_std - 0.5 * ((y - mean) / log_std.exp()) ** 2
+    return -parts.logsumexp(dim=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [3e-4, 2e-3, 1e-2])
+@pytest.mark.parametrize("case", ["rare", "mixture"])
+def test_a_slow_way_to_a_rare_class_or_a_mixture_is_no_warning(case, rate):
+    if case == "rare":
+        workload = Plain(network=mlp, losses=binary)
+        rows = examples(X, (SCORE.quantile(0.98) < SCORE).float())
+    else:
+        side = normal(600, 1, seed=3).sign()
+        workload = Plain(network=mlp, losses=mixture, shape=lambda y: (len(y), 9))
+        rows = examples(X, 0.01 * side * (X[:, :1] - X[:, 1:2]))
+    for seed in range(2):
+        finding = check_mini_training(
+            workload,
+            ModelSettings(),
+            TrainSettings(learning_rate=rate, batch_rows=32),
+            rows,
+            PocSettings(),
+            seed=seed,
+        )
+        assert finding.outcome == "pass", finding
 
 
 def test_a_longer_real_training_may_start_more_slowly():

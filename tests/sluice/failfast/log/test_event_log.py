@@ -2,10 +2,12 @@
 
 import json
 import math
+import re
 
 import pytest
 
 from sluice.errors import ContractError, StorageError
+from sluice.failfast.log.event_fields import EVENT_FIELDS
 from sluice.failfast.log.event_log import EventLog, read_events, validate_log
 from sluice.failfast.log.log_report import inspect_log
 
@@ -201,8 +203,35 @@ def test_damage_before_the_last_line_is_an_error(path, clock):
     write_all(path, clock)
     path.write_text(path.read_text().replace('{"event":"fold_start"', '"fold_start"'))
 
-    with pytest.raises(ContractError, match="line 2: every line but the last"):
+    with pytest.raises(ContractError, match="line 2: the line must be one JSON object"):
         read_events(path)
+
+
+def test_a_last_line_with_its_line_end_is_not_torn_but_damaged(path, clock):
+    write_all(path, clock)
+    with path.open("a") as file:
+        file.write("Traceback (most recent call last):\n")
+
+    with pytest.raises(ContractError, match="line 8: the line must be one JSON object"):
+        read_events(path)
+    with pytest.raises(ContractError, match="line 8: the line must be one JSON object"):
+        validate_log(path, **METRICS)
+
+
+def test_a_path_may_be_text_and_the_clock_left_out(tmp_path):
+    name = str(tmp_path / "events.ndjson")
+    with EventLog(name) as log:
+        log.write("epoch_complete", epoch=1, train_loss=1.0, val_loss=1.0)
+
+    (event,) = read_events(name).events
+    assert event["timestamp"].endswith("+00:00")
+    assert validate_log(name, test_metrics=None, headline=None).valid
+
+
+def test_the_docstring_names_every_event_and_field():
+    for event, fields in EVENT_FIELDS.items():
+        told = EventLog.__doc__.partition(f"- {event}: ")[2].partition("\n    -")[0]
+        assert all(re.search(rf"\b{name}\b", told) for name in fields), event
 
 
 def test_a_log_that_is_not_there_is_a_storage_error(path):

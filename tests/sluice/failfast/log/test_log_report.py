@@ -9,6 +9,8 @@ from sluice.errors import ContractError, StorageError
 from sluice.failfast.log.event_fields import EVENT_FIELDS
 from sluice.failfast.log.event_log import EventLog, read_events, validate_log
 from sluice.failfast.log.log_report import inspect_log
+from sluice.failfast.log.log_response import respond_to
+from sluice.failfast.responses import respond
 
 START = {"event": "experiment_start", "architecture": "gru", "features": ["a"], "config": {}}
 FOLD = {"event": "fold_start", "fold_id": 0, "train_size": 9, "val_size": 3, "test_size": 3}
@@ -82,28 +84,46 @@ def test_the_gate_declares_its_own_events():
 @pytest.mark.parametrize(
     ("place", "changes", "seen"),
     [
-        (3, {"test_sharpe": None, "test_sortino": "1"}, "at least one number named test_*"),
-        (4, {"mean_sharpe": "good"}, "at least one number named mean_*"),
-        (4, {"mean_sharpe": True}, "at least one number named mean_*"),
+        (3, {"test_sharpe": None, "test_sortino": "1"}, "no number is named test_*"),
+        (4, {"mean_sharpe": "good"}, "no number is named mean_*"),
+        (4, {"mean_sharpe": True}, "no number is named mean_*"),
     ],
 )
-def test_without_a_workload_some_metric_is_needed(inspect, place, changes, seen):
+def test_without_a_workload_a_missing_metric_is_noted(inspect, place, changes, seen):
     records = list(WHOLE)
     records[place] = records[place] | changes
 
-    (problem,) = inspect(*records).problems
+    report = inspect(*records)
 
-    assert problem.line == place + 1
-    assert seen in str(problem)
+    assert report.valid
+    (note,) = report.notes
+    assert note.line == place + 1
+    assert seen in str(note)
 
 
-def test_without_a_workload_every_fold_has_the_metrics_of_the_first(inspect):
+def test_without_a_workload_other_metrics_than_the_first_folds_are_noted(inspect):
     other = {"event": "fold_complete", "fold_id": 1, "test_sharpe": 0.5, "test_mae": 1}
 
-    (problem,) = inspect(*WHOLE[:-1], other, END).problems
+    report = inspect(*WHOLE[:-1], other, END)
 
-    assert problem.line == 5
-    assert "those of the first fold, test_sharpe, test_sortino, got test_mae" in problem.what
+    assert report.valid
+    (note,) = report.notes
+    assert note.line == 5
+    assert "the first fold has test_sharpe, test_sortino, and this one test_mae" in note.what
+
+
+def test_what_the_writer_accepts_is_valid_without_a_workload(tmp_path):
+    """LOG-1: every event type with its declared fields alone."""
+    values = {"whole number": 1, "number": 0.5, "text": "t", "names": ["a"], "mapping": {}}
+    with EventLog(tmp_path / "log") as log:
+        for event, fields in EVENT_FIELDS.items():
+            log.write(event, **{name: values[kind] for name, kind in fields.items()})
+
+    report = inspect_log(tmp_path / "log", test_metrics=None, headline=None)
+
+    assert report.valid, report.problems
+    assert set(report.counts) == set(EVENT_FIELDS)
+    assert [note.event for note in report.notes] == ["fold_complete", "experiment_complete"]
 
 
 def test_with_a_workload_its_own_metrics_are_needed(inspect):
@@ -180,12 +200,54 @@ def test_a_summary_that_says_nan_stays_text(tmp_path, clock):
     assert validate_log(path, test_metrics=(), headline="").num_non_finite == 1
 
 
-@pytest.mark.parametrize("text", ["", "\n\n", "torn"])
-def test_nothing_proves_nothing(inspect, text):
-    report = inspect(text=text)
+NO_LOGS = {
+    "empty": (b"", b"\n\n"),
+    "no log": (
+        b"torn",
+        b"a,b\n1,2\n",
+        b"a,b\n1,2",
+        b'{\n "event": "fold_start"\n}\n',
+        b'[{"event": "fold_start"}]\n',
+        bytes(range(256)) * 40,
+        b"\x89PNG\r\n\x1a\n" + bytes(100),
+    ),
+    "no json": (json.dumps(EPOCH).encode() + b"\nbroken\n" + json.dumps(EPOCH).encode(),),
+    "no event": (b'{"event": 3}\n', b'{"type": "fold_start"}\n'),
+    "unknown event": (b'{"event": "fold_begin"}\n',),
+    "field missing": (b'{"event": "fold_complete"}\n',),
+    "wrong type": (b'{"event": "fold_complete", "fold_id": "0"}\n',),
+}
 
-    assert not report.valid
-    assert "holds no event" in str(report.problems[0])
+
+@pytest.mark.parametrize(
+    ("kind", "content"), [(kind, content) for kind in NO_LOGS for content in NO_LOGS[kind]]
+)
+def test_each_mistake_is_one_problem_of_its_kind_with_its_own_response(tmp_path, kind, content):
+    """LOG-1, RESP-1: a table or a binary file is told from an event that lacks a field."""
+    (tmp_path / "log").write_bytes(content)
+
+    report = inspect_log(tmp_path / "log", test_metrics=None, headline=None)
+
+    assert [problem.kind for problem in report.problems] == [kind]
+    assert report.num_problems == 1
+    assert report.torn_line is None
+    response = respond_to(kind)
+    usual = ("field missing", "wrong type")
+    assert (response == respond("log validation failed")) == (kind in usual)
+    with pytest.raises(ContractError) as caught:
+        validate_log(tmp_path / "log", test_metrics=None, headline=None)
+    assert (caught.value.cause, caught.value.fix) == (response.cause, response.fix)
+
+
+def test_a_table_is_told_by_its_first_line(tmp_path):
+    (tmp_path / "log").write_text("a,b\n" * 3000)
+
+    (problem,) = inspect_log(tmp_path / "log", test_metrics=None, headline=None).problems
+
+    assert str(problem) == (
+        "line 1: this is not an event log, it holds no event: "
+        "the line must be one JSON object, got 'a,b'"
+    )
 
 
 @pytest.mark.parametrize(

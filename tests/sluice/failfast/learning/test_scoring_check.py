@@ -1,0 +1,91 @@
+"""POC-9: metrics and baseline are called before the hours, as the evaluation calls them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sluice.failfast.learning.scoring_check import check_scoring
+from tests.support.digits_cnn import Digits
+from tests.support.failfast_workloads import Signals
+
+
+def check(workload):
+    frame = workload.compute_features(workload.load_rows())
+    fold = workload.plan_folds(frame)[0]
+    held_out = workload.examples(frame, fold.val)
+    output = torch.zeros(workload.output_shape(held_out.y))
+    return check_scoring(workload, output, held_out, frame, fold)
+
+
+def test_defaults_pass():
+    finding = check(Signals())
+
+    assert finding.outcome == "pass"
+    assert finding.numbers == {"num_metrics": 1, "num_baseline_rows": 105}
+
+
+def test_a_metric_that_is_not_defined_is_told_and_passes():
+    class Undefined(Signals):
+        def metrics(self, *_):
+            return {"loss": np.float64(1.0), "sharpe": math.nan}
+
+    finding = check(Undefined())
+
+    assert finding.outcome == "pass"
+    assert "not defined on these rows: sharpe" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("returned", "seen"),
+    [
+        (3.0, "got 'float'"),
+        ({"loss": "low"}, "got {'loss': 'low'}"),
+        ({"loss": torch.zeros(3)}, "one number for each name"),
+        ({"accuracy": 1.0}, "headline metric 'loss', got accuracy"),
+        ({}, "got nothing"),
+    ],
+)
+def test_metrics_that_cannot_be_compared_fail(returned, seen):
+    class Wrong(Signals):
+        def metrics(self, *_):
+            return returned
+
+    finding = check(Wrong())
+
+    assert finding.outcome == "fail"
+    assert seen in finding.summary
+    assert "method" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [
+        (lambda rule: rule[:-1], "(105, 1) for the test rows, got (104, 1)"),
+        (lambda rule: rule.squeeze(1), "got (105,)"),
+        (lambda rule: rule.numpy(), "got ndarray"),
+        (lambda rule: rule / 0, "105 of 105 predictions of baseline() are not finite"),
+    ],
+)
+def test_a_baseline_that_cannot_be_compared_fails(change, seen):
+    class Wrong(Signals):
+        def baseline(self, frame, fold):
+            return change(super().baseline(frame, fold))
+
+    assert seen in check(Wrong()).summary
+
+
+def test_the_default_baseline_of_classes_is_the_log_share_of_each():
+    workload = Digits()
+    frame = workload.compute_features(workload.load_rows())
+    fold = workload.plan_folds(frame)[0]
+    train, test = (workload.examples(frame, rows).y for rows in (fold.train, fold.test))
+
+    rule = workload.baseline(frame, fold)
+
+    counts = np.array([(train == digit).sum() for digit in range(10)]) + 1
+    np.testing.assert_allclose(rule[0].exp(), counts / counts.sum(), rtol=1e-6)
+    assert rule.shape == (len(test), 10)
+    assert float(workload.losses(rule, test).mean()) == pytest.approx(math.log(10), rel=0.02)
+    assert check(workload).outcome == "pass"

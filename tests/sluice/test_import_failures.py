@@ -1,0 +1,95 @@
+"""CONF-1: a module that does not import says why, where, and what to do about that cause."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluice.errors import SettingsError
+from sluice.imports import import_named
+
+FILES = {
+    "needs.py": "\nimport polarsx\n",
+    "part.py": "from sklearn.no_such_part import x\n",
+    "broken.py": "x = 1\nclass A(:\n",
+    "divides.py": "def f():\n    return 1 / 0\n\nf()\n",
+    "leaves.py": "import sys\nsys.exit()\n",
+    "silent.py": "raise ValueError\n",
+    "neighbour.py": "import inner_part\n",
+    "sequences.py": "class Seq:\n    class Inner: ...\n",
+    "sub/inner_part.py": "class Seq: ...\n",
+    "sub/fails.py": "import no_such_package_at_all\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def refused(path: str) -> SettingsError:
+    with pytest.raises(SettingsError) as caught:
+        import_named(path, what="workload")
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("path", "seen", "fix"),
+    [
+        ("needs:A", "needs.py line 2 imports polarsx, which is not inst", "pip install polarsx"),
+        ("part:A", "part.py line 1 imports sklearn.no_such_part, which the package", "version of"),
+        ("broken:A", "broken.py line 2: invalid syntax in 'class A(:'", "Correct broken.py line 2"),
+        ("divides:A", "divides.py line 2 raised ZeroDivisionError: division", "divides.py line 2."),
+        ("silent:A", "silent.py line 1 raised ValueError.", "Correct silent.py line 1."),
+        ("leaves:A", "leaves.py line 2 ends the process", "__main__"),
+        ("neighbour:A", "Did you mean 'sub.inner_part'?", "start in the folder that holds"),
+        ("sub.fails:A", "sub/fails.py line 1 imports no_such_package_at_all", "pip install"),
+        ("sequenses:Seq", "Did you mean 'sequences:Seq'?", "in the folder of sequenses.py, or"),
+        ("inner_part:Seq", "Did you mean 'sub.inner_part:Seq'?", "check the spelling"),
+        ("sub.iner_part:Seq", "Did you mean 'sub.inner_part:Seq'?", "check the spelling"),
+        ("zzzz:A", "No module named 'zzzz', neither in", "check the spelling"),
+        ("sequences:Sec", "Did you mean 'Seq'?", "after the colon"),
+    ],
+)
+def test_each_cause_has_its_own_place_and_fix(path: str, seen: str, fix: str) -> None:
+    error = refused(path)
+
+    assert seen in error.what
+    assert fix in error.fix
+
+
+@pytest.mark.parametrize(
+    ("path", "fix"),
+    [
+        ("sequences.py:Seq", "Write 'sequences:Seq'."),
+        ("sub/inner_part.py:Seq", "Write 'sub.inner_part:Seq'."),
+        ("./sub/inner_part.py:Seq", "Write 'sub.inner_part:Seq'."),
+        ("sub/inner_part:Seq", "Write 'sub.inner_part:Seq'."),
+        ("sequences.py", "Write 'sequences:MyClass'."),
+        ("../other.py:Seq", "Start in the folder .. and write 'other:Seq'."),
+        ("/far/away/other.py:Seq", "Start in the folder /far/away and write 'other:Seq'."),
+    ],
+)
+def test_a_file_name_is_answered_with_what_to_write(path: str, fix: str) -> None:
+    assert refused(path).fix == fix
+
+
+def test_what_is_offered_for_a_file_imports(folder: Path) -> None:
+    assert import_named("sub.inner_part:Seq", what="workload").__name__ == "Seq"
+    assert import_named("sequences:Seq.Inner", what="workload").__name__ == "Inner"
+    fix = refused(f"{folder}/sub/inner_part.py:Seq").fix
+    assert fix == "Write 'sub.inner_part:Seq'."
+
+
+def test_nothing_is_offered_when_nothing_is_near() -> None:
+    assert "Did you mean" not in refused("zzzz:A").what
+    assert "Did you mean" not in refused("needs:A").what
