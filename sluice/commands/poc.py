@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
             Path | None,
             typer.Option(
                 "--log",
-                help="Validate this event log instead; a torn or unfinished one is valid, and said.",
+                help="Validate this event log instead; a torn or unfinished one is valid.",
                 show_default=False,
             ),
         ] = None,

@@ -153,14 +153,14 @@ def test_a_model_that_answers_otherwise_when_asked_again_fails(planted, seed):
     assert "training=self.training" in finding.response[1]
 
 
-def at_least_two(self, x):
+def at_least_two(_self, x):
     if len(x) < 2:
         raise ValueError("at least two examples are needed")
     return x
 
 
-def at_least_two_and_centred(self, x):
-    return at_least_two(self, x) - x.mean(0)
+def at_least_two_and_centred(_, x):
+    return at_least_two(_, x) - x.mean(0)
 
 
 @pytest.mark.parametrize(

@@ -382,7 +382,7 @@ def test_a_slow_way_to_a_rare_class_or_a_mixture_is_no_warning(case, rate):
 
 
 def test_a_longer_real_training_may_start_more_slowly():
-    brief, long = (outcome_of("squared", 3e-5, max_epochs=epochs) for epochs in (25, 5000))
+    brief, long = (outcome_of("squared", 1.5e-5, max_epochs=epochs) for epochs in (25, 5000))
 
     assert (brief.outcome, long.outcome) == ("fail", "pass")
     assert outcome_of("squared", 1e-9, max_epochs=100_000).outcome == "fail"
