@@ -148,7 +148,7 @@ class Workload(ABC):
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """Return one loss per example (B,), in ``loss_unit``; squared error unless replaced."""
-        return (output - y).square().flatten(1).mean(dim=1)
+        return (output - y).square().reshape(len(y), -1).mean(dim=1)
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Return the scalar that training minimises; the mean of ``losses`` unless replaced."""

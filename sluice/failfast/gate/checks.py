@@ -83,7 +83,14 @@ def _scoring(inputs: GateInputs) -> Finding:
         return _no_predictions()
     held_out = inputs.held_out
     output = predict(inputs.mini.model, held_out.x)
-    return check_scoring(inputs.workload, output, held_out, inputs.frame, inputs.folds[0])
+    return check_scoring(
+        inputs.workload,
+        output,
+        held_out,
+        inputs.frame,
+        inputs.folds[0],
+        compared=inputs.stored is not None,
+    )
 
 
 def _no_predictions() -> Finding:

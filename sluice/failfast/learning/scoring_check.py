@@ -13,11 +13,19 @@ from sluice.workloads.workload import Examples, Workload
 
 
 def check_scoring(
-    workload: Workload, output: Tensor, held_out: Examples, frame: pd.DataFrame, fold: Fold
+    workload: Workload,
+    output: Tensor,
+    held_out: Examples,
+    frame: pd.DataFrame,
+    fold: Fold,
+    *,
+    compared: bool,
 ) -> Finding:
     """Call the workload's metrics and baseline as the evaluation will, after the training (POC-9).
 
-    Of the baseline only shape and finiteness are looked at: it predicts test rows.
+    Of the baseline only shape and finiteness are looked at: it predicts test rows. Sluice's own
+    default, which predicts a level, may not fit outputs of another meaning (a mean and a
+    deviation, say): that only warns where nothing will be compared with it.
 
     Args:
         workload: Has metrics and baseline.
@@ -25,6 +33,7 @@ def check_scoring(
         held_out: Validation examples of the fold.
         frame: Feature frame.
         fold: The fold whose test rows the baseline predicts.
+        compared: An evaluation follows, which needs the baseline.
 
     Raises:
         Exception: Whatever the workload's own code raises.
@@ -45,7 +54,16 @@ def check_scoring(
     required = workload.output_shape(workload.examples(frame, fold.test).y)
     if not isinstance(rule, Tensor) or tuple(rule.shape) != tuple(required):
         got = tuple(rule.shape) if isinstance(rule, Tensor) else type(rule).__name__
-        return _wrong(f"baseline() must return {tuple(required)} for the test rows, got {got}.")
+        seen = f"baseline() must return {tuple(required)} for the test rows, got {got}."
+        if type(workload).baseline is Workload.baseline:
+            return Finding(
+                outcome="fail" if compared else "warn",
+                summary=f"{seen} It is Sluice's default.",
+                cause="The default predicts the mean of the targets, and outputs mean more here.",
+                fix="Write baseline() in the workload before an evaluation: what a candidate has "
+                "to beat.",
+            )
+        return _wrong(seen)
     num_bad = int((~torch.isfinite(rule)).sum())
     if num_bad:
         return _wrong(f"{num_bad} of {rule.numel()} predictions of baseline() are not finite.")

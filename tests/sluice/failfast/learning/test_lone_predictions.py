@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sluice.failfast.learning.instantiation import check_instantiation
+from sluice.failfast.learning.lone_predictions import find_dependence
 from sluice.failfast.settings import PocSettings
 from sluice.models.settings import ModelSettings
 from tests.support.plain import Plain, examples, normal
@@ -95,6 +96,18 @@ def test_rounding_at_a_high_level_is_no_dependence(level):
     assert finding.outcome == "pass"
 
 
+@pytest.mark.parametrize(("steps", "outcome"), [(1, "pass"), (3, "pass"), (8, "fail")])
+def test_a_few_steps_of_the_last_digit_are_rounding(steps, outcome):
+    """A step at a level of 10,000 is 1 % of the deviation here."""
+
+    class Rounds(Net):
+        def forward(self, x):
+            output = 1e4 + super().forward(x)
+            return output + steps * 2**-10 * (len(x) == 1)
+
+    assert checked(Rounds).outcome == outcome
+
+
 MIXING = {
     "gru": (gru(), "network.layer (GRU) without batch_first=True"),
     "transformer": (transformer(), "without batch_first=True"),
@@ -123,6 +136,16 @@ def test_a_model_that_mixes_examples_fails_and_the_likely_layer_is_named(name, s
     assert named in f"{cause} {fix}"
     assert "batch_first=True" in fix
     assert "deviations of the output apart" in finding.summary
+    asked = "with 16 of the batch" if "track_running_stats" in named else "alone"
+    assert f"when it is asked {asked}" in finding.summary
+
+
+def test_outputs_of_a_tiny_unit_are_held_to_the_same_measure():
+    class Tiny(Net):
+        def forward(self, x):
+            return 1e-6 * super().forward(x - x.mean(0))
+
+    assert checked(Tiny).kind == "examples mixed"
 
 
 def stateful(self, x):
@@ -199,12 +222,17 @@ def test_the_deviation_is_the_unit_and_the_tolerance_a_setting():
     assert outcomes == sorted(outcomes)
 
 
-def test_the_callers_generators_are_left_alone():
+def test_it_asks_with_another_seed_and_leaves_the_callers_generators_alone():
+    model = net(lambda _, x: F.dropout(x, 0.5))().eval()
+    batch = examples(X[:32], Y[:32])
+    torch.manual_seed(5)
+    output = model(batch.x).detach()
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    checked(Net)
+    finding = find_dependence(model, batch, output, PocSettings(), seed=0)
 
+    assert finding.kind == "unsteady predictions"
     assert torch.equal(torch.rand(3), expected)
 
 

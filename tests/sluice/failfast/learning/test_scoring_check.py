@@ -11,12 +11,12 @@ from tests.support.digits_cnn import Digits
 from tests.support.failfast_workloads import Signals
 
 
-def check(workload):
+def check(workload, *, compared=True):
     frame = workload.compute_features(workload.load_rows())
     fold = workload.plan_folds(frame)[0]
     held_out = workload.examples(frame, fold.val)
-    output = torch.zeros(workload.output_shape(held_out.y))
-    return check_scoring(workload, output, held_out, frame, fold)
+    output = torch.zeros(held_out.y.shape if isinstance(workload, Signals) else (len(held_out), 10))
+    return check_scoring(workload, output, held_out, frame, fold, compared=compared)
 
 
 def test_defaults_pass():
@@ -89,3 +89,22 @@ def test_the_default_baseline_of_classes_is_the_log_share_of_each():
     assert rule.shape == (len(test), 10)
     assert float(workload.losses(rule, test).mean()) == pytest.approx(math.log(10), rel=0.02)
     assert check(workload).outcome == "pass"
+
+
+@pytest.mark.parametrize(("compared", "outcome"), [(True, "fail"), (False, "warn")])
+def test_a_default_that_does_not_fit_stops_only_what_needs_it(compared, outcome):
+    class MeanAndDeviation(Signals):
+        def output_shape(self, y):
+            return (len(y), 2)
+
+    finding = check(MeanAndDeviation(), compared=compared)
+
+    assert finding.outcome == outcome
+    assert "Sluice's default" in finding.summary
+    assert "Write baseline()" in finding.fix
+
+
+def test_targets_of_one_axis_have_a_loss_for_each():
+    y = torch.tensor([1.0, 2.0, 3.0])
+
+    assert Signals().losses(y + 2, y).tolist() == [4.0, 4.0, 4.0]
