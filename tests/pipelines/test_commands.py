@@ -41,7 +41,8 @@ def test_poc_of_a_workload_by_import_path_needs_no_pipeline(
     told = capfd.readouterr()
     assert "passed" in told.out
     assert told.err.count("POC-") == 9
-    assert list(tmp_path.iterdir()) == []
+    (log,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert log.parent == tmp_path / ".sluice" / "gates"
 
 
 def test_poc_that_fails_says_why_and_exits_1(
