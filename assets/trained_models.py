@@ -63,7 +63,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         started = time.perf_counter()
         members, reused = train_members(
             specs,
-            workers=pipeline.workers,
+            workers=pipeline.compute.workers,
             on_event=_Watch(context, progress, total=len(specs)),
         )
         seconds = time.perf_counter() - started

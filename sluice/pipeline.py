@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 from pydantic import Field, field_validator, model_validator
 
+from sluice.cluster.settings import ComputeSettings
 from sluice.digests import digest_json
 from sluice.errors import SettingsError
 from sluice.evaluation.settings import GateSettings
@@ -16,6 +17,8 @@ from sluice.models.settings import ModelSettings
 from sluice.settings import Settings, nearest
 from sluice.tracking.wandb_mirror import TrackingSettings
 from sluice.training.settings import TrainSettings
+from sluice.tuning.settings import SearchSettings
+from sluice.tuning.spaces import Setup, Space
 from sluice.workloads.load import build_workload, require_workload_type
 from sluice.workloads.workload import Workload
 
@@ -44,15 +47,19 @@ class PipelineSettings(Settings):
     )
     model: ModelSettings = ModelSettings()
     training: TrainSettings = TrainSettings()
+    search: SearchSettings | None = Field(
+        None, description="Search for better settings before training; none when not set."
+    )
+    space: Space | None = Field(
+        None, description="What is searched; that of the architecture when not set."
+    )
     seeds: tuple[int, ...] = Field(
         (0, 1, 2, 3, 4, 5, 6, 7),
         min_length=1,
         strict=False,
         description="One network per seed and fold; the gate needs at least gate.min_seeds.",
     )
-    workers: int | None = Field(
-        None, ge=1, le=1024, description="Training processes; all cores when not set."
-    )
+    compute: ComputeSettings = ComputeSettings()
     poc: PocSettings = PocSettings()
     gate: GateSettings = GateSettings()
     tracking: TrackingSettings = TrackingSettings()
@@ -73,6 +80,15 @@ class PipelineSettings(Settings):
                 f"{len(self.seeds)}: hours of training would end INCONCLUSIVE"
             )
         return self
+
+    @property
+    def setup(self) -> Setup:
+        """Settings of network and training."""
+        return Setup(model=self.model, training=self.training)
+
+    def with_setup(self, setup: Setup) -> "PipelineSettings":
+        """Return the pipeline with the settings of network and training that a search found."""
+        return self.model_copy(update={"model": setup.model, "training": setup.training})
 
     @property
     def loaded_workload(self) -> Workload:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from sluice.cluster.ray_pool import open_ray_pool
+from sluice.cluster.settings import ComputeSettings
 from sluice.errors import Interrupted, SearchFailed
 from sluice.tuning.driver import Hear, Pool, ThisProcess, drive
 from sluice.tuning.journal import open_journal
@@ -14,7 +16,6 @@ from sluice.tuning.objective import Objective
 from sluice.tuning.population import PopulationSearch
 from sluice.tuning.proposals import random_proposals, tpe_proposals
 from sluice.tuning.pruning import rule_named
-from sluice.tuning.ray_pool import open_ray_pool
 from sluice.tuning.records import Exploit, SearchResult, Strategy, Trial
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import NO_EFFECT, Setup, Space
@@ -22,8 +23,6 @@ from sluice.tuning.stopping import StoppingSearch
 from sluice.tuning.strategy import choose_strategy
 
 Where = Literal["ray", "this_process"]
-_NO_DECISION = {"address", "retries", "cpus_per_trial", "gpus_per_trial"}
-"""Settings that say where and how a search runs, not what it decides."""
 
 
 def run_search(
@@ -34,6 +33,7 @@ def run_search(
     *,
     folder: Path,
     hear: Hear,
+    compute: ComputeSettings,
     where: Where = "ray",
 ) -> SearchResult:
     """Run the search in ``folder``, or go on with it; a finished one is read, not run again.
@@ -45,9 +45,10 @@ def run_search(
         objective: What is minimised.
         space: What is searched, the leading parameters first.
         base: The settings of all else; ``training.max_epochs`` is the length of a trial.
-        settings: Budget and resources.
+        settings: The budget, and how it is spent.
         folder: Holds the journal and the checkpoints of this search alone.
         hear: Hears of every outcome.
+        compute: Machines and shares of them; they change no decision.
         where: On Ray, or one segment after another in this process.
 
     Raises:
@@ -64,9 +65,9 @@ def run_search(
         "space": searched.model_dump(mode="json"),
         "order": list(searched.parameters),
         "base": base.model_dump(mode="json", exclude={"training": set(NO_EFFECT)}),
-        "search": settings.model_dump(mode="json", exclude=_NO_DECISION),
+        "search": settings.model_dump(mode="json"),
         # A GPU and a processor do not give the same bits; how much of one is reserved changes none.
-        "on_gpu": settings.gpus_per_trial > 0,
+        "on_gpu": compute.gpus_per_worker > 0,
         # Their random numbers and proposals are part of the decisions.
         "versions": {name: importlib.metadata.version(name) for name in ("numpy", "optuna")},
     }
@@ -76,7 +77,9 @@ def run_search(
             search.tell(outcome)
         if search.ready():
             try:
-                with _pool(where, objective, folder, settings) as pool:
+                with _pool(
+                    where, objective, folder, compute, most=settings.concurrent_trials
+                ) as pool:
                     drive(search, pool, journal, folder, hear)
             except KeyboardInterrupt:
                 raise Interrupted(
@@ -109,12 +112,12 @@ def _decisions(
 
 @contextlib.contextmanager
 def _pool(
-    where: Where, objective: Objective, folder: Path, settings: SearchSettings
+    where: Where, objective: Objective, folder: Path, compute: ComputeSettings, *, most: int
 ) -> Iterator[Pool]:
     if where == "this_process":
         yield ThisProcess(objective, folder)
         return
-    with open_ray_pool(objective, folder, settings) as pool:
+    with open_ray_pool(objective, folder, compute, most=most) as pool:
         yield pool
 
 

@@ -10,7 +10,7 @@ Scheduler = Literal["auto", "asha", "pbt", "none"]
 
 
 class SearchSettings(Settings):
-    """How many trials, how they are chosen and stopped, and what each may use."""
+    """How many trials, and how they are chosen and stopped."""
 
     num_trials: int = Field(20, ge=2, le=10_000, description="Trials; with pbt, its population.")
     scheduler: Scheduler = Field(
@@ -37,14 +37,6 @@ class SearchSettings(Settings):
     grace_epochs: int = Field(10, ge=1, description="Epochs before a trial may be stopped.")
     reduction: int = Field(3, ge=2, description="ASHA keeps about one in this many at each rung.")
     perturbation_epochs: int = Field(5, ge=1, description="Epochs between two steps of PBT.")
-    cpus_per_trial: float = Field(1.0, gt=0, description="Processor cores a trial reserves.")
-    gpus_per_trial: float = Field(0.0, ge=0, description="GPUs a trial reserves; shares below 1.")
-    address: str | None = Field(
-        None, description="Ray cluster as 'host:port' or 'auto'; this machine alone when not set."
-    )
-    retries: int = Field(
-        3, ge=0, description="How often a part of a trial is tried again when its worker died."
-    )
 
     @field_validator("folds")
     @classmethod

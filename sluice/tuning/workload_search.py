@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sluice.cluster.settings import ComputeSettings
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord
 from sluice.tuning.default_space import default_space
@@ -27,6 +28,7 @@ def search_workload(
     artifacts: Path,
     folder: Path,
     hear: Hear,
+    compute: ComputeSettings,
     sys_path: tuple[str, ...] = (),
     where: Where = "ray",
 ) -> SearchResult:
@@ -37,12 +39,13 @@ def search_workload(
         workload_settings: Its settings as plain values.
         base: The settings of all that is not searched.
         space: What is searched; the default space of the architecture when absent.
-        settings: Budget and resources.
+        settings: The budget, and how it is spent.
         table: The feature frame.
         folds: All folds of the pipeline; ``settings.folds`` picks those that are searched on.
         artifacts: Where the table lies.
         folder: Holds the journal and the checkpoints of this search alone.
         hear: Hears of every outcome.
+        compute: Machines and shares of them; they change no decision.
         sys_path: Folders that workers need to import the workload.
         where: On Ray, or one segment after another in this process.
 
@@ -71,5 +74,6 @@ def search_workload(
         settings,
         folder=folder,
         hear=hear,
+        compute=compute,
         where=where,
     )

@@ -28,7 +28,7 @@ def long_echo(tmp_path: Path) -> Path:
     attributes = document["attributes"]
     attributes["name"] = "long_echo"
     attributes["model"] = {"architecture": "gru", "hidden": 32}
-    attributes["workers"] = 2
+    attributes["compute"] = {"workers": 2}
     attributes["training"] |= {"max_epochs": 60, "patience_epochs": 60}
     path = tmp_path / "long_echo.yaml"
     path.write_text(yaml.safe_dump(document))

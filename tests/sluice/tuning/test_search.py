@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from sluice.cluster.settings import ComputeSettings
 from sluice.errors import ContractError, Interrupted, SearchFailed, StorageError
 from sluice.tuning.records import SearchResult, Segment
 from sluice.tuning.settings import SearchSettings
@@ -121,7 +122,7 @@ def test_a_changed_setting_is_refused_with_its_name_and_resources_are_not(tmp_pa
             settings(4),
             own_space=space(**{LR: {"kind": "log_uniform", "low": 1e-4, "high": 0.5}}),
         )
-    search(tmp_path, settings(4, cpus_per_trial=2.0, retries=9))
+    search(tmp_path, settings(4), compute=ComputeSettings(cpus_per_worker=2.0, retries=9))
 
 
 def test_trials_that_diverge_are_named_and_the_others_go_on(tmp_path):

@@ -1,11 +1,13 @@
 """Spaces and searches that the tests share."""
 
+from sluice.cluster.settings import ComputeSettings
 from sluice.training.settings import TrainSettings
 from sluice.tuning.search import run_search
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup, Space
 from tests.support.toy_search import DROPOUT, LR, Toy
 
+HERE = ComputeSettings()
 BASE = Setup(training=TrainSettings(max_epochs=27))
 
 
@@ -34,7 +36,16 @@ def settings(num_trials=12, scheduler="asha", **more) -> SearchSettings:
     return SearchSettings(num_trials=num_trials, scheduler=scheduler, **more)
 
 
-def search(folder, own=None, *, hear=ignore, where="this_process", toy=None, own_space=None):
+def search(
+    folder,
+    own=None,
+    *,
+    hear=ignore,
+    where="this_process",
+    toy=None,
+    own_space=None,
+    compute=HERE,
+):
     return run_search(
         toy or Toy(),
         own_space or space(),
@@ -42,6 +53,7 @@ def search(folder, own=None, *, hear=ignore, where="this_process", toy=None, own
         own or settings(),
         folder=folder,
         hear=hear,
+        compute=compute,
         where=where,
     )
 

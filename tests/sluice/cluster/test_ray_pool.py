@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from sluice.cluster.ray_pool import open_ray_pool
+from sluice.cluster.settings import ComputeSettings
 from sluice.errors import SearchFailed, SettingsError
-from sluice.tuning.ray_pool import open_ray_pool
 from tests.sluice.tuning.toy_space import decisions, search, settings
 from tests.support.toy_search import Toy
 
@@ -50,7 +51,7 @@ def test_a_cluster_that_is_not_there_is_said_at_once(address, said, tmp_path):
     started = time.monotonic()
     with (
         pytest.raises(SettingsError, match=said),
-        open_ray_pool(Toy(), tmp_path, settings(4, address=address)),
+        open_ray_pool(Toy(), tmp_path, ComputeSettings(address=address), most=4),
     ):
         pass
     assert time.monotonic() - started < 8
@@ -92,7 +93,13 @@ def test_a_worker_that_dies_is_replaced_and_its_part_runs_again(tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
 def test_a_trial_that_kills_every_worker_fails_alone(tmp_path):
-    result = search(tmp_path, settings(6, retries=1), where="ray", toy=Toy(kill_trial=2))
+    result = search(
+        tmp_path,
+        settings(6),
+        where="ray",
+        toy=Toy(kill_trial=2),
+        compute=ComputeSettings(retries=1),
+    )
 
     assert [t.id for t in result.trials if t.state == "failed"] == [2]
     assert "worker died 2 times" in result.trials[2].reason
@@ -107,11 +114,11 @@ def test_the_cause_of_failure_comes_through_ray(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
-@pytest.mark.parametrize(("name", "wanted"), [("gpus_per_trial", 0.5), ("cpus_per_trial", 3.0)])
+@pytest.mark.parametrize(("name", "wanted"), [("gpus_per_worker", 0.5), ("cpus_per_worker", 3.0)])
 def test_more_than_there_is_is_refused(name, wanted, tmp_path):
     with (
-        pytest.raises(SettingsError, match=rf"A trial reserves {wanted:g} .PU \({name}\)"),
-        open_ray_pool(Toy(), tmp_path, settings(4, **{name: wanted})),
+        pytest.raises(SettingsError, match=rf"A training reserves {wanted:g} .PU \({name}\)"),
+        open_ray_pool(Toy(), tmp_path, ComputeSettings(**{name: wanted}), most=4),
     ):
         pass
 

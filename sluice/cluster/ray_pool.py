@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import sluice
+from sluice.cluster.settings import ComputeSettings
 from sluice.errors import SettingsError, SluiceError, TrainingFailed
 from sluice.tuning.driver import failed
 from sluice.tuning.objective import Objective
 from sluice.tuning.records import Outcome, Segment
-from sluice.tuning.settings import SearchSettings
 
 _START_S = 120.0
 """A worker imports torch when it starts; this long without any worker is a fault."""
@@ -36,8 +36,10 @@ class RayPool:
     the same for all machines of a cluster.
     """
 
-    def __init__(self, objective: Objective, folder: Path, settings: SearchSettings) -> None:
-        self._folder, self._settings = folder, settings
+    def __init__(
+        self, objective: Objective, folder: Path, compute: ComputeSettings, *, most: int
+    ) -> None:
+        self._folder, self._compute = folder, compute
         self._objective = pickle.dumps(objective)
         package = str(Path(sluice.__file__).parent.parent)
         self._path = [*(os.path.abspath(part) for part in sys.path), package]
@@ -49,8 +51,8 @@ class RayPool:
         self._again: list[Segment] = []
         self._tries: dict[tuple[int, int], int] = {}
         self._failed_starts = 0
-        self._make = _actor_type(settings)
-        for _ in range(_num_actors(settings)):
+        self._make = _actor_type(compute)
+        for _ in range(_num_actors(compute, most)):
             self._start()
 
     def free(self) -> bool:
@@ -93,7 +95,7 @@ class RayPool:
             ray.get(answer)
         except ray.exceptions.RayError as error:
             self._failed_starts += 1
-            if self._failed_starts > self._settings.retries:
+            if self._failed_starts > self._compute.retries:
                 raise _no_worker(str(error).strip().splitlines()[-1]) from error
             self._start()
         else:
@@ -114,7 +116,7 @@ class RayPool:
 
     def _try_again(self, segment: Segment, error: Exception) -> Outcome | None:
         tries = self._tries[segment.key] = self._tries.get(segment.key, 0) + 1
-        if tries <= self._settings.retries:
+        if tries <= self._compute.retries:
             self._again.append(segment)
             return None
         return failed(
@@ -125,9 +127,9 @@ class RayPool:
 
 @contextlib.contextmanager
 def open_ray_pool(
-    objective: Objective, folder: Path, settings: SearchSettings
+    objective: Objective, folder: Path, compute: ComputeSettings, *, most: int
 ) -> Iterator[RayPool]:
-    """Start or join Ray; end the actors, and what was started of Ray, on the way out.
+    """Start or join Ray with at most ``most`` actors; end what was started on the way out.
 
     A Ray that runs in this process already is used and left running.
 
@@ -136,37 +138,37 @@ def open_ray_pool(
     """
     ray = _ray()
     own = not ray.is_initialized()
-    if settings.address is not None:
-        _require_reachable(settings.address)
+    if compute.address is not None:
+        _require_reachable(compute.address)
         if not own:
             raise SettingsError(
-                f"The search asks for the cluster at '{settings.address}', and Ray runs in this "
+                f"The search asks for the cluster at '{compute.address}', and Ray runs in this "
                 f"process already.",
-                fix="Leave search.address out to use the running one, or call ray.shutdown first.",
+                fix="Leave compute.address out to use the running one, or call ray.shutdown first.",
             )
     if own:
-        _join(settings)
+        _join(compute)
     try:
-        _require_resources(ray.cluster_resources(), settings)
-        yield RayPool(objective, folder.absolute(), settings)
+        _require_resources(ray.cluster_resources(), compute)
+        yield RayPool(objective, folder.absolute(), compute, most=most)
     finally:
         if own:
             ray.shutdown()
 
 
-def _join(settings: SearchSettings) -> None:
+def _join(compute: ComputeSettings) -> None:
     ray = _ray()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unasked
     options = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
-        if settings.address is None:
+        if compute.address is None:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
             ray.init(address="local", num_cpus=cores, include_dashboard=False, **options)
         else:
-            ray.init(address=settings.address, **options)
+            ray.init(address=compute.address, **options)
     except (OSError, ValueError, RuntimeError) as error:
-        if settings.address is not None:
-            raise _unreachable(settings.address, str(error)) from error
+        if compute.address is not None:
+            raise _unreachable(compute.address, str(error)) from error
         raise SettingsError(
             f"Ray could not start on this machine: {error}.",
             fix="Free memory and processes; if a path is too long, set RAY_TMPDIR to a short one.",
@@ -179,7 +181,7 @@ def _require_reachable(address: str) -> None:
         if address == "auto":
             return
         raise SettingsError(
-            f"search.address must be 'host:port', 'ray://host:port' or 'auto', got '{address}'.",
+            f"compute.address must be 'host:port', 'ray://host:port' or 'auto', got '{address}'.",
             fix="Correct it, or leave it out to use this machine.",
         )
     try:
@@ -192,26 +194,27 @@ def _unreachable(address: str, why: str) -> SettingsError:
     return SettingsError(
         f"The Ray cluster at '{address}' cannot be reached: {why}.",
         cause="It does not run, the address is wrong, or a firewall is in between.",
-        fix="Start it with 'ray start --head', correct search.address, or leave it out to use "
+        fix="Start it with 'ray start --head', correct compute.address, or leave it out to use "
         "this machine.",
     )
 
 
-def _require_resources(there: dict[str, float], settings: SearchSettings) -> None:
+def _require_resources(there: dict[str, float], compute: ComputeSettings) -> None:
     for name, setting, wanted in (
-        ("CPU", "cpus_per_trial", settings.cpus_per_trial),
-        ("GPU", "gpus_per_trial", settings.gpus_per_trial),
+        ("CPU", "cpus_per_worker", compute.cpus_per_worker),
+        ("GPU", "gpus_per_worker", compute.gpus_per_worker),
     ):
         if wanted > there.get(name, 0.0):
             raise SettingsError(
-                f"A trial reserves {wanted:g} {name} ({setting}), Ray has {there.get(name, 0):g}.",
+                f"A training reserves {wanted:g} {name} ({setting}), Ray has "
+                f"{there.get(name, 0):g}.",
                 fix=f"Lower {setting}, or give the address of a cluster that has as many.",
             )
 
 
-def _num_actors(settings: SearchSettings) -> int:
-    there, count = _ray().cluster_resources(), settings.concurrent_trials
-    for name, wanted in (("CPU", settings.cpus_per_trial), ("GPU", settings.gpus_per_trial)):
+def _num_actors(compute: ComputeSettings, most: int) -> int:
+    there, count = _ray().cluster_resources(), min(most, compute.workers or most)
+    for name, wanted in (("CPU", compute.cpus_per_worker), ("GPU", compute.gpus_per_worker)):
         if wanted > 0:
             count = min(count, math.floor(there.get(name, 0.0) / wanted + 1e-9))
     return count
@@ -226,7 +229,7 @@ def _no_worker(why: str) -> TrainingFailed:
     )
 
 
-def _actor_type(settings: SearchSettings) -> Any:
+def _actor_type(compute: ComputeSettings) -> Any:
     # Inside a function Ray sends the class itself, so that a worker needs nothing but its path
     # to find the modules that the objective comes from.
     class Worker:
@@ -252,9 +255,9 @@ def _actor_type(settings: SearchSettings) -> Any:
             except StorageError as error:
                 return pickle.dumps(error)
 
-    options: dict[str, float] = {"num_cpus": settings.cpus_per_trial, "max_restarts": 0}
-    if settings.gpus_per_trial:
-        options["num_gpus"] = settings.gpus_per_trial
+    options: dict[str, float] = {"num_cpus": compute.cpus_per_worker, "max_restarts": 0}
+    if compute.gpus_per_worker:
+        options["num_gpus"] = compute.gpus_per_worker
     return _ray().remote(**options)(Worker)
 
 

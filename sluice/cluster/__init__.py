@@ -1,0 +1,1 @@
+"""Where work runs: this machine's processes, or a Ray cluster. The only place that knows Ray."""
