@@ -14,7 +14,7 @@ from sluice.tuning.settings import SearchSettings
 from sluice.tuning.workload_search import search_workload
 from sluice.workloads.load import load_workload
 from tests.sluice.tuning.conftest import SINE
-from tests.sluice.tuning.toy_space import decisions, ignore, search, settings, space
+from tests.sluice.tuning.toy_space import HERE, decisions, ignore, search, settings, space
 from tests.support.toy_search import LR, Toy
 
 CASES = {
@@ -185,6 +185,7 @@ def test_a_workload_is_searched_and_its_winner_can_be_trained_again(scheduler, o
             folds=workload.plan_folds(frame),
             artifacts=own.artifacts,
             folder=folder,
+            compute=HERE,
             hear=ignore,
             where="this_process",
         )
