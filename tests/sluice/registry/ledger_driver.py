@@ -19,7 +19,7 @@ from sqlalchemy.pool import Pool
 
 from sluice.artifacts import ArtifactStore
 from sluice.errors import PromotionConflict, SluiceError
-from sluice.registry import promotion
+from sluice.registry import loading
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE
 from tests.sluice.registry.ledger_samples import (
@@ -222,19 +222,19 @@ def race_to_promote(bench: Bench, rounds: int) -> list[list[str]]:
             ]
         salt += NUM_RACERS
         checked = context.Barrier(NUM_RACERS)
-        verify = promotion.verify_artifacts
+        verify = loading.require_loadable
 
         def verify_and_wait(*arguments: Any, gate: Any = checked, real: Any = verify) -> None:
             real(*arguments)
             gate.wait(30)
 
-        promotion.verify_artifacts = verify_and_wait  # type: ignore[assignment]
+        loading.require_loadable = verify_and_wait
 
         def work(index: int, numbers: Any = numbers, expected: Any = expected) -> str:
             return "won" if bench.promote(numbers[index], expected) else "unmoved"
 
         results.append(race(work))
-        promotion.verify_artifacts = verify
+        loading.require_loadable = verify
         expected = bench.production()
         assert expected is not None
         with bench.open() as ledger:
