@@ -21,7 +21,8 @@ from sluice.artifacts import ArtifactStore
 from sluice.errors import PromotionConflict, SluiceError
 from sluice.registry import loading
 from sluice.registry.ledger import Ledger
-from sluice.registry.lineage import BASELINE
+from sluice.registry.outbox import Delivery
+from sluice.registry.records import Event
 from tests.sluice.registry.ledger_samples import (
     MODEL,
     Clock,
@@ -32,6 +33,7 @@ from tests.sluice.registry.ledger_samples import (
 )
 
 NUM_RACERS = 8
+NUM_PROMOTERS = 50
 
 
 class Bench:
@@ -185,11 +187,11 @@ def kill_at_random(bench: Bench, rounds: int) -> dict[str, int]:
     return {"moves": moves}
 
 
-def race(work: Callable[[int], str]) -> list[str]:
-    """Run ``work`` in NUM_RACERS processes that start together; return what each said."""
+def race(work: Callable[[int], str], num_racers: int = NUM_RACERS) -> list[str]:
+    """Run ``work`` in processes that start together; return what each said."""
     context = multiprocessing.get_context("fork")
     answers = context.Queue()
-    start = context.Barrier(NUM_RACERS)
+    start = context.Barrier(num_racers)
 
     def runner(index: int) -> None:
         start.wait(30)
@@ -200,7 +202,7 @@ def race(work: Callable[[int], str]) -> list[str]:
         except SluiceError as error:
             answers.put(f"failed: {error!r}")
 
-    racers = [context.Process(target=runner, args=(i,)) for i in range(NUM_RACERS)]
+    racers = [context.Process(target=runner, args=(i,)) for i in range(num_racers)]
     for racer in racers:
         racer.start()
     said = [answers.get(timeout=60) for _ in racers]
@@ -209,37 +211,56 @@ def race(work: Callable[[int], str]) -> list[str]:
     return sorted(said)
 
 
-def race_to_promote(bench: Bench, rounds: int) -> list[list[str]]:
-    """Let eight promoters pass every check against the same production, then move at once."""
-    context = multiprocessing.get_context("fork")
-    results = []
-    reference, expected, salt = BASELINE, None, 100
-    for _ in range(rounds):
+def race_to_promote(bench: Bench) -> list[str]:
+    """Let fifty promoters pass every check against the same production, then move at once."""
+    with bench.open() as ledger:
+        numbers = [register_sample(ledger, bench.store, salt=100 + i) for i in range(NUM_PROMOTERS)]
+    checked = multiprocessing.get_context("fork").Barrier(NUM_PROMOTERS)
+    verify = loading.require_loadable
+
+    def verify_and_wait(*arguments: Any) -> None:
+        verify(*arguments)
+        checked.wait(60)
+
+    loading.require_loadable = verify_and_wait
+
+    def work(index: int) -> str:
+        return "won" if bench.promote(numbers[index], None) else "unmoved"
+
+    said = race(work, NUM_PROMOTERS)
+    assert bench.production() is not None
+    return said
+
+
+def kill_publisher(bench: Bench, told: Path) -> dict[str, list[str]]:
+    """Kill a publisher at every step it has; return what its consumer heard, and the history.
+
+    The consumer writes each key to a file before it answers, as one that did its work.
+    """
+    bench.prepare()
+
+    def deliver(event: Event) -> Delivery:
+        with told.open("a") as file:
+            file.write(f"{event.key} {event.entry.id}\n")
+        return Delivery(ok=True, reason="")
+
+    def publish() -> None:
         with bench.open() as ledger:
-            numbers = [
-                register_sample(ledger, bench.store, salt=salt + i, reference=reference)
-                for i in range(NUM_RACERS)
-            ]
-        salt += NUM_RACERS
-        checked = context.Barrier(NUM_RACERS)
-        verify = loading.require_loadable
+            ledger.publish(MODEL, "board", deliver)
 
-        def verify_and_wait(*arguments: Any, gate: Any = checked, real: Any = verify) -> None:
-            real(*arguments)
-            gate.wait(30)
+    for step in range(1, 1000):
 
-        loading.require_loadable = verify_and_wait
+        def work(step: int = step) -> None:
+            die_at(step)
+            publish()
 
-        def work(index: int, numbers: Any = numbers, expected: Any = expected) -> str:
-            return "won" if bench.promote(numbers[index], expected) else "unmoved"
-
-        results.append(race(work))
-        loading.require_loadable = verify
-        expected = bench.production()
-        assert expected is not None
-        with bench.open() as ledger:
-            reference = ledger.version(MODEL, expected).candidate
-    return results
+        if in_child(work) == 0:
+            break
+    publish()
+    bench.production()
+    with bench.open() as ledger:
+        history = [str(entry.id) for entry in ledger.history(MODEL)]
+    return {"heard": told.read_text().splitlines(), "history": history}
 
 
 def race_to_register(bench: Bench) -> dict[str, list[str]]:
@@ -271,7 +292,9 @@ def main() -> None:
     elif mode == "random":
         result = kill_at_random(bench, rounds=15)
     elif mode == "race":
-        result = race_to_promote(bench, rounds=5)
+        result = race_to_promote(bench)
+    elif mode == "publish":
+        result = kill_publisher(bench, Path(artifacts).with_name("told"))
     else:
         result = race_to_register(bench)
     print(json.dumps(result))

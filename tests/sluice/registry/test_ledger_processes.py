@@ -41,15 +41,23 @@ def test_killed_at_random_moments_leaves_a_consistent_registry(url: str, tmp_pat
     assert drive("random", url, tmp_path)["moves"] > 5 + 3  # 5 made before the killing
 
 
-def test_of_racing_promoters_exactly_one_wins(url: str, tmp_path: Path) -> None:
-    rounds = drive("race", url, tmp_path)
+def test_of_fifty_racing_promoters_exactly_one_wins(url: str, tmp_path: Path) -> None:
+    said = drive("race", url, tmp_path)
 
-    assert len(rounds) == 5
-    for said in rounds:
-        assert [s for s in said if not s.startswith("conflict: ")] == ["won"]
-        assert (
-            sum("was expected in production" in s and " promoted version" in s for s in said) == 7
-        )
+    assert len(said) == 50
+    assert said.count("won") == 1
+    lost = [s for s in said if s.startswith("conflict: ")]
+    assert len(lost) == 49
+    assert all("no version was expected in production" in s and " promoted " in s for s in lost)
+
+
+def test_publisher_killed_anywhere_loses_nothing(url: str, tmp_path: Path) -> None:
+    """REG-2: told again with the same key after a death, in order, until all is told."""
+    said = drive("publish", url, tmp_path)
+
+    keys = dict(line.split() for line in said["heard"])
+    assert len(said["heard"]) > len(keys) == len(said["history"])
+    assert list(keys.values()) == said["history"]
 
 
 def test_racing_writers_agree(url: str, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """A registry made by the first schema opens, keeps everything, and gets its log."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +11,8 @@ from sluice.errors import StorageError
 from sluice.registry import log, migrations
 from sluice.registry.database import Database
 from sluice.registry.ledger import Ledger
+from sluice.registry.outbox import Delivery
+from sluice.registry.records import Event
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, sample_lineage
 
 OLD = Path(__file__).with_name("schema_1")
@@ -58,20 +59,19 @@ def test_old_registry_keeps_everything_and_verifies(old: str, store: ArtifactSto
 
 def test_old_history_is_not_told_to_the_mirror_again(old: str, store: ArtifactStore) -> None:
     told: list[str] = []
+
+    def deliver(event: Event) -> Delivery:
+        told.append(event.entry.action)
+        return Delivery(ok=True, reason="")
+
     with Ledger.open(old, clock=later()) as ledger:
         ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
-        from sluice.registry.outbox import Delivery
-
-        ledger.publish(
-            MODEL,
-            migrations.MIRROR,
-            lambda e: (told.append(e.entry.action), Delivery(ok=True, reason=""))[1],
-        )
+        ledger.publish(MODEL, migrations.MIRROR, deliver)
 
     assert told == ["rollback"]
 
 
-def test_migrated_rows_are_guarded_and_logged(old: str, store: ArtifactStore) -> None:
+def test_migrated_rows_are_guarded_and_logged(old: str) -> None:
     database = Database.open(old, create=False)
     with pytest.raises(StorageError, match="append-only"), database.write() as connection:
         connection.execute(sa.text("UPDATE sluice_models SET name = 'x'"))
@@ -101,31 +101,23 @@ class Killed(BaseException):
 def test_migration_that_dies_anywhere_leaves_the_old_schema_whole(
     old: str, store: ArtifactStore
 ) -> None:
-    """Every statement of it in turn; each time the next open sees the first schema."""
+    """Every statement of it in turn; each time the first schema is still there, alone."""
     engine = sa.create_engine(old.replace("postgresql:", "postgresql+psycopg:"))
-    deaths = 0
-    for step in range(1, 200):
-        plain = engine.connect()
-        transaction = plain.begin()
-        if die_at(plain, step, migrations.bring_up_to_date):
-            transaction.rollback()
-            plain.close()
-            break
-        transaction.rollback()
-        plain.close()
-        deaths += 1
+    step = 1
+    while dies_at(step, old):
         with engine.connect() as connection:
             assert migrations.schema_version(connection) == 1
             assert not sa.inspect(connection).has_table("sluice_log")
+        step += 1
     engine.dispose()
 
-    assert deaths > 15
+    assert step > 25
     with Ledger.open(old, clock=later()) as ledger:
         assert ledger.verify(None, store=store) == []
 
 
-def die_at(connection: sa.Connection, step: int, work: Callable[[sa.Connection], object]) -> bool:
-    """Run ``work`` and stop it at its ``step``-th statement; say whether it finished before."""
+def dies_at(step: int, url: str) -> bool:
+    """Open the registry and stop at the ``step``-th statement; say whether it came so far."""
     count = 0
 
     def touch(*_: object) -> None:
@@ -134,11 +126,11 @@ def die_at(connection: sa.Connection, step: int, work: Callable[[sa.Connection],
         if count == step:
             raise Killed
 
-    sa.event.listen(connection, "before_cursor_execute", touch)
+    sa.event.listen(sa.Engine, "before_cursor_execute", touch)
     try:
-        work(connection)
+        Database.open(url, create=False).close()
     except Killed:
-        return False
+        return True
     finally:
-        sa.event.remove(connection, "before_cursor_execute", touch)
-    return True
+        sa.event.remove(sa.Engine, "before_cursor_execute", touch)
+    return False
