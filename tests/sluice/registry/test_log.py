@@ -1,6 +1,6 @@
 """REG-2: the hash chain finds what was done past the ledger, triggers or not."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sluice.artifacts import ArtifactStore
 from sluice.digests import digest_bytes
 from sluice.errors import IntegrityError
+from sluice.registry import log_verification
 from sluice.registry.database import Database
 from sluice.registry.ledger import Ledger
 from sluice.registry.records import Finding
@@ -22,6 +23,10 @@ from tests.sluice.registry.ledger_samples import (
 )
 
 
+class Undone(Exception):
+    """Ends a transaction that must leave nothing."""
+
+
 class Intruder:
     """SQL behind the ledger's back on either database, the triggers dropped first."""
 
@@ -30,15 +35,19 @@ class Intruder:
 
     def run(self, *statements: str) -> None:
         with self.database.write() as connection:
-            for table in APPEND_ONLY:
-                if connection.dialect.name == "sqlite":
-                    for action in ("update", "delete"):
-                        name = f"{table.name}_no_{action}"
-                        connection.execute(sa.text(f"DROP TRIGGER IF EXISTS {name}"))
-                else:
-                    connection.execute(sa.text(f"ALTER TABLE {table.name} DISABLE TRIGGER ALL"))
-            for statement in statements:
-                assert connection.execute(sa.text(statement)).rowcount > 0, statement
+            self.apply(connection, statements)
+
+    @staticmethod
+    def apply(connection: sa.Connection, statements: Sequence[str]) -> None:
+        for table in APPEND_ONLY:
+            if connection.dialect.name == "sqlite":
+                for action in ("update", "delete"):
+                    name = f"{table.name}_no_{action}"
+                    connection.execute(sa.text(f"DROP TRIGGER IF EXISTS {name}"))
+            else:
+                connection.execute(sa.text(f"ALTER TABLE {table.name} DISABLE TRIGGER ALL"))
+        for statement in statements:
+            assert connection.execute(sa.text(statement)).rowcount > 0, statement
 
     def lines(self) -> list[sa.Row[tuple[object, ...]]]:
         with self.database.read() as connection:
@@ -99,38 +108,40 @@ SWAP_HISTORY = (
 )
 
 
-@pytest.mark.parametrize(
-    ("statements", "said"),
-    [
-        (["UPDATE sluice_log SET content = 'f' || substr(content, 2) WHERE number = 4"], "changed"),
-        (["DELETE FROM sluice_log WHERE number = 4"], "Line 4 is missing"),
-        ([f"DELETE FROM sluice_log WHERE number = {LAST}"], "its head says"),
-        (SWAP, "does not follow"),
-        (SWAP_HISTORY, "not as line"),
-        (["UPDATE sluice_log_head SET lines = lines - 1"], "its head says"),
-        (["DELETE FROM sluice_log_head"], "lost its head"),
-        (["UPDATE sluice_history SET actor = 'eve' WHERE id = 3"], "sluice_history [3] is not as"),
-        (["UPDATE sluice_history SET at = '2025-03-14T09:00:00.000000+00:00'"], "not as line"),
-        (["DELETE FROM sluice_history WHERE id = 6"], "the row is gone"),
-        (["DELETE FROM sluice_recordings WHERE id = 3"], "the row is gone"),
-        (["DELETE FROM sluice_decisions WHERE id = 1"], "the row is gone"),
-        (["DELETE FROM sluice_version_receipts WHERE id = 4"], "the row is gone"),
-        (["UPDATE sluice_versions SET lineage = replace(lineage, '0.643', '0.1')"], "not as line"),
-        (["UPDATE sluice_receipts SET recorded_at = '2020-01-01T00:00:00+00:00'"], "not as line"),
-        (["INSERT INTO sluice_models VALUES ('x', '2025-01-01T00:00:00+00:00')"], "has no line"),
-    ],
-)
-def test_verify_finds(
-    ledger: Ledger,
-    store: ArtifactStore,
-    intruder: Intruder,
-    statements: list[str],
-    said: str,
-) -> None:
-    """REG-2: flipped byte, deleted line (the last too), edited row, re-ordered pair."""
-    intruder.run(*statements)
+TAMPERING: list[tuple[Sequence[str], str]] = [
+    (["UPDATE sluice_log SET content = 'f' || substr(content, 2) WHERE number = 4"], "changed"),
+    (["DELETE FROM sluice_log WHERE number = 4"], "Line 4 is missing"),
+    ([f"DELETE FROM sluice_log WHERE number = {LAST}"], "its head says"),
+    (SWAP, "does not follow"),
+    (SWAP_HISTORY, "not as line"),
+    (["UPDATE sluice_log_head SET lines = lines - 1"], "its head says"),
+    (["DELETE FROM sluice_log_head"], "lost its head"),
+    (["UPDATE sluice_history SET actor = 'eve' WHERE id = 3"], "sluice_history [3] is not as"),
+    (["UPDATE sluice_history SET at = '2025-03-14T09:00:00.000000+00:00'"], "not as line"),
+    (["DELETE FROM sluice_history WHERE id = 6"], "the row is gone"),
+    (["DELETE FROM sluice_recordings WHERE id = 3"], "the row is gone"),
+    (["DELETE FROM sluice_decisions WHERE id = 1"], "the row is gone"),
+    (["DELETE FROM sluice_version_receipts WHERE id = 4"], "the row is gone"),
+    (["UPDATE sluice_versions SET lineage = replace(lineage, '0.643', '0.1')"], "not as line"),
+    (["UPDATE sluice_receipts SET recorded_at = '2020-01-01T00:00:00+00:00'"], "not as line"),
+    (["INSERT INTO sluice_models VALUES ('x', '2025-01-01T00:00:00+00:00')"], "has no line"),
+]
 
-    assert said in " ".join(f.what for f in log_findings(ledger, store))
+
+def test_verify_finds_what_was_tampered_with(intruder: Intruder) -> None:
+    """REG-2: flipped byte, deleted line (the last too), edited row, re-ordered pair.
+
+    Each in a transaction that is undone afterwards.
+    """
+    seen = []
+    for statements, said in TAMPERING:
+        with pytest.raises(Undone), intruder.database.write() as connection:
+            intruder.apply(connection, statements)
+            what = " ".join(finding.what for finding in log_verification.check(connection))
+            seen.append(said if said in what else what)
+            raise Undone
+
+    assert seen == [said for _, said in TAMPERING]
 
 
 def test_removed_model_is_missed(ledger: Ledger, store: ArtifactStore, intruder: Intruder) -> None:
