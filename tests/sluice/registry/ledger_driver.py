@@ -174,7 +174,7 @@ def kill_at_random(bench: Bench, rounds: int) -> dict[str, int]:
                         bench.promote(3, 2)
             finally:
                 os._exit(1)
-        for _ in range(draw.randint(1, 2)):  # dots, not seconds: a busy machine moves as often
+        for _ in range(draw.randint(2, 3)):  # dots, not seconds: a busy machine moves as often
             assert os.read(told, 1)
         time.sleep(draw.random() * 0.05)
         os.kill(child, signal.SIGKILL)
