@@ -62,6 +62,13 @@ def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> torch.op
     return optimizer
 
 
+def set_decay(optimizer: torch.optim.Optimizer, decay: float) -> None:
+    """Set the decay of every group that has none of its own."""
+    for group in optimizer.param_groups:
+        if not group["own_decay"]:
+            group["weight_decay"] = decay
+
+
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of every group to its share of ``rate``."""
     for group in optimizer.param_groups:
@@ -83,6 +90,7 @@ def _listed(group: Mapping[str, Any], index: int, settings: TrainSettings) -> di
     full = {
         "params": [params] if isinstance(params, Tensor) else list(params),
         "weight_decay": group.get("weight_decay", settings.weight_decay),
+        "own_decay": "weight_decay" in group,
         "rate_share": group.get("rate_share", 1.0),
     }
     for key in ("weight_decay", "rate_share"):
