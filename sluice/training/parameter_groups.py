@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sluice.errors import ContractError
 from sluice.settings import nearest
+from sluice.training.eager_adamw import EagerAdamW
 from sluice.training.settings import TrainSettings
 
 ParameterGroups = Sequence[Mapping[str, Any]]
@@ -57,7 +58,7 @@ def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> torch.op
             cause="Two patterns of names match the same parameter, or a tied one was listed twice.",
             fix="Let the groups of parameter_groups() exclude each other.",
         )
-    optimizer = torch.optim.AdamW(listed, lr=settings.learning_rate, fused=True)
+    optimizer = EagerAdamW(listed, lr=settings.learning_rate, fused=True)
     set_rate(optimizer, settings.learning_rate)
     return optimizer
 
