@@ -56,14 +56,14 @@ def load_head(connection: Connection) -> Head:
 def append(connection: Connection, table: Table, **values: Any) -> Appended:
     """Add one row to an append-only table, and its line to the log."""
     # Locked before the row is written: two writers of one receipt would wait for each other.
-    head = _lock_head(connection)
+    head = lock_head(connection)
     row = connection.execute(sa.insert(table).values(values).returning(*table.c)).one()
     return Appended(row=row, digest=_extend(connection, head, [(table, row)]))
 
 
 def write_down(connection: Connection, rows: Iterable[tuple[Table, Row[Any]]]) -> None:
     """Add the lines of rows that are there already, as a migration finds them."""
-    _extend(connection, _lock_head(connection), rows)
+    _extend(connection, lock_head(connection), rows)
 
 
 def row_key(table: Table, row: Row[Any]) -> list[Any]:
@@ -82,9 +82,20 @@ def line_digest(*, number: int, entity: str, key: str, content: str, previous: s
 
 
 def find_digest(connection: Connection, table: Table, row_id: int) -> str:
-    """Return the digest of the line that tells of a row; the row is known to be there."""
+    """Return the digest of the line that tells of a row.
+
+    Raises:
+        IntegrityError: There is none: the row was written past the ledger.
+    """
     query = sa.select(log.c.digest).where(log.c.entity == table.name, log.c.key == f"[{row_id}]")
-    return str(connection.execute(query).scalar_one())
+    digest = connection.execute(query).scalar()
+    if digest is None:
+        raise IntegrityError(
+            f"{table.name} [{row_id}] has no line in the log.",
+            cause="The ledger's database was edited by hand or damaged.",
+            fix="Run sluice registry verify, and restore the database from a backup.",
+        )
+    return str(digest)
 
 
 def key_text(key: list[Any]) -> str:
@@ -92,7 +103,8 @@ def key_text(key: list[Any]) -> str:
     return json.dumps(key)
 
 
-def _lock_head(connection: Connection) -> Head:
+def lock_head(connection: Connection) -> Head:
+    """Return where the log ends, and let no other writer move it before this transaction ends."""
     return _head(connection, sa.select(log_head.c.lines, log_head.c.digest).with_for_update())
 
 

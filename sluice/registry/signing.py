@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Row
 
 from sluice.errors import IntegrityError, SettingsError
-from sluice.registry.log import Head, load_head
+from sluice.registry.log import Head, load_head, lock_head
 from sluice.registry.records import Finding
 from sluice.registry.tables import log, signatures
 
@@ -73,7 +73,7 @@ def sign_head(connection: Connection, key: SigningKey, *, at: datetime) -> Head:
     Raises:
         IntegrityError: What this key signed last is not in the log any more.
     """
-    head = load_head(connection)
+    head = lock_head(connection)
     signed = _signed(connection, key)
     if signed:
         newest = signed[-1]
