@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sluice.differences import differences
 from sluice.digests import digest_bytes
 from sluice.errors import ContractError
 from sluice.files import storage_error, write_atomic
@@ -123,15 +124,10 @@ def _decode(path: Path, content: bytes, subject: Mapping[str, Any]) -> TrainStat
 
 
 def _require_same(path: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    differing = sorted(
-        name for name in written.keys() | wanted.keys() if written.get(name) != wanted.get(name)
-    )
+    differing = differences(dict(written), dict(wanted))
     if differing:
-        shown = "; ".join(
-            f"{name} was {written.get(name)!r}, now {wanted.get(name)!r}" for name in differing[:5]
-        )
         raise ContractError(
-            f"{path} was written for other settings: {shown}.",
+            f"{path} was written for other settings: {'; '.join(differing[:5])}.",
             cause="Going on would mix two trainings.",
             fix="Restore the settings to resume, or remove the folder to start afresh.",
         )

@@ -66,11 +66,11 @@ class Killed:
     def kills(self) -> int:
         return sum(self.places.values())
 
-    def told(self, what: str) -> str:
+    def told(self, what: str, same: str = "bits") -> str:
         """Say in a line what happened."""
         places = ", ".join(f"{count} in {place}" for place, count in sorted(self.places.items()))
         return (
-            f"{what}: {self.kills} kills ({places}), {self.from_outside} from outside, same bits, "
+            f"{what}: {self.kills} kills ({places}), {self.from_outside} from outside, same {same}, "
             f"in {self.seconds:.0f} s"
         )
 
@@ -124,7 +124,7 @@ def _next(requests: BinaryIO) -> Killing | None:
 
 
 def _import_all() -> None:
-    import pyarrow.dataset
+    import pyarrow.dataset  # noqa: F401
     import torch
 
     from tests.support import killed_work  # noqa: F401
