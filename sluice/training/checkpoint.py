@@ -67,8 +67,11 @@ def save_checkpoint(folder: Path, state: TrainState, *, subject: Mapping[str, An
 
 
 def discard_checkpoints(folder: Path) -> None:
-    """Remove all checkpoints of a unit that is finished, and what a killed write left behind."""
-    _drop([*_newest_first(folder), *folder.glob(".epoch-*")])
+    """Remove all checkpoints of a unit that is finished, and what killed writes left behind.
+
+    That is of any file of the folder: the unit's log is written whole when it is rewound.
+    """
+    _drop([*_newest_first(folder), *folder.glob(".*")])
 
 
 def load_checkpoint(folder: Path, *, subject: Mapping[str, Any]) -> Restored:

@@ -70,8 +70,8 @@ class Killed:
         """Say in a line what happened."""
         places = ", ".join(f"{count} in {place}" for place, count in sorted(self.places.items()))
         return (
-            f"{what}: {self.kills} kills ({places}), {self.from_outside} from outside, same {same}, "
-            f"in {self.seconds:.0f} s"
+            f"{what}: {self.kills} kills ({places}), {self.from_outside} from outside, "
+            f"same {same}, in {self.seconds:.0f} s"
         )
 
 

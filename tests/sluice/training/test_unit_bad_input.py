@@ -67,7 +67,7 @@ def test_a_disk_that_fills_up_in_mid_training_costs_no_finished_epoch(specs, tmp
             if event.kind == "epoch" and event.epochs_done == stops_at:
                 ballast.append(fill(disk))
 
-        with pytest.raises(StorageError, match="No room left to write .*Free disk space"):
+        with pytest.raises(StorageError, match=r"No room left to write .*Free disk space"):
             train_unit(cut, listen)
         assert not list(unit_folder(cut).glob(".*"))
         ballast[0].unlink()
@@ -78,3 +78,13 @@ def test_a_disk_that_fills_up_in_mid_training_costs_no_finished_epoch(specs, tmp
     assert heard[0].damaged_checkpoints == 0
     assert bits(member) == bits(expected)
     assert events(cut, member) == events(whole, expected)
+
+
+def test_what_killed_writes_left_behind_is_gone_at_the_end(specs):
+    (spec,) = specs()
+    interrupted(spec, 2)
+    for name in ("events.ndjson", "epoch-000003-0123456789abcdef.safetensors", "result.json"):
+        (unit_folder(spec) / f".{name}.0123").write_bytes(b"half")
+    train_unit(spec, ignore)
+
+    assert not list(unit_folder(spec).glob(".*"))

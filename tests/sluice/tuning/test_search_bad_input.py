@@ -40,7 +40,7 @@ def test_a_disk_that_fills_up_in_mid_search_loses_no_outcome(scheduler, after, t
             if len(ballast) == after:
                 ballast[-1] = fill(disk)
 
-        with pytest.raises(StorageError, match="No room left to write .*Free disk space"):
+        with pytest.raises(StorageError, match=r"No room left to write .*Free disk space"):
             search(disk / "cut", own, hear=hear)
         kept = outcomes(disk / "cut")
         ballast[-1].unlink()
