@@ -43,7 +43,7 @@ def test_a_disk_that_fills_up_in_mid_search_loses_no_outcome(scheduler, after, t
         with pytest.raises(StorageError, match=r"No room left to write .*Free disk space"):
             search(disk / "cut", own, hear=hear)
         kept = outcomes(disk / "cut")
-        ballast[-1].unlink()
+        ballast[after - 1].unlink()
         resumed = search(disk / "cut", own)
 
     assert after <= kept < outcomes(tmp_path / "whole")
