@@ -28,7 +28,7 @@ from sluice.models.scaled import Scaled, prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.training.checkpoint import discard_checkpoints, load_checkpoint, save_checkpoint
 from sluice.training.code import code_digest
-from sluice.training.device import resolve_device
+from sluice.training.device import device_type, resolve_device
 from sluice.training.loop import EpochResult, TrainState, predict, train
 from sluice.training.members import Member
 from sluice.training.seeds import Stream, derive_seed, deterministic
@@ -70,11 +70,15 @@ class UnitSpec:
         return f"Seed {self.seed}, fold {self.fold.fold_id}"
 
 
+EventKind = Literal["started", "epoch", "finished", "reused", "lost"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitEvent:
     """A piece of a unit's progress, for whoever watches."""
 
-    kind: Literal["started", "epoch", "finished", "reused"]
+    kind: EventKind
+    """'lost': its process or machine is gone, and it starts again from its last checkpoint."""
     seed: int
     fold_id: int
     epochs_done: int
@@ -83,6 +87,8 @@ class UnitEvent:
     """Of the epoch, for kind 'epoch'."""
     damaged_checkpoints: int = 0
     """Passed over on resuming, for kind 'started'."""
+    reason: str = ""
+    """How it was lost, for kind 'lost'."""
 
 
 Hear = Callable[[UnitEvent], None]
@@ -107,19 +113,21 @@ def train_unit(spec: UnitSpec, on_event: Hear, *, clock: Clock = utc_now) -> Mem
     Raises:
         TrainingFailed: A loss or gradient is not finite.
         ContractError: The workload, its rows or its settings break their contract.
+        SettingsError: The device is not there.
         StorageError: Something cannot be read or written; checkpoints before it are kept.
     """
+    resolve_device(spec.training.device)  # one that is not there is refused before all else
     workload = open_workload(spec)
     subject = _subject(spec, workload)
     folder = _folder(spec, subject)
     with _only_one(folder):
         member = _read_result(spec, subject)
         if member is not None:
-            on_event(_event(spec, "reused", member.epochs_run))
+            on_event(unit_event(spec, "reused", member.epochs_run))
             return member
         with Stream(derive_seed(spec.seed, "unit")).active(), deterministic():
             member = _fit(spec, workload, subject, folder, on_event, clock)
-    on_event(_event(spec, "finished", member.epochs_run))
+    on_event(unit_event(spec, "finished", member.epochs_run))
     return member
 
 
@@ -147,7 +155,7 @@ def _subject(spec: UnitSpec, workload: Workload) -> dict[str, Any]:
         "model": spec.model.model_dump(mode="json"),
         "training": spec.training.model_dump(mode="json", exclude=_WITHOUT_EFFECT),
         # What 'auto' means here: a CPU and a GPU do not give the same bits.
-        "device": resolve_device(spec.training.device).type,
+        "device": device_type(spec.training.device),
         "code": code_digest(workload, spec.model),
         "torch": torch.__version__,
         "seed": spec.seed,
@@ -181,7 +189,7 @@ def _fit(
     history = restored.state.history if restored.state else ()
     log_path = folder / "events.ndjson"
     rewind(log_path, spec.seed, fold.fold_id, rows, history, clock=clock)
-    on_event(_event(spec, "started", len(history), damaged=len(restored.damaged)))
+    on_event(unit_event(spec, "started", len(history), damaged=len(restored.damaged)))
 
     with EventLog(log_path, clock=clock) as log:
 
@@ -208,7 +216,7 @@ def _fit(
             keep=keep,
         )
         for result in epochs:
-            on_event(_event(spec, "epoch", result.epoch, result=result))
+            on_event(unit_event(spec, "epoch", result.epoch, result=result))
 
         best = history[workload.select_epoch({r.epoch: r.val_loss for r in history}) - 1]
         metrics = _test_metrics(workload, model, rows["test"], frame)
@@ -278,14 +286,16 @@ def _only_one(folder: Path) -> Iterator[None]:
         yield
 
 
-def _event(
+def unit_event(
     spec: UnitSpec,
-    kind: Literal["started", "epoch", "finished", "reused"],
+    kind: EventKind,
     epochs_done: int,
     *,
     result: EpochResult | None = None,
     damaged: int = 0,
+    reason: str = "",
 ) -> UnitEvent:
+    """Return a piece of progress of the unit that ``spec`` names."""
     return UnitEvent(
         kind=kind,
         seed=spec.seed,
@@ -294,4 +304,5 @@ def _event(
         max_epochs=spec.training.max_epochs,
         result=result,
         damaged_checkpoints=damaged,
+        reason=reason,
     )
