@@ -131,6 +131,8 @@ class RayPool:
             self._idle.append(running.actor)
 
     def _lost(self, running: _Running, error: Exception) -> Lost:
+        # One that cannot be reached may still run: the job must not be done twice at a time.
+        self._ray.kill(running.actor)
         self.add()
         lost = self._losses.count(
             running.key,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sluice.cluster.settings import ComputeSettings
-from sluice.errors import Interrupted, TrainingFailed
+from sluice.errors import Interrupted, SettingsError, TrainingFailed
 from sluice.training.parallel import train_members
 
 ROOT = Path(__file__).parents[3]
@@ -74,6 +74,22 @@ def test_ctrl_c_in_one_process_keeps_what_is_finished(specs):
     with pytest.raises(Interrupted, match="1 of 2 units finished"):
         train_members(units, compute=ONE, on_event=stop)
     assert train_members(units, compute=ONE, on_event=ignore)[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "compute", "said"),
+    [
+        ({}, {"address": "127.0.0.1:1"}, "The Ray cluster at '127.0.0.1:1' cannot be reached"),
+        ({}, {"cpus_per_worker": 1000.0}, r"reserves 1000 CPU \(cpus_per_worker\), this machine"),
+        ({"device": "cuda"}, {"address": "127.0.0.1:1"}, "'cuda' and compute.gpus_per_worker 0"),
+        ({"device": "cpu"}, {"gpus_per_worker": 0.5}, "'cpu' and compute.gpus_per_worker 0.5"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_within_seconds(specs, settings, compute, said):
+    units, started = specs(folds=2, max_epochs=1, **settings), time.monotonic()
+    with pytest.raises(SettingsError, match=said):
+        train_members(units, compute=ComputeSettings(**compute), on_event=ignore)
+    assert time.monotonic() - started < 20
 
 
 @pytest.mark.slow
