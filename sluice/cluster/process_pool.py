@@ -57,6 +57,7 @@ class ProcessPool:
         Raises:
             SluiceError: As a job raised it.
         """
+        assert self._busy, "nothing was given"
         ready = wait([running.process.pipe for running in self._busy.values()])
         running = self._busy[ready[0]]
         try:
