@@ -99,7 +99,6 @@ def test_a_killed_worker_is_replaced_and_two_workers_give_the_bits_of_one(specs,
         "seeds": (0, 1),
         "folds": 2,
         "kill_at_loss": 20,
-        "checkpoint_every_epochs": 1,
         "only_first_time": str(tmp_path / "died"),
     }
     units, heard = specs("two", **options), []
