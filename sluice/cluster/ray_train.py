@@ -94,8 +94,19 @@ class _Run:
         return self._thread.is_alive()
 
     def outcome(self, retries: int) -> bytes:
+        """Return what the first rank returned.
+
+        Raises:
+            TrainingFailed: Ranks were lost, ``retries`` times and once more.
+        """
+        import ray
+        import ray.train
+
         if self._value is not None:
             return self._value
+        lost: tuple[type[Exception], ...] = (ray.exceptions.RayError, ray.train.TrainingFailedError)
+        if self._error is not None and not isinstance(self._error, lost):
+            raise self._error
         why = str(self._error).strip().splitlines()[-1:] or ["no rank answered"]
         raise TrainingFailed(
             f"The processes that fit one model together were lost more than {retries} times: "

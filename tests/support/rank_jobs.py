@@ -169,7 +169,12 @@ CASES: dict[str, dict] = {
     },
     "spare": {"dtype": torch.float64, "layers": lambda: (Spare(),)},
     "fp16": {"precision": "fp16", "loss": loss_that_overflows, "max_epochs": 4},
-    "stopped early": {"learning_rate": 5.0, "max_epochs": 30, "patience_epochs": 2},
+    "stopped early": {
+        "dtype": torch.float64,
+        "learning_rate": 0.5,
+        "max_epochs": 20,
+        "patience_epochs": 2,
+    },
 }
 
 

@@ -40,7 +40,8 @@ def test_every_rank_reports_the_losses_and_norms_of_all_rows(two, case):
         assert len(rank[case]["history"]) == len(one)
         for mine, expected in zip(rank[case]["history"], one, strict=True):
             mine, expected = dataclasses.asdict(mine), dataclasses.asdict(expected)
-            del mine["seconds"], expected["seconds"]
+            for name in ("seconds", "precision"):
+                del mine[name], expected[name]
             assert mine == pytest.approx(expected, rel=rel, nan_ok=True)
 
 
@@ -49,7 +50,7 @@ def test_the_cases_show_what_they_are_there_for():
     stopped = len(fit(**CASES["stopped early"])["history"])
 
     assert sum(skipped) >= 1
-    assert stopped < 30
+    assert stopped < 20
 
 
 @pytest.mark.parametrize("case", ["float32", "odd"])

@@ -19,12 +19,13 @@ def test_ranks_take_every_row_once_in_order_and_as_evenly_as_can_be(num_rows, wo
     rows = torch.arange(num_rows)
     splits = [Split(rank=rank, world=world) for rank in range(world)]
     shares = [split.share(rows, count_rows) for split in splits]
-    taken = [split.own(rows).tolist() for split, share in zip(splits, shares, strict=True) if share]
+    both = list(zip(splits, shares, strict=True))
+    taken = [split.own(rows).tolist() for split, share in both if share]
 
-    assert sum(taken, []) == rows.tolist()
+    assert [row for own in taken for row in own] == rows.tolist()
     assert max(map(len, taken)) - min(map(len, taken)) <= 1
     assert shares == pytest.approx(
-        [len(split.own(rows)) / num_rows if share else 0 for split, share in zip(splits, shares)]
+        [len(split.own(rows)) / num_rows if share else 0 for split, share in both]
     )
     # None is without a row to compute on: all take part in every step.
     assert all(len(split.own(rows)) >= 1 for split in splits)
