@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sluice.errors import TrainingFailed
 from sluice.training.accumulation import LossFunction, Weigh, parts_of
 from sluice.training.batches import Batches
-from sluice.training.parameter_groups import set_rate
+from sluice.training.parameter_groups import set_decay, set_rate
 from sluice.training.precision import Arithmetic
 from sluice.training.ranks import Ranks
 from sluice.training.schedule import rate_at
@@ -43,7 +43,18 @@ def fit_epoch(
     weigh: Weigh,
     ranks: Ranks,
 ) -> Fitted:
-    """Fit ``model``, as ``ranks`` wrapped it, in place to the batches of one epoch.
+    """Fit ``model`` in place to the batches of one epoch.
+
+    Args:
+        model: What is fitted, as ``ranks`` wrapped it.
+        loss_fn: (output, y) to the scalar that is minimised.
+        batches: The train rows.
+        optimizer: Of ``make_optimizer``.
+        arithmetic: The number format.
+        settings: Those in effect in this epoch.
+        epoch: Counted from 1.
+        weigh: What a loss is the mean over.
+        ranks: The processes that fit it together.
 
     Raises:
         TrainingFailed: A loss or a gradient is not finite; epoch, step and cause are named. Steps
@@ -52,6 +63,7 @@ def fit_epoch(
     model.train()
     first_step, total_steps = (epoch - 1) * batches.steps, settings.max_epochs * batches.steps
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    set_decay(optimizer, settings.weight_decay)
     rate, losses, norms, taken = 0.0, [], [], []
     for index, (x, y) in enumerate(batches.of(epoch)):
         optimizer.zero_grad(set_to_none=True)

@@ -1,8 +1,8 @@
 """The training loop: a generator that yields one result per epoch and ends with the best weights.
 
-Covers: AdamW with parameter groups, warmup and cosine, clipping, early stopping, best weights,
-exact resume; accumulation, bf16 and fp16, recomputed activations, a GPU; several processes for one
-model (``ranks``).
+Covers: AdamW with parameter groups, warmup and cosine, clipping, all with changes in mid-training,
+early stopping, best weights, exact resume; accumulation, bf16 and fp16, recomputed activations, a
+GPU; several processes for one model (``ranks``).
 Does not cover: writing anything.
 
 Every source of randomness has a seed of its own, the SHA-256 of ``<seed>_<stage>`` (TRACE-6):
@@ -199,6 +199,7 @@ def train(
             len(history) - chosen < settings.patience_epochs
         ):
             epoch, started = len(history) + 1, clock()
+            now = settings.at(epoch)
             if not ranks.is_first:
                 # Not in the checkpoint, which the first rank writes.
                 stream = Stream(derive_seed(seed, f"dropout_{ranks.split.rank}_{epoch}"))
@@ -210,14 +211,14 @@ def train(
                         batches,
                         optimizer,
                         arithmetic,
-                        settings,
+                        now,
                         epoch=epoch,
                         weigh=weigh,
                         ranks=ranks,
                     )
                 val_loss = _total(mean_loss(model, losses_fn, val), val_share, ranks)
             if not math.isfinite(val_loss):
-                raise diverged("validation loss", val_loss, epoch, batches.steps, settings)
+                raise diverged("validation loss", val_loss, epoch, batches.steps, now)
             scores = {result.epoch: result.val_loss for result in history} | {epoch: val_loss}
             before, chosen = chosen, select(scores)
             if chosen == epoch:

@@ -9,6 +9,7 @@ import fcntl
 import functools
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,7 +28,8 @@ from sluice.failfast.log.event_log import EventLog
 from sluice.files import storage_error, write_atomic
 from sluice.models.scaled import Scaled, prepare_model
 from sluice.models.settings import ModelSettings
-from sluice.training.checkpoint import discard_checkpoints, load_checkpoint, save_checkpoint
+from sluice.training.checkpoint import discard_checkpoints, load_checkpoint
+from sluice.training.checkpoint_writer import CheckpointWriter
 from sluice.training.code import code_digest
 from sluice.training.device import resolve_device
 from sluice.training.loop import EpochResult, TrainState, predict, train
@@ -99,7 +101,12 @@ def utc_now() -> datetime:
 
 
 def train_unit(
-    spec: UnitSpec, on_event: Hear, *, clock: Clock = utc_now, ranks: Ranks = ONE
+    spec: UnitSpec,
+    on_event: Hear,
+    *,
+    clock: Clock = utc_now,
+    timer: Callable[[], float] = time.perf_counter,
+    ranks: Ranks = ONE,
 ) -> Member:
     """Fit one unit, or return it when it is finished already.
 
@@ -110,6 +117,7 @@ def train_unit(
         spec: What to fit.
         on_event: Hears of every epoch, on the first rank.
         clock: Gives the time of the log's events, with a time zone.
+        timer: Monotonic time [s], by which checkpoints are paced.
         ranks: The processes that fit it together, ``spec.ranks`` of them; each calls this and gets
             the member. All need the artifacts, the first alone reads and writes in ``runs``.
 
@@ -131,7 +139,7 @@ def train_unit(
             on_event(_event(spec, "reused", member.epochs_run))
             return member
         with Stream(derive_seed(spec.seed, "unit")).active(), deterministic():
-            fitted = _fit(spec, workload, subject, folder, on_event, clock, ranks)
+            fitted = _fit(spec, workload, subject, folder, on_event, clock, timer, ranks)
         member = ranks.from_first(lambda: fitted)
     assert member is not None
     on_event(_event(spec, "finished", member.epochs_run))
@@ -197,6 +205,7 @@ def _fit(
     folder: Path,
     on_event: Hear,
     clock: Clock,
+    timer: Callable[[], float],
     ranks: Ranks,
 ) -> Member | None:
     """Return the member, or None on a rank that writes nothing."""
@@ -220,6 +229,9 @@ def _fit(
     rewind(log_path, spec.seed, fold.fold_id, rows, history, clock=clock)
     on_event(_event(spec, "started", len(history), damaged=len(restored.damaged)))
 
+    checkpoints = CheckpointWriter(
+        folder, subject=subject, every_epochs=spec.training.checkpoint_every_epochs, clock=timer
+    )
     with EventLog(log_path, clock=clock) as log:
 
         def keep(state: TrainState) -> None:
@@ -227,8 +239,7 @@ def _fit(
             history = state.history
             # The log first: a checkpoint never covers an epoch that the log does not have.
             log.write("epoch_complete", **epoch_fields(spec.seed, fold.fold_id, history[-1]))
-            if len(history) % spec.training.checkpoint_every_epochs == 0:
-                save_checkpoint(folder, state, subject=subject)
+            checkpoints.offer(state)
 
         for result in epochs(keep=keep):
             on_event(_event(spec, "epoch", result.epoch, result=result))
@@ -282,6 +293,7 @@ def _epochs(
         seed=spec.seed,
         data_seed=spec.data_seed,
         select=workload.select_epoch,
+        weigh=workload.loss_weight,
         groups=workload.parameter_groups(model.network),
         resume=resume,
         keep=keep,

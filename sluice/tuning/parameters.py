@@ -5,6 +5,7 @@ measured: the logarithm for a log-uniform one, the exponent for powers of two.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -47,6 +48,10 @@ class LogUniform(_Range):
     high: float = Field(gt=0, description="Largest value.")
     off: bool = Field(False, description="It may also be off, which is the value 0.")
 
+    def holds(self, value: Value) -> bool:
+        """Return whether ``value`` can be drawn."""
+        return self.low <= float(value) <= self.high or (self.off and not value)
+
     def draw(self, rng: np.random.Generator) -> float:
         """Return a random value; off in one of four when it may be."""
         off, place = rng.random() < 0.25, rng.random()
@@ -68,6 +73,10 @@ class Uniform(_Range):
     kind: Literal["uniform"] = "uniform"
     low: float = Field(description="Smallest value.")
     high: float = Field(description="Largest value.")
+
+    def holds(self, value: Value) -> bool:
+        """Return whether ``value`` can be drawn."""
+        return self.low <= float(value) <= self.high
 
     def draw(self, rng: np.random.Generator) -> float:
         """Return a random value."""
@@ -97,6 +106,10 @@ class Integers(_Range):
                 f"low {self.low} and high {self.high} must be multiples of {self.multiple_of}"
             )
         return self
+
+    def holds(self, value: Value) -> bool:
+        """Return whether ``value`` can be drawn."""
+        return self.low <= float(value) <= self.high and not float(value) % self.multiple_of
 
     def draw(self, rng: np.random.Generator) -> int:
         """Return a random value."""
@@ -132,6 +145,10 @@ class PowersOfTwo(_Range):
         """The logarithms of both ends to base two."""
         return self.low.bit_length() - 1, self.high.bit_length() - 1
 
+    def holds(self, value: Value) -> bool:
+        """Return whether ``value`` can be drawn."""
+        return self.low <= float(value) <= self.high and math.log2(float(value)).is_integer()
+
     def draw(self, rng: np.random.Generator) -> int:
         """Return a random value."""
         low, high = self.exponents
@@ -160,6 +177,10 @@ class Choice(_Parameter):
             raise ValueError(f"options must be distinct, got {list(self.options)}")
         return self
 
+    def holds(self, value: Value) -> bool:
+        """Return whether ``value`` is an option."""
+        return repr(value) in map(repr, self.options)
+
     def draw(self, rng: np.random.Generator) -> Value:
         """Return a random option."""
         return self.options[int(rng.integers(len(self.options)))]
@@ -172,6 +193,17 @@ class Choice(_Parameter):
 Parameter = Annotated[
     LogUniform | Uniform | Integers | PowersOfTwo | Choice, Field(discriminator="kind")
 ]
+
+
+def whole_values(parameter: Any) -> Sequence[Value]:
+    """Return every value of a parameter that is no real number."""
+    if isinstance(parameter, Choice):
+        return parameter.options
+    if isinstance(parameter, PowersOfTwo):
+        low, high = parameter.exponents
+        return [1 << exponent for exponent in range(low, high + 1)]
+    assert isinstance(parameter, Integers), f"{parameter} has no end of values"
+    return range(parameter.low, parameter.high + 1, parameter.multiple_of)
 
 
 def ends(parameter: Any) -> tuple[Value, ...]:

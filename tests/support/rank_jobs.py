@@ -31,7 +31,8 @@ def start_ranks(job, world: int, folder: Path, *args, timeout_s: float = 60.0) -
     A process that was killed gives None.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    # Imported once and forked: DistributedDataParallel needs dynamo, a unit's table pyarrow.
+    context.set_forkserver_preload([__name__, "torch._dynamo", "pyarrow.parquet"])
     pipes, processes = [], []
     for rank in range(world):
         here, there = context.Pipe(duplex=False)
