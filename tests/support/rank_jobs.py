@@ -99,11 +99,12 @@ def fit(
     torch.manual_seed(0)
     make = layers or (lambda: (nn.Linear(4, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 1)))
     model = nn.Sequential(*make()).to(dtype)
-    seen = []
+    seen, seeds = [], []
 
     def loss_of(output, y):
         if torch.is_grad_enabled():
             seen.append(y.flatten().tolist())
+            seeds.append(torch.initial_seed())
             if die == (ranks.split.rank, len(seen)):
                 os.kill(os.getpid(), signal.SIGKILL)
         return (loss or (lambda o, t: losses_of(o, t).mean()))(output, y)
@@ -127,7 +128,12 @@ def fit(
             if len(history) == stop_after:
                 break
     weights = nn.utils.parameters_to_vector(model.parameters()).detach().clone().numpy()
-    return {"weights": weights, "history": history, "seen": seen}
+    return {
+        "weights": weights,
+        "history": history,
+        "seen": seen,
+        "seeds": list(dict.fromkeys(seeds)),
+    }
 
 
 class Spare(nn.Module):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sluice.errors import RankLost, TrainingFailed
+from sluice.training.seeds import derive_seed
 from tests.support import rank_jobs
 from tests.support.rank_jobs import CASES, fit, start_ranks, unit_alone
 
@@ -72,6 +73,12 @@ def test_dropout_differs_from_one_process_and_is_the_same_each_time(two):
     assert np.array_equal(first, again)
     assert np.array_equal(first, two[1]["dropout"][0])
     assert not np.allclose(first, fit(dropout=0.3)["weights"], atol=1e-4)
+
+
+def test_the_first_rank_goes_on_with_the_stream_of_one_process_and_others_have_one_an_epoch(two):
+    """TRACE-6: no two ranks and no two epochs of a rank share a stream."""
+    assert two[0]["float32"]["seeds"] == [derive_seed(3, "dropout")]
+    assert two[1]["float32"]["seeds"] == [derive_seed(3, f"dropout_1_{n}") for n in (1, 2)]
 
 
 def test_batch_normalisation_is_refused_on_every_rank(two):
