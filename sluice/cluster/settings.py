@@ -9,8 +9,8 @@ class ComputeSettings(Settings):
     """The machines, and the share of them that one training gets; it changes no bit of a result.
 
     Shares are reserved, not enforced, and a training computes on one thread however many cores it
-    reserves: more threads add in another order. One exception: a GPU and a processor do not give
-    the same bits.
+    reserves: more threads add in another order. Two exceptions: a GPU and a processor do not give
+    the same bits, nor do other numbers of ranks.
     """
 
     address: str | None = Field(
@@ -22,10 +22,23 @@ class ComputeSettings(Settings):
         None, ge=1, le=10_000, description="Most trainings at a time; as many as fit when not set."
     )
     cpus_per_worker: float = Field(
-        1.0, gt=0, le=1024, description="Processor cores that one training reserves."
+        1.0,
+        gt=0,
+        le=1024,
+        description="Processor cores that one training, or each of its ranks, reserves.",
     )
     gpus_per_worker: float = Field(
-        0.0, ge=0, le=64, description="GPUs that one training reserves; shares below 1, else whole."
+        0.0,
+        ge=0,
+        le=64,
+        description="GPUs that one training, or each of its ranks, reserves; shares below 1, else "
+        "whole.",
+    )
+    ranks_per_training: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="Processes that fit one model together, by DistributedDataParallel.",
     )
     retries: int = Field(
         3,
