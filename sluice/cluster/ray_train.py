@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import sluice
-from sluice.cluster import ray_pool
+from sluice.cluster.ray_session import join_ray
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import SettingsError, SluiceError, TrainingFailed
 from sluice.files import storage_error
-from sluice.training.ranks import Ranks
 
 T = TypeVar("T")
 Tell = Callable[[Any], None]
-OnRank = Callable[[Ranks, Tell], T]
-"""What a rank does. What it tells is heard where the ranks were started."""
+OnRank = Callable[[Tell], T]
+"""What a rank does inside torch's process group; what it tells is heard where ranks are started."""
 
 _LISTEN_S = 0.2
 _TIMEOUT_S = 1800
@@ -61,7 +60,7 @@ def run_on_ranks(
         SluiceError: The function raised it, on any rank.
         TrainingFailed: The function raised something else, or processes were lost too often.
     """
-    with _ray(compute) as ray, _notes(folder) as notes:
+    with join_ray(compute) as ray, _notes(folder) as notes:
         _require_resources(ray.cluster_resources(), compute, ranks)
         box = _box_type(ray).remote()
         run = _Run(_trainer(pickle.dumps(function), box, ranks, compute, notes))
@@ -184,7 +183,6 @@ def serve(function: bytes, box: Any) -> bytes | None:
     from torch import distributed as dist
 
     from sluice.errors import RankLost
-    from sluice.training.distributed import GroupRanks, told_when_lost
 
     def tell(event: Any) -> None:
         ray.get(box.tell.remote(pickle.dumps(event)))
@@ -192,8 +190,7 @@ def serve(function: bytes, box: Any) -> bytes | None:
     try:
         if ray.get(box.failure.remote()) is not None:
             return None
-        with told_when_lost(dist.get_rank()):
-            return pickle.dumps(pickle.loads(function)(GroupRanks(), tell))
+        return pickle.dumps(pickle.loads(function)(tell))
     except ray.exceptions.RayActorError:
         pass  # nobody listens any more
     except RankLost:
@@ -243,22 +240,6 @@ def _box_type(ray: Any) -> Any:
 def _listen(ray: Any, box: Any, hear: Tell) -> None:
     for event in ray.get(box.take.remote()):
         hear(pickle.loads(event))
-
-
-@contextlib.contextmanager
-def _ray(compute: ComputeSettings) -> Iterator[Any]:
-    import ray
-
-    own = not ray.is_initialized()
-    if own:
-        if compute.address is not None:
-            ray_pool._require_reachable(compute.address)
-        ray_pool._join(compute)
-    try:
-        yield ray
-    finally:
-        if own:
-            ray.shutdown()
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from sluice.training.unit import (
     utc_now,
 )
 from sluice.training.unit_job import UnitJob, fit_unit
+from sluice.training.unit_on_ranks import train_unit_on_ranks
 
 _IMPORTS = ("sluice.training.unit_job",)
 
@@ -40,7 +41,8 @@ def train_members(
 
     Without an address and GPUs to reserve, units run in processes of this machine: Ray would cost
     seconds and half a gigabyte there and give nothing. One unit left, or place for one, then runs
-    in this process. Else they run on Ray, where 'auto' means the GPU when one is reserved.
+    in this process. Else they run on Ray, where 'auto' means the GPU when one is reserved. Units of
+    several ranks run one after another: each takes as many processes.
 
     Args:
         specs: The units; on a cluster, ``runs`` and ``artifacts`` are the same folders everywhere.
@@ -56,7 +58,9 @@ def train_members(
             one unit reserves.
         Interrupted: The user stopped it (Ctrl-C); no process is left behind.
     """
-    on_ray = compute.address is not None or compute.gpus_per_worker > 0
+    ranks = compute.ranks_per_training
+    on_ray = compute.address is not None or compute.gpus_per_worker > 0 or ranks > 1
+    specs = [dataclasses.replace(spec, ranks=ranks) for spec in specs]
     units = [_for_ray(spec, compute) if on_ray else spec for spec in specs]
     units.sort(key=lambda spec: (spec.seed, spec.fold.fold_id))
     finished: dict[int, Member] = {}
@@ -69,7 +73,12 @@ def train_members(
     left = [index for index in range(len(units)) if index not in finished]
     left.sort(key=lambda index: -len(units[index].fold.train))
     with _interruptible(len(units), finished):
-        if not on_ray and min(len(left), count_processes(compute)) <= 1:
+        if ranks > 1:
+            for index in left:
+                finished[index] = train_unit_on_ranks(
+                    units[index], on_event, compute=compute, clock=clock
+                )
+        elif not on_ray and min(len(left), count_processes(compute)) <= 1:
             for index in left:
                 finished[index] = fit_unit(units[index], on_event, clock)
         elif left:

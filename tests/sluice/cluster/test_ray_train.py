@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from sluice.cluster.settings import ComputeSettings
-from sluice.cluster.unit_on_ranks import train_unit_on_ranks
 from sluice.errors import SettingsError, TrainingFailed
+from sluice.training.unit_on_ranks import train_unit_on_ranks
 from tests.sluice.training.conftest import make_specs
 from tests.support.rank_jobs import start_ranks, unit_alone
 

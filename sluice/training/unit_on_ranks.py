@@ -6,8 +6,8 @@ import functools
 from sluice.cluster.ray_train import Tell, run_on_ranks
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import SluiceError
+from sluice.training.distributed import GroupRanks, told_when_lost
 from sluice.training.members import Member
-from sluice.training.ranks import Ranks
 from sluice.training.unit import Clock, Hear, UnitSpec, train_unit, utc_now
 
 
@@ -39,5 +39,7 @@ def train_unit_on_ranks(
         raise type(error)(what, cause=error.cause, fix=error.fix) from error
 
 
-def _fit(spec: UnitSpec, clock: Clock, ranks: Ranks, tell: Tell) -> Member:
-    return train_unit(spec, tell, clock=clock, ranks=ranks)
+def _fit(spec: UnitSpec, clock: Clock, tell: Tell) -> Member:
+    ranks = GroupRanks()
+    with told_when_lost(ranks.split.rank):
+        return train_unit(spec, tell, clock=clock, ranks=ranks)
