@@ -22,7 +22,7 @@ class UnrolledGRU(nn.GRU):
     state to start from, packed sequences, without bias, in both directions.
     """
 
-    def forward(self, input: Any, hx: Tensor | None = None) -> Any:  # noqa: A002 - torch's name
+    def forward(self, input: Any, hx: Tensor | None = None) -> Any:
         """Return the states of the last layer and the last state of every layer."""
         if hx is not None or not self._applies(input):
             return super().forward(input, hx)
@@ -53,7 +53,7 @@ class UnrolledGRU(nn.GRU):
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         parameters = [getattr(self, f"{name}_l{layer}") for name in names]
         if torch.is_grad_enabled():
-            states: Tensor = _Recurrence.apply(x_LBD, *parameters)
+            states: Tensor = _Recurrence.apply(x_LBD, *parameters)  # type: ignore[no-untyped-call]
             return states
         return _run(x_LBD, *parameters)[0][1:]
 
@@ -101,7 +101,7 @@ class _Recurrence(torch.autograd.Function):
         return states[1:]
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Go back through the rows; ``d`` is the gradient of the loss by the state."""
         x, states, gates, new, gated, weight_ih, weight_hh = ctx.saved_tensors

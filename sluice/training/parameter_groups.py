@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sluice.errors import ContractError
 from sluice.settings import nearest
+from sluice.training.adamw import AdamW
 from sluice.training.settings import TrainSettings
 
 ParameterGroups = Sequence[Mapping[str, Any]]
@@ -38,7 +39,7 @@ def listed_groups(groups: ParameterGroups, settings: TrainSettings) -> list[dict
     return listed
 
 
-def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> torch.optim.AdamW:
+def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> AdamW:
     """Return AdamW over the groups, at the peak rate of the settings.
 
     Args:
@@ -57,7 +58,7 @@ def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> torch.op
             cause="Two patterns of names match the same parameter, or a tied one was listed twice.",
             fix="Let the groups of parameter_groups() exclude each other.",
         )
-    optimizer = torch.optim.AdamW(listed, lr=settings.learning_rate, fused=True)
+    optimizer = AdamW(listed, lr=settings.learning_rate, fused=True)
     set_rate(optimizer, settings.learning_rate)
     return optimizer
 
