@@ -133,8 +133,8 @@ class _Reached(BaseException):
 
 
 def _stop_at_checkpoint(spec: UnitSpec) -> None:
-    def stop(_event: UnitEvent) -> None:
-        if any(spec.runs.rglob(_CHECKPOINTS)):
+    def stop(event: UnitEvent) -> None:
+        if event.epochs_done < event.max_epochs and any(spec.runs.rglob(_CHECKPOINTS)):
             raise _Reached
 
     try:
