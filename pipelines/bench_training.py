@@ -56,14 +56,15 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
         loops = measure_trainer(
             workload,
             default.model,
-            default.training.model_copy(update={"max_epochs": 2 if quick else 6}),
+            default.training.model_copy(update={"max_epochs": 2} if quick else {}),
             *_rows(workload, table, fold, folder),
-            rounds=3 if quick else 11,
+            rounds=3 if quick else 7,
             seed=0,
             folder=folder,
         )
         yield loops
         yield _at_least("trainer over the bare loop", loops.ratio, "x", 0.97)
+        yield _at_most("checkpoints, share of training", loops.checkpoint_share, "of 1", 0.02)
         units = measure_units(
             [
                 UnitSpec(
@@ -80,13 +81,11 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
                 for seed in default.seeds[: 1 if quick else None]
                 for fold in folds
             ],
-            checkpoint_seconds=loops.checkpoint_seconds,
             workers=_cores(),
             repeats=1 if quick else 5,
             folder=folder,
         )
     yield units
-    yield _at_most("checkpoints, share of training", units.checkpoint_share, "of 1", 0.02)
     yield _at_most("going on, beyond process start", units.resume_seconds, "s", 2.0)
     together = f"{units.num_units} units, {units.workers} processes over 1"
     yield _at_least(together, units.speedup, "x", 1.8)

@@ -1,4 +1,4 @@
-"""What a unit of training costs beyond its epochs: checkpoints, going on, and company.
+"""What a unit of training costs beyond its epochs: going on where it stopped, and company.
 
 Every number is of units as a pipeline fits them: from the stored table to the stored weights.
 """
@@ -38,9 +38,6 @@ _RESUME = (
 class UnitSpeed(Record):
     """Units as a pipeline fits them."""
 
-    checkpoints: int = Field(description="Written by one unit at the interval of its settings.")
-    unit_seconds: float = Field(description="Of that unit, from the table to the weights [s].")
-    checkpoint_share: float = Field(description="Of that time, spent on its checkpoints.")
     resume_seconds: float = Field(
         description="Median from a process that has imported torch to the first new batch [s]."
     )
@@ -54,7 +51,6 @@ class UnitSpeed(Record):
 def measure_units(
     specs: Sequence[UnitSpec],
     *,
-    checkpoint_seconds: float,
     workers: int,
     repeats: int,
     folder: Path,
@@ -63,11 +59,10 @@ def measure_units(
     """Fit units one by one and side by side, and one that is stopped and goes on.
 
     Args:
-        specs: The units; the first is the one that is looked at alone.
-        checkpoint_seconds: Time of one checkpoint [s], as ``measure_trainer`` finds it.
+        specs: The units; the first is the one that is stopped.
         workers: Processes at once.
         repeats: How often a stopped unit goes on.
-        folder: For the units' checkpoints; nothing is left in it. Weights go where specs say.
+        folder: For what the units keep while they are fitted; nothing is left in it. Weights go where specs say.
         clock: Monotonic time [s].
 
     Raises:
@@ -75,9 +70,10 @@ def measure_units(
         TrainingFailed: A unit, or the process that goes on with one, failed.
 
     Cost:
-        Every unit twice, and the first once more.
+        Every unit twice.
     """
-    first = dataclasses.replace(specs[0], runs=folder / "first")
+    often = specs[0].training.model_copy(update={"checkpoint_every_epochs": 1})
+    first = dataclasses.replace(specs[0], training=often, runs=folder / "first")
     alone, together = (
         [dataclasses.replace(spec, runs=folder / name) for spec in specs]
         for name in ("alone", "together")
@@ -85,8 +81,6 @@ def measure_units(
     try:
         _stop_at_checkpoint(first)
         resumed = [_resume(first) for _ in range(repeats)]
-        shutil.rmtree(first.runs)
-        count, seconds = _count_checkpoints(first, clock)
         times = []
         for group, processes in ((alone, 1), (together, workers)):
             started = clock()
@@ -96,9 +90,6 @@ def measure_units(
         for name in ("first", "alone", "together"):
             shutil.rmtree(folder / name, ignore_errors=True)
     return UnitSpeed(
-        checkpoints=count,
-        unit_seconds=seconds,
-        checkpoint_share=count * checkpoint_seconds / seconds,
         resume_seconds=statistics.median(resumed),
         num_units=len(specs),
         workers=workers,
@@ -143,7 +134,7 @@ def _stop_at_checkpoint(spec: UnitSpec) -> None:
         return
     raise ContractError(
         f"{spec.name} must write a checkpoint before its last epoch, and wrote none.",
-        cause="It has too few epochs, or is over before the first checkpoint is due.",
+        cause="It has a single epoch.",
         fix="Raise max_epochs.",
     )
 
@@ -164,19 +155,6 @@ def _resume(spec: UnitSpec) -> float:
             fix="Correct what the last line says.",
         )
     return float(done.stdout)
-
-
-def _count_checkpoints(spec: UnitSpec, clock: Clock) -> tuple[int, float]:
-    """Fit the unit; return how many checkpoints it wrote and its time [s]."""
-    seen: set[str] = set()
-
-    def look(_event: UnitEvent) -> None:
-        # The last two files are kept, so that none comes and goes between two epochs.
-        seen.update(path.name for path in spec.runs.rglob(_CHECKPOINTS))
-
-    started = clock()
-    train_unit(spec, look)
-    return len(seen), clock() - started
 
 
 def _ignore(_event: UnitEvent) -> None:
