@@ -62,7 +62,8 @@ def measure_units(
         specs: The units; the first is the one that is stopped.
         workers: Processes at once.
         repeats: How often a stopped unit goes on.
-        folder: For what the units keep while they are fitted; nothing is left in it. Weights go where specs say.
+        folder: For what the units keep while they are fitted; nothing is left in it. Weights go
+            where the specs say.
         clock: Monotonic time [s].
 
     Raises:
