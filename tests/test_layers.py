@@ -28,7 +28,7 @@ ENGINES = {
 ONE_ADAPTER = {
     "great_expectations": {"checks/expectations.py"},
     "wandb": {"sluice/tracking/wandb_mirror.py"},
-    "ray": {"sluice/cluster/ray_session.py", "sluice/cluster/ray_train.py"},
+    "ray": {f"sluice/cluster/{name}.py" for name in ("ray_session", "ray_train", "plain_tuner")},
     "optuna": {"sluice/tuning/proposals.py"},
 }
 SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
