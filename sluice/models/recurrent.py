@@ -5,7 +5,6 @@ from typing import Literal
 from torch import Tensor, nn
 
 from sluice.models.settings import ModelSettings
-from sluice.models.unrolled_gru import UnrolledGRU
 
 Cell = Literal["gru", "lstm"]
 
@@ -20,7 +19,7 @@ class Recurrent(nn.Module):
         self, num_features: int, num_outputs: int, settings: ModelSettings, *, cell: Cell
     ) -> None:
         super().__init__()
-        kind = UnrolledGRU if cell == "gru" else nn.LSTM
+        kind = nn.GRU if cell == "gru" else nn.LSTM
         self.core = kind(
             num_features,
             settings.hidden,
