@@ -19,6 +19,7 @@ from pydantic import Field
 from torch import nn
 
 import sluice
+from sluice.cluster.settings import ComputeSettings
 from sluice.errors import ContractError, TrainingFailed
 from sluice.settings import Record
 from sluice.training.parallel import train_members
@@ -85,7 +86,8 @@ def measure_units(
         times = []
         for group, processes in ((alone, 1), (together, workers)):
             started = clock()
-            train_members(group, workers=processes, on_event=_ignore)
+            compute = ComputeSettings(workers=processes)
+            train_members(group, compute=compute, on_event=_ignore)
             times.append(clock() - started)
     finally:
         for name in ("first", "alone", "together"):
