@@ -6,6 +6,7 @@ out that the recipe would give others with other seeds.
 Shape legend: S = seeds, N = test rows.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -102,15 +103,12 @@ def mcnemar(candidate: LossTable, reference: LossTable, *, alpha: float) -> McNe
     wrong_SN = _mistakes(candidate, "candidate")
     other_SN = _mistakes(reference, "reference")
     seeds = candidate.seeds or (0,)
-    # Imported here: statsmodels takes two seconds and Dagster loads every module.
-    from statsmodels.stats.multitest import multipletests
-
     found = []
     for at, wrong_N in enumerate(wrong_SN):
         other_N = other_SN[at % len(other_SN)]
         only_ours, only_theirs = int((wrong_N & ~other_N).sum()), int((other_N & ~wrong_N).sum())
         found.append((only_ours, only_theirs, *_p_value(only_ours, only_theirs)))
-    adjusted = multipletests([p for *_, p in found], alpha=alpha, method="holm")[1]
+    adjusted = holm([p for *_, p in found])
     return McNemarReport(
         candidate=candidate.subject,
         reference=reference.subject,
@@ -124,11 +122,27 @@ def mcnemar(candidate: LossTable, reference: LossTable, *, alpha: float) -> McNe
                 only_reference_wrong=only_theirs,
                 method=method,
                 p_value=p_value,
-                adjusted_p=float(adjusted[at]),
+                adjusted_p=adjusted[at],
             )
             for at, (only_ours, only_theirs, method, p_value) in enumerate(found)
         ),
     )
+
+
+def holm(p_values: Sequence[float]) -> tuple[float, ...]:
+    """Return the p-values adjusted for their number, in the order given.
+
+    statsmodels has it too, but collects garbage at every call, 0.2 s in a large process.
+
+    >>> holm([0.01, 0.04, 0.03])
+    (0.03, 0.06, 0.06)
+    """
+    order = np.argsort(p_values, kind="stable")
+    steps = np.arange(len(order), 0, -1)
+    raised = np.minimum(1.0, np.maximum.accumulate(steps * np.asarray(p_values)[order]))
+    adjusted = np.empty(len(order))
+    adjusted[order] = raised
+    return tuple(adjusted.tolist())
 
 
 def _mistakes(table: LossTable, name: str) -> NDArray[np.bool_]:
@@ -146,6 +160,7 @@ def _mistakes(table: LossTable, name: str) -> NDArray[np.bool_]:
 
 
 def _p_value(only_ours: int, only_theirs: int) -> tuple[Method, float]:
+    # Imported here: statsmodels takes two seconds and Dagster loads every module.
     from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
 
     if only_ours + only_theirs == 0:
