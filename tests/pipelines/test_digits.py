@@ -7,13 +7,12 @@ from assets.evaluation import Evaluation
 from assets.features import FeatureSet
 from assets.promotion_verdict import Decision
 from assets.resources import State
-from pipelines.commands import defs_folder
 from sluice.data.table import load_table
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.mcnemar import mcnemar
 from sluice.evaluation.scoring import score_baseline, score_members
 from sluice.home import Home
-from sluice.pipeline import PipelineSettings, find_pipeline
+from sluice.pipeline import PipelineSettings, defs_folder, find_pipeline
 from sluice.training.members import TrainedModels
 from sluice.training.weights import load_member
 from tests.pipelines.conftest import home_at, ledger_of, run_line
@@ -26,7 +25,7 @@ def pipeline() -> PipelineSettings:
     shipped = find_pipeline("digits", defs_folder())
     return shipped.model_copy(
         update={
-            "training": shipped.training.model_copy(update={"max_epochs": 5, "batch_rows": 32}),
+            "training": shipped.training.model_copy(update={"max_epochs": 4, "batch_rows": 32}),
             "compute": shipped.compute.model_copy(update={"workers": 1}),
             "tracking": shipped.tracking.model_copy(update={"mode": "off"}),
         }
