@@ -1,5 +1,6 @@
 """A small convolutional network for square pictures of one channel."""
 
+import itertools
 import math
 
 from torch import Tensor, nn
@@ -9,38 +10,35 @@ from sluice.models.settings import ModelSettings
 
 
 class SmallCnn(nn.Module):
-    """Two convolutions and a linear layer, from (B, ..., D) pixels to (B, O).
+    """A few convolutions and a linear layer, from (B, ..., D) pixels to (B, O).
 
     Shape legend: B = batch, D = pixels row by row, O = outputs.
 
     Args:
         num_features: D, the square of an even side.
         num_outputs: O.
-        settings: ``hidden`` channels after the first convolution, twice as many after the second;
-            ``dropout`` before the last layer. There are two convolutions, whatever ``layers``
-            says; other than 1 is refused.
+        settings: ``hidden`` channels in the first convolution, after which the side is halved;
+            then ``layers`` convolutions of twice as many; ``dropout`` before the last layer.
 
     Raises:
-        SettingsError: The pictures are not square or their side is odd, or ``layers`` is not 1.
+        SettingsError: The pictures are not square, or their side is odd.
     """
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__()
         side = math.isqrt(num_features)
-        if side**2 != num_features or side % 2 or settings.layers != 1:
+        if side**2 != num_features or side % 2:
             raise SettingsError(
-                f"SmallCnn takes square pictures of an even side and layers 1, got {num_features} "
-                f"pixels and layers {settings.layers}.",
-                fix="Cut or pad the pictures, leave out model.layers, or name another network.",
+                f"SmallCnn takes square pictures of an even side, got {num_features} pixels.",
+                fix="Cut or pad the pictures, or name another network.",
             )
         self._side = side
         channels = settings.hidden
+        widths = [channels, *[2 * channels] * settings.layers]
         self.body = nn.Sequential(
-            nn.Conv2d(1, channels, 3, padding=1),
-            nn.ReLU(),
+            *_convolution(1, channels),
             nn.MaxPool2d(2),
-            nn.Conv2d(channels, 2 * channels, 3, padding=1),
-            nn.ReLU(),
+            *(part for pair in itertools.pairwise(widths) for part in _convolution(*pair)),
             nn.Flatten(),
             nn.Dropout(settings.dropout),
         )
@@ -51,3 +49,7 @@ class SmallCnn(nn.Module):
         pictures = x.reshape(len(x), 1, self._side, self._side)
         output: Tensor = self.head(self.body(pictures))
         return output
+
+
+def _convolution(channels_in: int, channels_out: int) -> tuple[nn.Module, nn.Module]:
+    return nn.Conv2d(channels_in, channels_out, 3, padding=1), nn.ReLU()

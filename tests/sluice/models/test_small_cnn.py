@@ -33,7 +33,16 @@ def test_neighbours_above_and_below_are_near():
     torch.testing.assert_close(network(x), network(x.reshape(1, 1, 16)))
 
 
-@pytest.mark.parametrize(("pixels", "layers"), [(63, 1), (49, 1), (64, 2)])
-def test_what_it_cannot_build_is_refused(pixels, layers):
-    with pytest.raises(SettingsError, match=f"got {pixels} pixels and layers {layers}"):
-        SmallCnn(pixels, 10, ModelSettings(layers=layers))
+@pytest.mark.parametrize("layers", [1, 3])
+def test_layers_are_the_wide_convolutions(layers):
+    network = SmallCnn(64, 10, ModelSettings(hidden=4, layers=layers))
+
+    channels = [part.out_channels for part in network.body if isinstance(part, torch.nn.Conv2d)]
+    assert channels == [4, *[8] * layers]
+    assert network(torch.rand(2, 64)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("pixels", [63, 49])
+def test_pictures_that_are_not_square_and_even_are_refused(pixels):
+    with pytest.raises(SettingsError, match=f"got {pixels} pixels"):
+        SmallCnn(pixels, 10, ModelSettings())
