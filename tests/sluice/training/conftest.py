@@ -17,7 +17,8 @@ def make_specs(
     home: Path, *, seeds=(0,), folds=1, hidden=6, max_epochs=4, dropout=0.2, **settings
 ) -> list[UnitSpec]:
     """Return the units of ``seeds`` times the first ``folds`` folds."""
-    training = {"batch_rows": 32, "learning_rate": 1e-2}
+    # Short trainings write no checkpoint unless told to.
+    training = {"batch_rows": 32, "learning_rate": 1e-2, "checkpoint_every_epochs": 1}
     training |= {n: settings.pop(n) for n in list(settings) if n in TrainSettings.model_fields}
     workload = SineWorkload(SineSettings(**settings))
     frame = workload.compute_features(workload.load_rows())
