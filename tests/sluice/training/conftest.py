@@ -14,7 +14,15 @@ from tests.support.synthetic import SineSettings, SineWorkload
 
 
 def make_specs(
-    home: Path, *, seeds=(0,), folds=1, hidden=6, max_epochs=4, dropout=0.2, **settings
+    home: Path,
+    *,
+    seeds=(0,),
+    folds=1,
+    hidden=6,
+    max_epochs=4,
+    dropout=0.2,
+    model=None,
+    **settings,
 ) -> list[UnitSpec]:
     """Return the units of ``seeds`` times the first ``folds`` folds."""
     # Short trainings write no checkpoint unless told to.
@@ -27,7 +35,7 @@ def make_specs(
         UnitSpec(
             workload="tests.support.synthetic:SineWorkload",
             workload_settings=settings,
-            model=ModelSettings(hidden=hidden, layers=2, dropout=dropout),
+            model=model or ModelSettings(hidden=hidden, layers=2, dropout=dropout),
             training=TrainSettings(max_epochs=max_epochs, **training),
             seed=seed,
             fold=fold,
