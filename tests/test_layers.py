@@ -23,6 +23,7 @@ ENGINES = {
     "scipy.stats",
     "numba",
     "sklearn",
+    "statsmodels",
     "optuna",
 }
 ONE_ADAPTER = {
