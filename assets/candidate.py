@@ -5,6 +5,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from assets.best_config import BestConfig, with_best
 from assets.evaluation import Evaluation
 from assets.metadata import table
 from assets.promotion_verdict import Decision
@@ -35,7 +36,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         key=[pipeline.name, "candidate"],
         ins={
             name: dg.AssetIn(key=[pipeline.name, name])
-            for name in ("trained_models", "evaluation", "promotion_verdict")
+            for name in ("best_config", "trained_models", "evaluation", "promotion_verdict")
         },
         group_name=f"{pipeline.name}_promotion",
         kinds={"sqlalchemy"},
@@ -46,13 +47,14 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     def candidate(
         context: dg.AssetExecutionContext,
         state: State,
+        best_config: BestConfig,
         trained_models: TrainedModels,
         evaluation: Evaluation,
         promotion_verdict: Decision,
     ) -> dg.MaterializeResult[Registration]:
         workload = pipeline.loaded_workload
         source = Path(inspect.getfile(type(workload))).parent
-        subject = poc_subject(pipeline, trained_models.data)
+        tuned = with_best(pipeline, best_config)
         receipt = promotion_verdict.receipt
         for what, digest in (
             ("The evaluation", evaluation.candidate),
@@ -67,12 +69,18 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         require_same(
             "The trained models' config",
             made_for=trained_models.config,
-            now=pipeline.config_digest,
-            remedy="Materialize trained_models first.",
+            now=tuned.config_digest,
+            remedy="Materialize best_config and trained_models first.",
         )
         with state.ledger() as ledger:
             known = ledger.version_of(pipeline.name, trained_models.candidate)
-            poc = require(ledger.find_receipt("poc", subject), gate="poc", subject=subject)
+            receipts = [
+                require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)
+                for gate, subject in (
+                    ("poc", poc_subject(pipeline, trained_models.data)),
+                    ("search", best_config.subject | {"found": trained_models.config}),
+                )
+            ]
             registration = ledger.register(
                 pipeline.name,
                 Lineage(
@@ -80,10 +88,11 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                     candidate=trained_models.candidate,
                     data=trained_models.data,
                     config=trained_models.config,
-                    resolved_config=pipeline.config,
+                    resolved_config=tuned.config,
                     code=trained_models.code,
                     git=known.lineage.git if known else read_git(source, store=state.store),
                     seeds=trained_models.seeds,
+                    num_trials=best_config.num_trials,
                     members=trained_models.members,
                     metrics=evaluation.metrics,
                     reference=evaluation.reference,
@@ -93,10 +102,11 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                         "event log": trained_models.event_log,
                         "losses": evaluation.losses,
                         "reference losses": evaluation.reference_losses,
+                        **({"search": best_config.study} if best_config.study else {}),
                     },
                     created_at=utc_now(),
                 ),
-                [poc, receipt],
+                [*receipts, receipt],
             )
         version = registration.version
         new = "new" if registration.created else "known: the same data, config, code and weights"
@@ -119,6 +129,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                         {"what": "config", "value": short(version.lineage.config)},
                         {"what": "code", "value": short(version.lineage.code)},
                         {"what": "git", "value": version.lineage.git.commit[:12]},
+                        {"what": "trials of the search", "value": best_config.num_trials},
                         {"what": "seeds", "value": ", ".join(map(str, version.lineage.seeds))},
                         {"what": "members", "value": len(version.lineage.members)},
                         {"what": "training", "value": f"{version.lineage.training_seconds:.0f} s"},

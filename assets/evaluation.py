@@ -6,6 +6,7 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
+from assets.best_config import BestConfig, with_best
 from assets.features import FeatureSet
 from assets.metadata import picture, table
 from assets.resources import State
@@ -47,7 +48,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         key=[pipeline.name, "evaluation"],
         ins={
             name: dg.AssetIn(key=[pipeline.name, name])
-            for name in ("raw_data", "features", "trained_models")
+            for name in ("raw_data", "features", "best_config", "trained_models")
         },
         group_name=f"{pipeline.name}_promotion",
         kinds={"pytorch", "parquet"},
@@ -60,17 +61,19 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         state: State,
         raw_data: TableRecord,
         features: FeatureSet,
+        best_config: BestConfig,
         trained_models: TrainedModels,
     ) -> dg.MaterializeResult[Evaluation]:
         workload = pipeline.loaded_workload
         store = state.store
-        subject = candidate_subject(pipeline, features.table.digest)
+        tuned = with_best(pipeline, best_config)
+        subject = candidate_subject(tuned, features.table.digest)
         for role, digest in subject.items():
             require_same(
                 f"The trained models' {role}",
                 made_for=getattr(trained_models, role),
                 now=digest,
-                remedy="Materialize features, poc_report and trained_models first.",
+                remedy="Materialize features, poc_report, best_config and trained_models first.",
             )
         require_same(
             "The features' raw rows",
@@ -89,7 +92,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             frame,
             features.folds,
             trained_models.members,
-            lambda member: load_member(member, workload, pipeline.model, store),
+            lambda member: load_member(member, workload, tuned.model, store),
             subject=trained_models.candidate,
         )
         if reference is None:

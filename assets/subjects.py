@@ -11,6 +11,7 @@ from sluice.errors import GateBlocked
 from sluice.failfast.gate.checks import CHECKS
 from sluice.pipeline import PipelineSettings
 from sluice.training.code import code_digest
+from sluice.tuning.spaces import Space
 
 
 def raw_subject(pipeline: PipelineSettings, data: str) -> dict[str, str]:
@@ -44,6 +45,24 @@ def poc_subject(pipeline: PipelineSettings, data: str) -> dict[str, str]:
     checks = [check.name for check in CHECKS]
     rules = digest_json([checks, pipeline.poc.model_dump(mode="json")])
     return candidate_subject(pipeline, data) | {"rules": rules}
+
+
+def search_subject(pipeline: PipelineSettings, data: str) -> dict[str, str]:
+    """Return what the receipt of the search is about: what it started from, and how it went on.
+
+    The machines it ran on decide nothing; a GPU and a processor do not give the same bits.
+    """
+    plan = [
+        pipeline.search.model_dump(mode="json") if pipeline.search else None,
+        _ordered(pipeline.space) if pipeline.space else None,
+        pipeline.search is not None and pipeline.compute.gpus_per_worker > 0,
+    ]
+    return candidate_subject(pipeline, data) | {"rules": digest_json(plan)}
+
+
+def _ordered(space: Space) -> list[object]:
+    """Return the parameters as a list: their order counts, and JSON objects have none."""
+    return [[path, p.model_dump(mode="json")] for path, p in space.parameters.items()]
 
 
 def maker(pipeline: PipelineSettings) -> str:

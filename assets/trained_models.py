@@ -6,10 +6,11 @@ import time
 import dagster as dg
 import pandas as pd
 
+from assets.best_config import BestConfig, gpu_pool, with_best
 from assets.features import FeatureSet
 from assets.metadata import picture, table
 from assets.resources import Progress, State
-from assets.subjects import candidate_subject, poc_subject
+from assets.subjects import candidate_subject, poc_subject, require_same
 from sluice.artifacts import ArtifactStore
 from sluice.evaluation.plots import training_curves_png
 from sluice.failfast.log.event_log import read_events
@@ -26,13 +27,15 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=[pipeline.name, "trained_models"],
-        ins={"features": dg.AssetIn(key=[pipeline.name, "features"])},
+        ins={name: dg.AssetIn(key=[pipeline.name, name]) for name in ("features", "best_config")},
         deps=[dg.AssetKey([pipeline.name, "poc_report"])],
         group_name=f"{pipeline.name}_training",
         kinds={"pytorch"},
         owners=list(pipeline.owners),
+        pool=gpu_pool(pipeline),
         description="One network per seed and fold, each with the weights of its best epoch. "
-        "Refuses to start without a passed POC receipt for exactly this data, config and code. "
+        "Refuses to start without passed POC and search receipts for exactly this data, config "
+        "and code. "
         "A unit that was killed goes on from its last checkpoint to the same bits.",
     )
     def trained_models(
@@ -40,16 +43,28 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         state: State,
         progress: dg.ResourceParam[Progress],
         features: FeatureSet,
+        best_config: BestConfig,
     ) -> dg.MaterializeResult[TrainedModels]:
-        subject = poc_subject(pipeline, features.table.digest)
+        data = features.table.digest
+        require_same(
+            "The best config's data",
+            made_for=best_config.subject["data"],
+            now=data,
+            remedy="Materialize best_config first.",
+        )
+        tuned = with_best(pipeline, best_config)
         with state.ledger() as ledger:
-            require(ledger.find_receipt("poc", subject), gate="poc", subject=subject)
+            for gate, subject in (
+                ("poc", poc_subject(pipeline, data)),
+                ("search", best_config.subject | {"found": tuned.config_digest}),
+            ):
+                require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)
         specs = [
             UnitSpec(
                 workload=pipeline.workload,
                 workload_settings=pipeline.workload_settings,
-                model=pipeline.model,
-                training=pipeline.training,
+                model=tuned.model,
+                training=tuned.training,
                 seed=seed,
                 fold=fold,
                 table=features.table,
@@ -71,11 +86,11 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             members,
             state.store,
             workload=pipeline.loaded_workload,
-            architecture=pipeline.model.architecture,
-            config=pipeline.config,
+            architecture=tuned.model.architecture,
+            config=tuned.config,
         )
         record = TrainedModels(
-            **candidate_subject(pipeline, features.table.digest),
+            **candidate_subject(tuned, data),
             seeds=pipeline.seeds,
             members=tuple(members),
             event_log=event_log,

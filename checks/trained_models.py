@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 
+from assets.best_config import BestConfig, with_best
 from assets.features import FeatureSet
 from assets.metadata import table
 from assets.resources import State
@@ -28,6 +29,7 @@ ALIVE = "predictions_are_alive"
 def trained_models_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
     """Build the checks (LOG-1, GRAD-1, PRED-1)."""
     asset = [pipeline.name, "trained_models"]
+    best_key = [pipeline.name, "best_config"]
     features_key = [pipeline.name, "features"]
 
     @dg.multi_asset_check(
@@ -40,21 +42,22 @@ def trained_models_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinitio
                 ALIVE,
                 asset,
                 "Predictions on the test rows vary, in proportion to the targets.",
-                reads=[features_key],
+                reads=[features_key, best_key],
             ),
         ],
         ins={
             "trained_models": dg.AssetIn(key=asset),
+            "best_config": dg.AssetIn(key=best_key),
             "features": dg.AssetIn(key=features_key),
         },
     )
     def trained_models_checks(
-        state: State, trained_models: TrainedModels, features: FeatureSet
+        state: State, trained_models: TrainedModels, best_config: BestConfig, features: FeatureSet
     ) -> Iterator[dg.AssetCheckResult]:
         yield _log(pipeline, state, trained_models, asset)
         yield _complete(pipeline, trained_models, features, asset)
         yield _finite(state, trained_models, asset)
-        yield _alive(pipeline, state, trained_models, features, asset)
+        yield _alive(with_best(pipeline, best_config), state, trained_models, features, asset)
 
     return trained_models_checks
 

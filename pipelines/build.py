@@ -4,6 +4,7 @@ import dagster as dg
 from dagster._core.errors import DagsterInvalidDefinitionError
 from dagster_shared.check import ParameterCheckError
 
+from assets.best_config import best_config_asset
 from assets.candidate import candidate_asset
 from assets.evaluation import evaluation_asset
 from assets.features import features_asset
@@ -12,6 +13,7 @@ from assets.production_model import production_model_asset
 from assets.promotion_verdict import promotion_verdict_asset
 from assets.raw_data import raw_data_asset
 from assets.trained_models import trained_models_asset
+from checks.best_config import best_config_checks
 from checks.candidate import candidate_checks
 from checks.data import features_checks, raw_data_checks
 from checks.evaluation import evaluation_checks
@@ -49,6 +51,7 @@ def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
             raw_data_asset(pipeline),
             features_asset(pipeline),
             poc_report_asset(pipeline),
+            best_config_asset(pipeline),
             trained_models_asset(pipeline),
             evaluation_asset(pipeline),
             promotion_verdict_asset(pipeline),
@@ -59,6 +62,7 @@ def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
             raw_data_checks(pipeline),
             features_checks(pipeline),
             poc_checks(pipeline),
+            best_config_checks(pipeline),
             trained_models_checks(pipeline),
             evaluation_checks(pipeline),
             verdict_check(pipeline),

@@ -55,7 +55,7 @@ class RunConsole:
             self._task, completed=done, total=total, text=escape(f"{done}/{total}  {text}")
         )
         tenth = 10 * done // max(total, 1)
-        if not self._console.is_terminal and total > 20 and tenth != self._tenth:
+        if not self._console.is_terminal and total >= 20 and tenth != self._tenth:
             self._tenth = tenth
             self._console.print(f"      {done}/{total}  {text}", highlight=False, markup=False)
 

@@ -42,6 +42,11 @@ class Home:
         return self.root / "runs"
 
     @property
+    def searches(self) -> Path:
+        """Journals and checkpoints of searches."""
+        return self.root / "searches"
+
+    @property
     def gates(self) -> Path:
         """Event logs of POC gates."""
         return self.root / "gates"

@@ -27,6 +27,9 @@ class Lineage(Record):
     code: str = Field(description="Digest of the source that determines the bits.")
     git: GitState
     seeds: tuple[int, ...]
+    num_trials: int = Field(
+        0, description="Trials of the search that the settings were chosen of; 0 without one."
+    )
     members: tuple[Member, ...]
     metrics: dict[str, float] = Field(description="On the test rows, by name.")
     reference: str = Field(

@@ -20,7 +20,7 @@ from sluice.errors import (
     UnknownVersion,
 )
 from sluice.registry import evidence, queries
-from sluice.registry.lineage import BASELINE
+from sluice.registry.lineage import BASELINE, Lineage
 from sluice.registry.records import Action, HistoryEntry, LinkedReceipt, Pointer, Promotion, Version
 from sluice.registry.weights import require_intact
 
@@ -91,7 +91,8 @@ def require_evidence(
     linked = evidence.load_linked_receipts(connection, version.model, version.number)
     subject = {"data": lineage.data, "config": lineage.config, "code": lineage.code}
     poc = _newest(linked, gate="poc", reference=None)
-    receipts.require(poc.receipt if poc else None, gate="poc", subject=subject)
+    searched_from = _searched_from(linked, lineage) or subject
+    receipts.require(poc.receipt if poc else None, gate="poc", subject=searched_from)
     reference = BASELINE
     if pointer.version is not None:
         reference = queries.load_version(connection, version.model, pointer.version).candidate
@@ -105,6 +106,19 @@ def require_evidence(
         entries = queries.load_history(connection, version.model)
         _refuse_rolled_back(version, entries, approved_at=promotion.linked_at)
     return receipt.digest
+
+
+def _searched_from(linked: Sequence[LinkedReceipt], lineage: Lineage) -> dict[str, str] | None:
+    """Return what the POC gate had to be about, by the receipt of the search; None without one.
+
+    A search goes from the settings that the POC gate saw to those of the version.
+    """
+    search = _newest(linked, gate="search", reference=None)
+    if search is None and not lineage.num_trials:
+        return None
+    found = {"data": lineage.data, "found": lineage.config}
+    receipt = receipts.require(search.receipt if search else None, gate="search", subject=found)
+    return {role: receipt.subject[role] for role in ("data", "config", "code")}
 
 
 def require_own_weights(version: Version) -> None:

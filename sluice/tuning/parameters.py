@@ -47,6 +47,10 @@ class LogUniform(_Range):
     high: float = Field(gt=0, description="Largest value.")
     off: bool = Field(False, description="It may also be off, which is the value 0.")
 
+    def holds(self, value: Value) -> bool:
+        """Return whether ``value`` can be drawn."""
+        return self.low <= float(value) <= self.high or (self.off and not value)
+
     def draw(self, rng: np.random.Generator) -> float:
         """Return a random value; off in one of four when it may be."""
         off, place = rng.random() < 0.25, rng.random()
@@ -68,6 +72,10 @@ class Uniform(_Range):
     kind: Literal["uniform"] = "uniform"
     low: float = Field(description="Smallest value.")
     high: float = Field(description="Largest value.")
+
+    def holds(self, value: Value) -> bool:
+        """Return whether ``value`` can be drawn."""
+        return self.low <= float(value) <= self.high
 
     def draw(self, rng: np.random.Generator) -> float:
         """Return a random value."""
@@ -97,6 +105,10 @@ class Integers(_Range):
                 f"low {self.low} and high {self.high} must be multiples of {self.multiple_of}"
             )
         return self
+
+    def holds(self, value: Value) -> bool:
+        """Return whether ``value`` can be drawn."""
+        return self.low <= float(value) <= self.high and not float(value) % self.multiple_of
 
     def draw(self, rng: np.random.Generator) -> int:
         """Return a random value."""
@@ -132,6 +144,10 @@ class PowersOfTwo(_Range):
         """The logarithms of both ends to base two."""
         return self.low.bit_length() - 1, self.high.bit_length() - 1
 
+    def holds(self, value: Value) -> bool:
+        """Return whether ``value`` can be drawn."""
+        return self.low <= float(value) <= self.high and math.log2(float(value)).is_integer()
+
     def draw(self, rng: np.random.Generator) -> int:
         """Return a random value."""
         low, high = self.exponents
@@ -159,6 +175,10 @@ class Choice(_Parameter):
         if len(set(map(repr, self.options))) != len(self.options):
             raise ValueError(f"options must be distinct, got {list(self.options)}")
         return self
+
+    def holds(self, value: Value) -> bool:
+        """Return whether ``value`` is an option."""
+        return repr(value) in map(repr, self.options)
 
     def draw(self, rng: np.random.Generator) -> Value:
         """Return a random option."""

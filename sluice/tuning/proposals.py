@@ -4,6 +4,7 @@ Nothing is remembered between two proposals, so a driver that was killed and sta
 proposes the same as one that was not.
 """
 
+import contextlib
 import math
 import warnings
 from collections.abc import Sequence
@@ -46,6 +47,32 @@ class Propose(Protocol):
     def __call__(self, number: int, past: Sequence[Past]) -> Params:
         """Return the values of trial ``number``."""
         ...
+
+
+def own_first(propose: Propose, space: Space, base: Setup) -> Propose:
+    """Return a proposer whose first trial has the values of ``base``, when the space holds them.
+
+    What was searched for by hand is a good start, and the winner is then no worse than it.
+    """
+
+    def own(path: str, parameter: Any) -> Value:
+        group, _, name = path.partition(".")
+        value: Value = getattr(getattr(base, group), name)
+        if not parameter.holds(value):
+            raise _Outside
+        return value
+
+    def propose_own(number: int, past: Sequence[Past]) -> Params:
+        if number == 0:
+            with contextlib.suppress(_Outside):
+                return space.choose(base, own)
+        return propose(number, past)
+
+    return propose_own
+
+
+class _Outside(Exception):
+    """A value that the space does not hold."""
 
 
 def random_proposals(space: Space, base: Setup, *, seed: int) -> Propose:

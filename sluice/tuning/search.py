@@ -14,7 +14,7 @@ from sluice.tuning.driver import Hear, Pool, ThisProcess, drive
 from sluice.tuning.journal import open_journal
 from sluice.tuning.objective import Objective
 from sluice.tuning.population import PopulationSearch
-from sluice.tuning.proposals import random_proposals, tpe_proposals
+from sluice.tuning.proposals import own_first, random_proposals, tpe_proposals
 from sluice.tuning.pruning import rule_named
 from sluice.tuning.records import Exploit, SearchResult, Strategy, Trial
 from sluice.tuning.settings import SearchSettings
@@ -94,7 +94,7 @@ def run_search(
 def _decisions(
     space: Space, base: Setup, settings: SearchSettings, strategy: Strategy
 ) -> StoppingSearch | PopulationSearch:
-    draw = random_proposals(space, base, seed=settings.seed)
+    draw = own_first(random_proposals(space, base, seed=settings.seed), space, base)
     plan: dict[str, Any] = {
         "num_trials": settings.num_trials,
         "decision_epochs": strategy.decision_epochs,
@@ -103,9 +103,8 @@ def _decisions(
     if strategy.scheduler == "pbt":
         return PopulationSearch(space, draw, seed=settings.seed, **plan)
     if strategy.proposals == "tpe":
-        draw = tpe_proposals(
-            space, base, seed=settings.seed, startup_trials=settings.startup_trials
-        )
+        tpe = tpe_proposals(space, base, seed=settings.seed, startup_trials=settings.startup_trials)
+        draw = own_first(tpe, space, base)
     rule = rule_named(strategy.scheduler, reduction=settings.reduction)
     return StoppingSearch(draw, rule, lanes=settings.concurrent_trials, **plan)
 

@@ -65,6 +65,7 @@ def test_a_candidate_that_is_better_ends_in_production(
         "raw_data",
         "features",
         "poc_report",
+        "best_config",
         "trained_models",
         "evaluation",
         "promotion_verdict",
@@ -82,7 +83,7 @@ def test_every_check_of_a_green_run_passed(green: tuple[Home, RunReport]) -> Non
     evaluations = [r.event_log_entry.dagster_event.asset_check_evaluation_data for r in records]
 
     assert {e.check_name: e.passed for e in evaluations if not e.passed} == {}
-    assert len(evaluations) == 28
+    assert len(evaluations) == 29
 
 
 def test_version_has_its_whole_lineage(
@@ -160,9 +161,10 @@ def test_bad_poc_stops_before_training_and_training_alone_is_refused(
         run(bad, home)
 
     assert materialized(home, bad) == {"raw_data", "features", "poc_report"}
-    alone = materialize_alone(bad, home, "trained_models")
+    alone = materialize_alone(bad, home, "best_config")
     assert not alone.success
     assert "The poc gate said fail" in failure(alone)
+    assert not materialize_alone(bad, home, "trained_models").success
     assert not home.runs.exists()
 
 
@@ -174,10 +176,13 @@ def test_receipt_of_other_settings_does_not_count(
         update={"training": echo.training.model_copy(update={"learning_rate": 0.03})}
     )
 
-    alone = materialize_alone(other, home, "trained_models")
+    searched = materialize_alone(other, home, "best_config")
+    trained = materialize_alone(other, home, "trained_models")
 
-    assert not alone.success
-    assert "A receipt of the poc gate is required, and there is none" in failure(alone)
+    assert not searched.success
+    assert "A receipt of the poc gate is required, and there is none" in failure(searched)
+    assert not trained.success
+    assert "The best config's config must belong to what is asked for now" in failure(trained)
 
 
 def test_features_alone_refuse_rows_that_failed_their_checks(

@@ -74,12 +74,24 @@ def sample_lineage(store: ArtifactStore, *, salt: int = 0, model: str = MODEL) -
     return draft.model_copy(update={"candidate": draft.candidate_of_parts()})
 
 
-def poc_receipt(*, passed: bool = True, data: str = DATA) -> Receipt:
+def search_receipt(*, searched: str, found: str = CONFIG) -> Receipt:
+    return Receipt(
+        gate="search",
+        outcome="pass",
+        passed=True,
+        subject={"data": DATA, "config": searched, "code": CODE, "found": found},
+        evidence={"num_trials": 20},
+        reason="Trial 7 of 20 has the lowest validation loss.",
+        decided_at=NOW,
+    )
+
+
+def poc_receipt(*, passed: bool = True, data: str = DATA, config: str = CONFIG) -> Receipt:
     return Receipt(
         gate="poc",
         outcome="pass" if passed else "fail",
         passed=passed,
-        subject={"data": data, "config": CONFIG, "code": CODE},
+        subject={"data": data, "config": config, "code": CODE},
         evidence={"checks": 5},
         reason="Five checks passed." if passed else "POC-5: the loss did not fall.",
         decided_at=NOW,

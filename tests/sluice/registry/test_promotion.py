@@ -27,6 +27,7 @@ from tests.sluice.registry.ledger_samples import (
     promotion_receipt,
     register_sample,
     sample_lineage,
+    search_receipt,
 )
 
 OTHER = "d" * 64
@@ -115,6 +116,39 @@ def test_no_promotion_without_evidence(
 
     assert production(ledger) is None
     assert [entry.action for entry in ledger.history(MODEL)] == ["register"]
+
+
+AS_WRITTEN = poc_receipt(config=OTHER)
+
+
+@pytest.mark.parametrize(
+    ("receipts", "cause"),
+    [
+        ([AS_WRITTEN], "search gate is required, and there is none"),
+        ([AS_WRITTEN, search_receipt(searched=OTHER, found=OTHER)], "about another found"),
+        ([POC, search_receipt(searched=OTHER)], "poc receipt is about another config"),
+    ],
+)
+def test_settings_that_a_search_found_need_its_receipt_and_the_gate_before_it(
+    ledger: Ledger, store: ArtifactStore, receipts: Sequence[Receipt], cause: str
+) -> None:
+    lineage = sample_lineage(store).model_copy(update={"num_trials": 20})
+    ledger.register(MODEL, lineage, [*receipts, promotion_receipt(lineage.candidate)])
+
+    with pytest.raises(GateBlocked, match=cause):
+        promote(ledger, store, 1, None)
+
+
+def test_search_leads_from_the_gated_settings_to_those_of_the_version(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
+    lineage = sample_lineage(store).model_copy(update={"num_trials": 20})
+    search = search_receipt(searched=OTHER)
+    ledger.register(MODEL, lineage, [AS_WRITTEN, search, promotion_receipt(lineage.candidate)])
+
+    promote(ledger, store, 1, None)
+
+    assert production(ledger) == 1
 
 
 def test_receipt_must_be_about_what_is_in_production_now(

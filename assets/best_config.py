@@ -1,0 +1,224 @@
+"""The settings that training uses: found by a search, or as the pipeline's file says."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import dagster as dg
+from pydantic import Field
+
+from assets.features import FeatureSet
+from assets.metadata import picture, table
+from assets.resources import Progress, State, utc_now
+from assets.subjects import poc_subject, require_same, search_subject
+from sluice.digests import digest_json, short
+from sluice.pipeline import PipelineSettings
+from sluice.receipts import Receipt, require
+from sluice.reports.folder import save_page
+from sluice.settings import Record
+from sluice.tuning.default_space import default_space
+from sluice.tuning.plots import importance_png, sensitivity_png, trials_png
+from sluice.tuning.records import Outcome, Trial
+from sluice.tuning.spaces import Setup
+from sluice.tuning.study import Study, make_study, trial_rows
+from sluice.tuning.study_page import study_page
+from sluice.tuning.workload_search import search_workload
+
+SHOWN_TRIALS = 12
+SHOWN_SENSITIVITIES = 3
+"""Dagster's log is a database: the page has them all."""
+
+
+class BestConfig(Record):
+    """What training goes on with, and what it was found by."""
+
+    subject: dict[str, str] = Field(description="data, config, code and rules it was found for.")
+    setup: Setup
+    found: str = Field(description="Digest of the pipeline's config with this set-up.")
+    num_trials: int = Field(description="Trials the best was chosen of; 0 without a search.")
+    study: str | None = Field(description="Artifact digest of the search, JSON.")
+
+
+def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
+    """Build the asset for one pipeline."""
+
+    @dg.asset(
+        key=[pipeline.name, "best_config"],
+        ins={"features": dg.AssetIn(key=[pipeline.name, "features"])},
+        deps=[dg.AssetKey([pipeline.name, "poc_report"])],
+        group_name=f"{pipeline.name}_training",
+        kinds={"ray", "optuna"} if pipeline.search else {"python"},
+        owners=list(pipeline.owners),
+        pool=gpu_pool(pipeline),
+        description="The settings of network and training: the best of a search on rows that no "
+        "test ever reads (TUNE-1..4), or the pipeline's own when it asks for none. Refuses to "
+        "start without a passed POC receipt. Killed at any moment, it goes on to the same "
+        "decisions.",
+    )
+    def best_config(
+        context: dg.AssetExecutionContext,
+        state: State,
+        progress: dg.ResourceParam[Progress],
+        features: FeatureSet,
+    ) -> dg.MaterializeResult[BestConfig]:
+        data = features.table.digest
+        subject = search_subject(pipeline, data)
+        with state.ledger() as ledger:
+            gated = poc_subject(pipeline, data)
+            require(ledger.find_receipt("poc", gated), gate="poc", subject=gated)
+        study = _search(context, pipeline, state, progress, features, subject)
+        setup = study.result.setup if study else pipeline.setup
+        record = BestConfig(
+            subject=subject,
+            setup=setup,
+            found=pipeline.with_setup(setup).config_digest,
+            num_trials=study.result.num_trials if study else 0,
+            study=state.store.put(study.model_dump_json().encode()) if study else None,
+        )
+        with state.ledger() as ledger:
+            ledger.record_receipt(_receipt(record, study))
+        return dg.MaterializeResult(
+            value=record,
+            data_version=dg.DataVersion(record.found),
+            metadata=_metadata(pipeline, state, study)
+            if study
+            else {"searched": "no: the settings are those of the pipeline's file"},
+        )
+
+    return best_config
+
+
+def gpu_pool(pipeline: PipelineSettings) -> str | None:
+    """Return the concurrency pool of stages that use a GPU; None for those that do not."""
+    return "gpu" if pipeline.compute.gpus_per_worker > 0 else None
+
+
+def _search(
+    context: dg.AssetExecutionContext,
+    pipeline: PipelineSettings,
+    state: State,
+    progress: Progress,
+    features: FeatureSet,
+    subject: dict[str, str],
+) -> Study | None:
+    if pipeline.search is None:
+        return None
+    space = pipeline.space or default_space(pipeline.setup)
+    result = search_workload(
+        pipeline.workload,
+        pipeline.workload_settings,
+        pipeline.setup,
+        space,
+        pipeline.search,
+        table=features.table,
+        folds=features.folds,
+        artifacts=state.home.artifacts,
+        # Other data or settings are another search; the same one goes on where it was.
+        folder=state.home.searches / short(digest_json(subject)),
+        hear=_Watch(context, progress, total=pipeline.search.num_trials),
+        compute=pipeline.compute,
+        sys_path=tuple(folder for folder in sys.path if folder),
+    )
+    study = make_study(result, space, pipeline.setup, seed=pipeline.search.seed)
+    for line in study.warnings:
+        context.log.warning(line)
+    return study
+
+
+def _receipt(record: BestConfig, study: Study | None) -> Receipt:
+    trials: Sequence[Trial] = study.result.trials if study else ()
+    return Receipt(
+        gate="search",
+        outcome="pass",
+        passed=True,
+        subject=record.subject | {"found": record.found},
+        evidence={
+            "num_trials": record.num_trials,
+            "failed": sum(trial.state == "failed" for trial in trials),
+            "loss": study.result.winner.loss if study else None,
+            "study": record.study,
+        },
+        reason=f"Trial {study.result.best} of {record.num_trials} has the lowest validation loss."
+        if study
+        else "No search: the settings are those of the pipeline's file.",
+        decided_at=utc_now(),
+    )
+
+
+def _metadata(
+    pipeline: PipelineSettings, state: State, study: Study
+) -> dict[str, dg.MetadataValue | str | int | float]:
+    result, importance = study.result, study.importance
+    unit = pipeline.loaded_workload.loss_unit
+    page = save_page(
+        study_page(study, title=pipeline.name, unit=unit),
+        f"searches/{pipeline.name}",
+        home=state.home,
+        environ=os.environ,
+    )
+    winner = [{"parameter": path, "value": value} for path, value in result.winner.params.items()]
+    pictures = [
+        picture(
+            sensitivity_png(report, result, study.space, at_epoch=importance.at_epoch, unit=unit),
+            f"loss over {report.path}",
+        ).value
+        for report in importance.parameters[:SHOWN_SENSITIVITIES]
+    ]
+    return {
+        "trials": result.num_trials,
+        "best trial": result.best,
+        "validation loss": result.winner.loss,
+        "winner": table(winner),
+        "to know": dg.MetadataValue.md("\n".join(f"- {line}" for line in study.warnings) or "-"),
+        "strategy": result.strategy.reason,
+        "whole study": dg.MetadataValue.url(page.url),
+        "losses of the trials": picture(trials_png(result, unit=unit), "loss of every trial"),
+        "importance": picture(importance_png(importance), "share of importance by parameter"),
+        **({"sensitivity": dg.MetadataValue.md("\n\n".join(pictures))} if pictures else {}),
+        f"best {SHOWN_TRIALS} trials": table(trial_rows(study.ranking[:SHOWN_TRIALS])),
+    }
+
+
+class _Watch:
+    """Tells Dagster's log of every trial that ended, and whoever watches of every step."""
+
+    def __init__(
+        self, context: dg.AssetExecutionContext, progress: Progress, *, total: int
+    ) -> None:
+        self._log = context.log
+        self._progress = progress
+        self._total = total
+        self._ended: set[int] = set()
+
+    def __call__(self, outcome: Outcome, trials: tuple[Trial, ...]) -> None:
+        best = min(trials, key=lambda trial: (trial.loss, trial.id))
+        for trial in trials:
+            if trial.state != "running" and trial.id not in self._ended:
+                self._ended.add(trial.id)
+                self._log.info(
+                    f"{len(self._ended)}/{self._total} trial {trial.id} {trial.state} after "
+                    f"{len(trial.epochs)} epochs, loss {trial.loss:.4g}. {trial.reason}".strip()
+                )
+        self._progress(
+            f"trial {outcome.trial} at epoch {outcome.until}, best {best.loss:.4g} "
+            f"(trial {best.id})",
+            done=len(self._ended),
+            total=self._total,
+        )
+
+
+def with_best(pipeline: PipelineSettings, best: BestConfig) -> PipelineSettings:
+    """Return the pipeline with the settings that were found for it.
+
+    Raises:
+        GateBlocked: They were found for other settings, code or rules than the present ones.
+    """
+    now = search_subject(pipeline, best.subject["data"])
+    for role, digest in now.items():
+        require_same(
+            f"The best config's {role}",
+            made_for=best.subject.get(role, ""),
+            now=digest,
+            remedy="Materialize poc_report and best_config first.",
+        )
+    return pipeline.with_setup(best.setup)

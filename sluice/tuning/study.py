@@ -1,0 +1,75 @@
+"""A finished search with what it says about its parameters."""
+
+from collections.abc import Sequence
+
+from sluice.settings import Record
+from sluice.tuning.importance import Importance, measure_importance
+from sluice.tuning.parameters import Params
+from sluice.tuning.records import SearchResult, Trial
+from sluice.tuning.spaces import Setup, Space
+
+
+class Study(Record):
+    """What was searched, what was found, and which parameters mattered."""
+
+    space: Space
+    base: Setup
+    result: SearchResult
+    importance: Importance
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reviewer should know: edges of the space, failed trials, too few trials."""
+        failed = [trial for trial in self.result.trials if trial.state == "failed"]
+        lines = [report.advice for report in self.importance.parameters if report.advice]
+        if failed:
+            lines.append(
+                f"{len(failed)} of {self.result.num_trials} trials failed; trial {failed[0].id}: "
+                f"{failed[0].reason}"
+            )
+        if self.importance.outcome == "insufficient":
+            lines.append(self.importance.reason)
+        elif not self.importance.clear:
+            lines.append(
+                f"The losses hardly depend on the parameters (a forest foresees "
+                f"{self.importance.fit:.0%} of their order): do not read much into the winner."
+            )
+        return tuple(lines)
+
+    @property
+    def ranking(self) -> tuple[Trial, ...]:
+        """The trials, the lowest loss first."""
+        return tuple(sorted(self.result.trials, key=lambda trial: (trial.loss, trial.id)))
+
+
+def make_study(result: SearchResult, space: Space, base: Setup, *, seed: int) -> Study:
+    """Return the study of a finished search.
+
+    Cost:
+        About half a second, of the forest.
+    """
+    importance = measure_importance(result, space, seed=seed)
+    return Study(space=space, base=base, result=result, importance=importance)
+
+
+def trial_rows(trials: Sequence[Trial]) -> list[dict[str, object]]:
+    """Return a line a trial for tables: state, epochs, loss, values and the reason of its end."""
+    paths = sorted({path for trial in trials for path in trial.params})
+    return [
+        {
+            "trial": trial.id,
+            "state": {"pruned": "stopped early"}.get(trial.state, trial.state),
+            "epochs": len(trial.epochs),
+            "validation loss": trial.loss,
+            **{path.partition(".")[2]: _shown(trial.params, path) for path in paths},
+            "why it ended": trial.reason,
+        }
+        for trial in trials
+    ]
+
+
+def _shown(params: Params, path: str) -> object:
+    if path not in params:
+        return "not active"
+    value = params[path]
+    return "off" if value == 0.0 and isinstance(value, float) else value
