@@ -20,7 +20,7 @@ from sluice.tuning.default_space import default_space
 from sluice.tuning.plots import importance_png, sensitivity_png, trials_png
 from sluice.tuning.records import Outcome, Trial
 from sluice.tuning.spaces import Setup
-from sluice.tuning.study import Study, make_study, trial_rows
+from sluice.tuning.study import Study, make_study, shown, trial_rows
 from sluice.tuning.study_page import study_page
 from sluice.tuning.workload_search import search_workload
 
@@ -156,7 +156,10 @@ def _metadata(
         home=state.home,
         environ=os.environ,
     )
-    winner = [{"parameter": path, "value": value} for path, value in result.winner.params.items()]
+    winner = [
+        {"parameter": path, "value": shown(result.winner.params, path)}
+        for path in result.winner.params
+    ]
     pictures = [
         picture(
             sensitivity_png(report, result, study.space, at_epoch=importance.at_epoch, unit=unit),

@@ -1,7 +1,9 @@
 """Every seed and fold, fitted; what is already finished is not fitted again."""
 
+import inspect
 import sys
 import time
+from pathlib import Path
 
 import dagster as dg
 import pandas as pd
@@ -9,16 +11,20 @@ import pandas as pd
 from assets.best_config import BestConfig, gpu_pool, with_best
 from assets.features import FeatureSet
 from assets.metadata import picture, table
-from assets.resources import Progress, State
+from assets.resources import Progress, State, utc_now
 from assets.subjects import candidate_subject, poc_subject, require_same
 from sluice.artifacts import ArtifactStore
+from sluice.data.table import load_table
 from sluice.evaluation.plots import training_curves_png
 from sluice.failfast.log.event_log import read_events
+from sluice.files import write_atomic
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import require
+from sluice.training.member_diagnosis import diagnose_members
 from sluice.training.members import TrainedModels
 from sluice.training.merged_log import merge_logs
 from sluice.training.parallel import train_members
+from sluice.training.run_record import read_run
 from sluice.training.unit import UnitEvent, UnitSpec
 
 
@@ -66,6 +72,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 model=tuned.model,
                 training=tuned.training,
                 seed=seed,
+                data_seed=pipeline.data_seed,
                 fold=fold,
                 table=features.table,
                 artifacts=state.home.artifacts,
@@ -98,6 +105,18 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             reused=reused,
         )
         curves = epochs(event_log, state.store)
+        symptoms = diagnose_members(
+            members,
+            pipeline.loaded_workload,
+            load_table(features.table, state.store),
+            features.folds,
+            tuned.model,
+            pipeline.diagnosis,
+            max_epochs=tuned.training.max_epochs,
+            store=state.store,
+        )
+        for symptom in symptoms:
+            context.log.warning(symptom.sentence)
         return dg.MaterializeResult(
             value=record,
             data_version=dg.DataVersion(record.candidate),
@@ -106,6 +125,11 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 "reused": reused,
                 "seconds": seconds,
                 "candidate": record.candidate,
+                "diagnosis": dg.MetadataValue.md(
+                    "\n".join(f"- {symptom.sentence}" for symptom in symptoms)
+                    or "No symptom in the curves of any member."
+                ),
+                "run record": dg.MetadataValue.path(str(write_run(tuned, state, context, data))),
                 "loss per epoch": picture(
                     training_curves_png(curves, unit=pipeline.loaded_workload.loss_unit),
                     "training and validation loss per epoch",
@@ -130,6 +154,23 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         )
 
     return trained_models
+
+
+def write_run(
+    tuned: PipelineSettings, state: State, context: dg.AssetExecutionContext, data: str
+) -> Path:
+    """Write what was run, on what, by which command (REPRO-5); return the file."""
+    workload = tuned.loaded_workload
+    run = read_run(
+        tuned.config | {"seeds": list(tuned.seeds)},
+        data=data,
+        source=Path(inspect.getfile(type(workload))).parent,
+        store=state.store,
+        now=utc_now(),
+    )
+    path = state.home.run_records / f"{context.run.run_id}.json"
+    write_atomic(path, run.model_dump_json(indent=1).encode())
+    return path
 
 
 def epochs(event_log: str, store: ArtifactStore) -> pd.DataFrame:

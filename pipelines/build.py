@@ -20,7 +20,7 @@ from checks.evaluation import evaluation_checks
 from checks.poc_report import poc_checks
 from checks.promotion_verdict import verdict_check
 from checks.trained_models import trained_models_checks
-from pipelines.jobs import promotion_job, training_job
+from pipelines.jobs import promotion_job, search_job, training_job
 from pipelines.schedules import retrain_schedule
 from pipelines.sensors import promotion_sensor
 from sluice.errors import SettingsError
@@ -68,7 +68,7 @@ def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
             verdict_check(pipeline),
             candidate_checks(pipeline),
         ],
-        jobs=[training, promotion],
+        jobs=[search_job(pipeline), training, promotion],
         schedules=[retrain_schedule(pipeline, training)],
         sensors=[promotion_sensor(pipeline, promotion)],
     )

@@ -1,4 +1,4 @@
-"""The commands of the layers above the library: run, dev and doctor expectations."""
+"""The commands of the layers above the library: run, tune, dev and doctor expectations."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ QUIET = (
 
 
 def register(app: typer.Typer) -> None:
-    """Add ``sluice run``, ``sluice dev`` and ``sluice doctor expectations``."""
+    """Add ``sluice run``, ``tune``, ``dev`` and ``doctor expectations``."""
 
     @app.command()
     def run(
@@ -50,6 +50,49 @@ def register(app: typer.Typer) -> None:
         _ = settings.loaded_workload  # a mistake here costs no start of the orchestrator
         home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
         _run(settings, home, as_json=as_json, started=started)
+
+    @app.command()
+    def tune(
+        pipeline: Annotated[
+            str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
+        ] = DEFAULT_PIPELINE,
+        trials: Annotated[
+            int | None, typer.Option(help="Trials; with pbt, its population. [as in the file]")
+        ] = None,
+        scheduler: Annotated[
+            str | None, typer.Option(help="auto, asha, pbt, or none to stop no trial early.")
+        ] = None,
+        address: Annotated[
+            str | None, typer.Option(help="Ray cluster, 'host:port' or 'auto'. [this machine]")
+        ] = None,
+        workers: Annotated[int | None, typer.Option(help="Trainings at a time.")] = None,
+        gpus: Annotated[
+            float | None, typer.Option(help="GPUs a trial reserves; shares below 1.")
+        ] = None,
+        seed: Annotated[int | None, typer.Option(help="Base seed of the search.")] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Search for better settings on Ray, after the gates, on rows that no test reads.
+
+        Stopped at any moment and started again, it goes on to the same decisions. Exit code 1
+        when a gate said no.
+
+        Example: sluice tune sp500_volatility --trials 50 --scheduler asha
+        """
+        from pipelines.tune import tune as search
+        from pipelines.tune import with_search
+        from sluice.pipeline import defs_folder, find_pipeline
+
+        asked = {"num_trials": trials, "scheduler": scheduler, "seed": seed}
+        machines = {"address": address, "workers": workers, "gpus_per_worker": gpus}
+        settings = with_search(
+            find_pipeline(pipeline, defs_folder()),
+            search={name: value for name, value in asked.items() if value is not None},
+            compute={name: value for name, value in machines.items() if value is not None},
+        )
+        _ = settings.loaded_workload  # a mistake here costs no start of the orchestrator
+        home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
+        search(settings, home, as_json=as_json)
 
     @app.command()
     def dev(

@@ -16,6 +16,9 @@ telemetry:
 run_monitoring:
   enabled: true
   free_slots_after_run_end_seconds: 60
+concurrency:
+  pools:
+    default_limit: 1
 """
 
 PRINT_TO_THE_TERMINAL = {

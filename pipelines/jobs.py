@@ -1,6 +1,6 @@
-"""The two jobs of a pipeline: make a candidate, and put one into production.
+"""The jobs of a pipeline: find settings, make a candidate, put one into production.
 
-Both run in one process: the stages follow each other, training starts its own workers, and a
+All run in one process: the stages follow each other, training starts its own workers, and a
 process per step would cost seconds each for imports alone.
 """
 
@@ -22,6 +22,21 @@ def training_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
         "promotes nothing.".strip(),
         executor_def=dg.in_process_executor,
     )
+
+
+def search_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
+    """Everything from raw rows to the best settings."""
+    return dg.define_asset_job(
+        search_name(pipeline),
+        selection=dg.AssetSelection.assets([pipeline.name, "best_config"]).upstream(),
+        description="Raw rows, their checks, the POC gate and the search; trains no member.",
+        executor_def=dg.in_process_executor,
+    )
+
+
+def search_name(pipeline: PipelineSettings) -> str:
+    """Return what the search job is called."""
+    return f"{pipeline.name}_search"
 
 
 def promotion_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:

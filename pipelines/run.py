@@ -8,18 +8,22 @@ import dagster as dg
 from dagster._core.errors import DagsterAssetCheckFailedError, DagsterExecutionInterruptedError
 from pydantic import Field
 
+from assets.best_config import BestConfig
 from assets.candidate import NEW, REASON, VERDICT, VERSION
 from assets.evaluation import Evaluation
 from assets.resources import State
 from pipelines.build import build_definitions
 from pipelines.console import RunConsole
 from pipelines.instance import PROCESS_TAG, close_ghost_runs, open_instance, this_process
+from pipelines.jobs import search_name
 from pipelines.resources import resources
 from pipelines.sensors import request_promotion
+from sluice.artifacts import ArtifactStore
 from sluice.errors import GateBlocked, Interrupted, SluiceError
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
 from sluice.settings import Record
+from sluice.tuning.study import Study
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
@@ -105,6 +109,31 @@ def run_pipeline(
         wall_seconds=wall,
         overhead_seconds=wall - sum(console.seconds.values()),
     )
+
+
+def search_pipeline(
+    pipeline: PipelineSettings, home: Home, console: RunConsole
+) -> tuple[BestConfig, Study]:
+    """Take the pipeline from raw rows through its gates to the settings that a search finds.
+
+    Args:
+        pipeline: Its settings, with a search.
+        home: State folder.
+        console: Hears of stages and of progress inside them.
+
+    Raises:
+        SluiceError: The cause, when a stage fails; GateBlocked when a check does.
+    """
+    definitions = dg.Definitions.merge(
+        build_definitions(pipeline), dg.Definitions(resources=resources(home, console))
+    )
+    with open_instance(home) as instance:
+        close_ghost_runs(instance)
+        _execute(definitions, search_name(pipeline), instance, console)
+    record = home.records / pipeline.name / "best_config.json"
+    best = BestConfig.model_validate_json(record.read_bytes())
+    assert best.study is not None  # the pipeline has a search
+    return best, Study.model_validate_json(ArtifactStore(home.artifacts).get(best.study))
 
 
 def _execute(

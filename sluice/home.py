@@ -42,6 +42,11 @@ class Home:
         return self.root / "runs"
 
     @property
+    def run_records(self) -> Path:
+        """What was run, on what, by which command: one file a Dagster run."""
+        return self.root / "run_records"
+
+    @property
     def searches(self) -> Path:
         """Journals and checkpoints of searches."""
         return self.root / "searches"

@@ -16,6 +16,7 @@ from sluice.imports import import_named
 from sluice.models.settings import ModelSettings
 from sluice.settings import Settings, nearest
 from sluice.tracking.wandb_mirror import TrackingSettings
+from sluice.training.diagnosis import DiagnosisSettings
 from sluice.training.settings import TrainSettings
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup, Space
@@ -59,7 +60,13 @@ class PipelineSettings(Settings):
         strict=False,
         description="One network per seed and fold; the gate needs at least gate.min_seeds.",
     )
+    data_seed: int | None = Field(
+        None,
+        ge=0,
+        description="Base seed of the row order for all members; the member's own when not set.",
+    )
     compute: ComputeSettings = ComputeSettings()
+    diagnosis: DiagnosisSettings = DiagnosisSettings()
     poc: PocSettings = PocSettings()
     gate: GateSettings = GateSettings()
     tracking: TrackingSettings = TrackingSettings()
@@ -120,6 +127,7 @@ class PipelineSettings(Settings):
             "model": self.model.model_dump(mode="json"),
             # How often a checkpoint is written changes no bit of the result.
             "training": self.training.model_dump(mode="json", exclude={"checkpoint_every_epochs"}),
+            "data_seed": self.data_seed,
         }
 
     @property

@@ -203,6 +203,7 @@ def _fit(
             seed=spec.seed,
             data_seed=spec.data_seed,
             select=workload.select_epoch,
+            weigh=workload.loss_weight,
             groups=workload.parameter_groups(model.network),
             resume=restored.state,
             keep=keep,

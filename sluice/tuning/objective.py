@@ -151,6 +151,7 @@ class TrainingObjective:
                 setup.training,
                 seed=self.seed,
                 select=workload.select_epoch,
+                weigh=workload.loss_weight,
                 groups=workload.parameter_groups(model.network),
                 resume=state,
                 keep=keep,

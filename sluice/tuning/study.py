@@ -61,14 +61,15 @@ def trial_rows(trials: Sequence[Trial]) -> list[dict[str, object]]:
             "state": {"pruned": "stopped early"}.get(trial.state, trial.state),
             "epochs": len(trial.epochs),
             "validation loss": trial.loss,
-            **{path.partition(".")[2]: _shown(trial.params, path) for path in paths},
+            **{path.partition(".")[2]: shown(trial.params, path) for path in paths},
             "why it ended": trial.reason,
         }
         for trial in trials
     ]
 
 
-def _shown(params: Params, path: str) -> object:
+def shown(params: Params, path: str) -> object:
+    """Return a value as people read it: off is off, and what did not count is said."""
     if path not in params:
         return "not active"
     value = params[path]

@@ -5,9 +5,11 @@ from html import escape
 
 from sluice.reports.page import html_page, table, tag
 from sluice.tuning.plots import importance_png, sensitivity_png, trials_png
-from sluice.tuning.study import Study, trial_rows
+from sluice.tuning.study import Study, shown, trial_rows
 
-_STYLE = "img{max-width:100%;height:auto;background:#fff;border-radius:6px}"
+_STYLE = """img{max-width:100%;height:auto;background:#fff;border-radius:6px}
+.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:4px 18px}
+"""
 
 
 def study_page(study: Study, *, title: str, unit: str) -> str:
@@ -35,15 +37,16 @@ def study_page(study: Study, *, title: str, unit: str) -> str:
         _image(importance_png(importance), "share of importance by parameter"),
     ]
     if importance.parameters:
-        parts.append("<h2>Sensitivity</h2>")
+        parts.append('<h2>Sensitivity</h2><div class="pair">')
         for report in importance.parameters:
             drawn = sensitivity_png(
                 report, result, study.space, at_epoch=importance.at_epoch, unit=unit
             )
             parts.append(_image(drawn, f"loss over {report.path}"))
+        parts.append("</div>")
     rows = trial_rows(study.ranking)
     names = list(rows[0])
-    numbers = frozenset(names.index(name) for name in ("trial", "epochs", "validation loss"))
+    numbers = frozenset(range(len(names) - 1)) - {names.index("state")}
     cells = [[_cell(row[name]) for name in names] for row in rows]
     parts += [
         "<h2>Every trial, the best first</h2>",
@@ -71,7 +74,8 @@ def _winner(study: Study) -> str:
         for path in winner.params
     }
     rows = [
-        [escape(path), _cell(base[path]), _cell(value)] for path, value in winner.params.items()
+        [escape(path), _cell(base[path]), _cell(shown(winner.params, path))]
+        for path, value in winner.params.items()
     ]
     numbers = frozenset({1, 2})
     told = table(["parameter", "as written", "found"], rows, numbers=numbers)

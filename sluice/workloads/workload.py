@@ -154,6 +154,14 @@ class Workload(ABC):
         """Return the scalar that training minimises; the mean of ``losses`` unless replaced."""
         return self.losses(output, y).mean()
 
+    def loss_weight(self, y: Tensor) -> float:
+        """Return what ``loss`` is the mean over: the rows, unless replaced.
+
+        Read where a batch is computed in parts (``micro_batch_rows``) or on several processes. A
+        loss over tokens that are no padding returns their number.
+        """
+        return float(len(y))
+
     def metrics(
         self,
         output: Tensor,

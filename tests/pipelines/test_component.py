@@ -17,6 +17,7 @@ STAGES = {
     "raw_data",
     "features",
     "poc_report",
+    "best_config",
     "trained_models",
     "evaluation",
     "promotion_verdict",
@@ -39,6 +40,7 @@ def test_every_shipped_pipeline_loads_with_all_its_parts(shipped: dg.Definitions
     assert "sp500_volatility" in known_pipelines(defs_folder())
     for name in known_pipelines(defs_folder()):
         assert names_of(shipped, name) == STAGES
+        assert shipped.resolve_job_def(f"{name}_search")
         assert shipped.resolve_job_def(f"{name}_training")
         assert shipped.resolve_job_def(f"{name}_promotion")
         assert shipped.resolve_schedule_def(f"{name}_retrain_schedule")
@@ -96,7 +98,7 @@ def test_every_check_blocks_but_the_verdict(shipped: dg.Definitions) -> None:
     specs = [spec for check in shipped.asset_checks or () for spec in check.check_specs]
 
     assert {s.name for s in specs if not s.blocking} == {"candidate_is_better"}
-    assert len(specs) == 28
+    assert len(specs) == 29
 
 
 def test_every_asset_has_group_owner_kind_and_description(shipped: dg.Definitions) -> None:

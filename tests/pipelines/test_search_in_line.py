@@ -1,14 +1,17 @@
 """A line with a search: its winner is what is trained, judged and recorded (TUNE-1..4)."""
 
+import json
 import shutil
 from pathlib import Path
 
 import dagster as dg
 import pytest
+import yaml
 
 from assets.best_config import BestConfig
 from pipelines.instance import open_instance
 from pipelines.run import RunReport
+from pipelines.tune import tune
 from sluice.artifacts import ArtifactStore
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
@@ -136,3 +139,30 @@ def test_settings_found_for_another_search_are_not_trained(
 
     assert not alone.success
     assert "The best config's rules must belong to what is asked for now" in failure(alone)
+
+
+def test_tune_shows_the_best_trials_and_what_to_write_into_the_file(
+    searched: tuple[Home, RunReport],
+    searching: PipelineSettings,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    home, _ = searched
+    monkeypatch.setattr("ray.init", lambda *_, **__: pytest.fail("Ray was started"))
+
+    tune(searching, home, as_json=False)
+
+    said = capsys.readouterr().out
+    best = best_config(home)
+    assert "of 4 has the lowest validation loss" in said
+    told = said.partition("to write into the pipeline's file\n")[2].partition("\n\n")[0]
+    assert yaml.safe_load(told) == {
+        "training": {"learning_rate": best.setup.training.learning_rate}
+    }
+    assert "page: " in said
+
+    tune(searching, home, as_json=True)
+
+    assert Study.model_validate(
+        {k: v for k, v in json.loads(capsys.readouterr().out).items() if k not in ("found", "page")}
+    ) == study_of(home)

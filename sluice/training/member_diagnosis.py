@@ -1,0 +1,130 @@
+"""What the curves of all fitted members say together (RESP-2)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import pandas as pd
+import torch
+from pydantic import Field
+from torch import nn
+
+from sluice.artifacts import ArtifactStore
+from sluice.data.folds import Fold, RowRange
+from sluice.failfast.learning.trivial_predictor import trivial_loss
+from sluice.failfast.log.event_log import read_events
+from sluice.models.settings import ModelSettings
+from sluice.settings import Record
+from sluice.training.dead_units import count_dead_units
+from sluice.training.diagnosis import DiagnosisSettings, Symptom, diagnose
+from sluice.training.loop import EpochResult
+from sluice.training.members import Member
+from sluice.training.weights import load_member
+from sluice.workloads.workload import Examples, Workload
+
+_ROWS = 512
+"""Looked at for dead units and the trivial loss, from the middle of the train rows."""
+
+
+class MemberSymptom(Record):
+    """One kind of symptom: how many members have it, and what it looks like in the first."""
+
+    symptom: Symptom = Field(description="Of the first member that has it.")
+    seed: int
+    fold_id: int
+    members: int = Field(description="How many have one of this kind.")
+    of: int = Field(description="How many were looked at.")
+
+    @property
+    def sentence(self) -> str:
+        """What, where, why and what to try first, for people."""
+        s = self.symptom
+        return (
+            f"{s.kind} in {self.members} of {self.of} members, such as seed {self.seed} fold "
+            f"{self.fold_id}: {s.what} {s.cause} {s.fix}"
+        )
+
+
+def diagnose_members(
+    members: Sequence[Member],
+    workload: Workload,
+    frame: pd.DataFrame,
+    folds: Sequence[Fold],
+    model: ModelSettings,
+    settings: DiagnosisSettings,
+    *,
+    max_epochs: int,
+    store: ArtifactStore,
+) -> tuple[MemberSymptom, ...]:
+    """Look at every member's curves and units; return the symptoms, the most common first.
+
+    Args:
+        members: The fitted units.
+        workload: As in training.
+        frame: The feature frame.
+        folds: As in training.
+        model: Architecture and size, as in training.
+        settings: From where on something is a symptom.
+        max_epochs: As in the training settings.
+        store: Holds weights and logs.
+
+    Raises:
+        IntegrityError: Weights or a log are missing or damaged.
+
+    Cost:
+        About 10 ms a member.
+    """
+    rows = {fold.fold_id: _some_rows(workload, frame, fold) for fold in folds}
+    trivial = {fold_id: _trivial(workload, examples) for fold_id, examples in rows.items()}
+    found: dict[str, list[tuple[Member, Symptom]]] = {}
+    for member in members:
+        network = load_member(member, workload, model, store)
+        diagnosis = diagnose(
+            _history(member, store),
+            settings,
+            max_epochs=max_epochs,
+            expects_signal=workload.expects_signal,
+            trivial_loss=trivial[member.fold_id],
+            dead_units=_dead(network, rows[member.fold_id]),
+        )
+        for symptom in diagnosis.symptoms:
+            found.setdefault(symptom.kind, []).append((member, symptom))
+    return tuple(
+        MemberSymptom(
+            symptom=seen[0][1],
+            seed=seen[0][0].seed,
+            fold_id=seen[0][0].fold_id,
+            members=len(seen),
+            of=len(members),
+        )
+        for seen in sorted(found.values(), key=len, reverse=True)
+    )
+
+
+def _some_rows(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Examples:
+    train = fold.train
+    start = train.start + max(0, (len(train) - _ROWS) // 2)
+    part = RowRange(start=start, stop=min(train.stop, start + _ROWS))
+    return workload.examples(frame, part)
+
+
+def _trivial(workload: Workload, examples: Examples) -> float | None:
+    try:
+        return trivial_loss(workload, examples.y)
+    except (RuntimeError, ValueError, TypeError, IndexError):
+        return None  # a loss that takes no constant output says nothing of one
+
+
+def _dead(network: nn.Module, examples: Examples) -> tuple[int, int]:
+    with torch.inference_mode():
+        return count_dead_units(network, examples.x)
+
+
+def _history(member: Member, store: ArtifactStore) -> list[EpochResult]:
+    events = read_events(store.path(member.event_log)).events
+    names = {field.name for field in fields(EpochResult)}
+    return [EpochResult(**_only(names, e)) for e in events if e["event"] == "epoch_complete"]
+
+
+def _only(names: set[str], event: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in event.items() if name in names}

@@ -1,0 +1,77 @@
+"""Stages that use a GPU take turns, and a run that died gives its turn back."""
+
+import logging
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import dagster as dg
+import pytest
+import yaml
+from dagster._core.instance.config import dagster_instance_config
+from dagster._daemon.monitoring import concurrency
+from dagster._time import get_current_datetime
+
+from pipelines.build import build_definitions
+from pipelines.instance import open_instance
+from sluice.cluster.settings import ComputeSettings
+from sluice.home import Home
+from sluice.pipeline import PipelineSettings
+
+ROOT = Path(__file__).parents[2]
+
+
+def pools(pipeline: PipelineSettings) -> dict[str, set[str]]:
+    found = {
+        asset.key.path[-1]: {op.pool for op in asset.op.iterate_op_defs() if op.pool}
+        for asset in build_definitions(pipeline).assets or ()
+        if isinstance(asset, dg.AssetsDefinition)
+    }
+    return {name: own for name, own in found.items() if own}
+
+
+def test_stages_that_use_a_gpu_share_a_pool_and_others_have_none(echo: PipelineSettings) -> None:
+    on_gpu = echo.model_copy(update={"compute": ComputeSettings(gpus_per_worker=0.5)})
+
+    assert pools(on_gpu) == {"best_config": {"gpu"}, "trained_models": {"gpu"}}
+    assert pools(echo) == {}
+
+
+def test_a_dead_run_gives_its_slot_back(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a limit of 1 the next run would wait for ever otherwise."""
+    with open_instance(home) as instance:
+        storage = instance.event_log_storage
+        run = instance.create_run_for_job(_nothing)
+        assert instance.global_op_concurrency_default_limit == 1
+        storage.initialize_concurrency_limit_to_default("gpu")
+        assert storage.claim_concurrency_slot("gpu", run.run_id, "train").is_claimed
+        assert not storage.claim_concurrency_slot("gpu", "another", "train").is_claimed
+        instance.report_run_failed(run, "It was killed.")
+
+        later = get_current_datetime() + timedelta(seconds=61)
+        monkeypatch.setattr(concurrency, "get_current_datetime", lambda: later)
+        daemon = concurrency.execute_concurrency_slots_iteration(
+            SimpleNamespace(instance=instance), logging.getLogger("daemon")
+        )
+        list(daemon)
+
+        assert storage.claim_concurrency_slot("gpu", "another", "train").is_claimed
+
+
+def test_instance_config_to_deploy_is_one_that_dagster_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_DAGSTER_URL", "postgresql://localhost/dagster")
+    text = (ROOT / "deploy" / "dagster.yaml").read_text()
+    (tmp_path / "dagster.yaml").write_text(text)
+
+    config, _ = dagster_instance_config(str(tmp_path))
+
+    assert config == yaml.safe_load(text)
+    assert config["run_monitoring"]["free_slots_after_run_end_seconds"] > 0
+    assert config["run_retries"]["retry_on_asset_or_op_failure"] is False
+
+
+@dg.job
+def _nothing() -> None:
+    pass

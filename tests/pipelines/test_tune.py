@@ -1,0 +1,49 @@
+"""``sluice tune``: options over the file, and what to write into it afterwards."""
+
+import pytest
+import yaml
+
+from pipelines.tune import differing, with_search
+from sluice.errors import SettingsError
+from sluice.pipeline import PipelineSettings
+from sluice.training.settings import TrainSettings
+from sluice.tuning.settings import SearchSettings
+from sluice.tuning.spaces import Setup
+
+
+def test_options_replace_what_the_file_says_and_keep_the_rest(echo: PipelineSettings) -> None:
+    searching = echo.model_copy(update={"search": SearchSettings(num_trials=50, grace_epochs=3)})
+
+    found = with_search(searching, search={"num_trials": 7}, compute={"address": "auto"})
+
+    assert (found.search.num_trials, found.search.grace_epochs) == (7, 3)
+    assert (found.compute.address, found.compute.workers) == ("auto", 1)
+
+
+def test_a_pipeline_without_a_search_gets_the_default_one(echo: PipelineSettings) -> None:
+    assert with_search(echo, search={}, compute={}).search == SearchSettings()
+
+
+@pytest.mark.parametrize(
+    ("search", "compute", "said"),
+    [
+        ({"scheduler": "hyperband"}, {}, r"search: .*scheduler.*'auto', 'asha', 'pbt' or 'none'"),
+        ({"num_trials": 1}, {}, r"search: .*num_trials.*greater than or equal to 2"),
+        ({}, {"gpus_per_worker": -1.0}, r"compute: .*gpus_per_worker.*greater than or equal to 0"),
+    ],
+)
+def test_a_bad_option_is_refused_by_name(echo, search, compute, said) -> None:
+    with pytest.raises(SettingsError, match=said):
+        with_search(echo, search=search, compute=compute)
+
+
+def test_what_was_found_reads_as_the_file_is_written() -> None:
+    base = Setup(training=TrainSettings(learning_rate=0.1))
+    found = Setup(training=TrainSettings(learning_rate=0.02, batch_rows=64))
+
+    changed = differing(base, found)
+
+    assert yaml.safe_load(yaml.safe_dump(changed)) == {
+        "training": {"learning_rate": 0.02, "batch_rows": 64}
+    }
+    assert differing(base, base) == {}
