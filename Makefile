@@ -22,11 +22,11 @@ setup: ## only the set-up: Python packages into .venv
 run: setup ## run the default pipeline end to end
 	@$(BIN)/sluice run $(ARGS)
 
-test: setup ## all tests (ARGS='-k gate' picks some)
+test: setup ## all tests but the exhaustive ones (ARGS='-k gate' picks some)
 	@$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
-test-slow: setup ## only the tests that need more than a second
-	@$(BIN)/python -m pytest -m slow $(ARGS)
+test-slow: setup ## only the tests that need more than a second, and the exhaustive ones
+	@$(BIN)/python -m pytest -m 'slow or exhaustive' $(ARGS)
 
 coverage: setup ## all tests, and which lines and branches they run
 	@$(BIN)/python -m coverage run -m pytest -q $(ARGS)

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from sluice.errors import StorageError
 
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What the operating system says when a disk, a quota or a file is full."""
+
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Write ``content`` to ``path`` so that a reader sees all of it or none of it.
@@ -46,7 +49,7 @@ def _sync_folder(folder: Path) -> None:
 
 def storage_error(path: Path, error: OSError) -> StorageError:
     """Say in our words why the operating system refused to write ``path``."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno in NO_ROOM:
         return StorageError(
             f"No room left to write {path} ({error.strerror}).",
             fix="Free disk space or point SLUICE_HOME at a larger disk, then run again: "

@@ -19,6 +19,7 @@ from sluice.tracking.wandb_mirror import TrackingSettings
 from sluice.training.diagnosis import DiagnosisSettings
 from sluice.training.settings import TrainSettings
 from sluice.tuning.settings import SearchSettings
+from sluice.tuning.space_fit import require_fit
 from sluice.tuning.spaces import Setup, Space
 from sluice.workloads.load import build_workload, require_workload_type
 from sluice.workloads.workload import Workload
@@ -86,6 +87,12 @@ class PipelineSettings(Settings):
                 f"the gate decides nothing below gate.min_seeds = {self.gate.min_seeds} seeds, got "
                 f"{len(self.seeds)}: hours of training would end INCONCLUSIVE"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _searchable(self) -> "PipelineSettings":
+        if self.space is not None:
+            require_fit(self.space, self.setup)
         return self
 
     @property

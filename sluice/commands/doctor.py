@@ -17,6 +17,7 @@ from rich.table import Table
 
 from sluice.artifacts import ArtifactStore
 from sluice.commands.output import results
+from sluice.commands.training_doctor import add_training_doctors
 from sluice.errors import GATE_SAID_NO, SluiceError
 from sluice.files import write_atomic
 from sluice.home import Home
@@ -83,7 +84,7 @@ def doctor_group(app: typer.Typer) -> typer.Typer:
 
 
 def register(app: typer.Typer) -> None:
-    """Add ``sluice doctor``."""
+    """Add ``sluice doctor`` and its examinations of a training."""
 
     @doctor_group(app).callback(invoke_without_command=True)
     def doctor(
@@ -100,6 +101,8 @@ def register(app: typer.Typer) -> None:
             raise typer.BadParameter(
                 f"Give --json after '{context.invoked_subcommand}'.", ctx=context
             )
+
+    add_training_doctors(doctor_group(app))
 
 
 def _examine_all(*, as_json: bool) -> None:

@@ -1,6 +1,8 @@
 """What may vary about a network."""
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from sluice.settings import Settings
 
@@ -16,3 +18,26 @@ class ModelSettings(Settings):
     hidden: int = Field(32, ge=1, le=65_536, description="Width of a hidden layer [units].")
     layers: int = Field(1, ge=1, le=64, description="Stacked recurrent layers.")
     dropout: float = Field(0.0, ge=0, lt=1, description="Rate between layers.")
+    heads: int = Field(
+        4,
+        ge=1,
+        le=1024,
+        description="Attention heads of 'transformer', which divide hidden among them; other "
+        "built-in architectures ignore it.",
+    )
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Self:
+        if self.architecture == "transformer" and self.hidden % self.heads:
+            raise ValueError(
+                f"hidden must be a multiple of heads for the architecture 'transformer', got "
+                f"hidden {self.hidden} with heads {self.heads}: set hidden to "
+                f"{nearest_multiples(self.hidden, self.heads)}"
+            )
+        return self
+
+
+def nearest_multiples(value: int, step: int) -> str:
+    """Return "a or b", the positive multiples of ``step`` next to ``value``, which is none."""
+    below = value // step * step
+    return f"{below} or {below + step}" if below else f"{step}"

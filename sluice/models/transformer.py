@@ -5,10 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from sluice.errors import SettingsError
 from sluice.models.settings import ModelSettings
 
-_HEADS = 4
 _WIDENING = 4
 """Hidden units of the two-layer map inside a layer, as a multiple of the width."""
 
@@ -32,11 +30,7 @@ class Transformer(nn.Module):
     Args:
         num_features: D.
         num_outputs: O.
-        settings: ``hidden`` is H, a multiple of ``heads``; ``dropout`` acts inside the layers.
-        heads: Attention heads, each of width H / heads.
-
-    Raises:
-        SettingsError: ``hidden`` is no multiple of ``heads``.
+        settings: ``hidden`` is H, divided among ``heads``; ``dropout`` acts inside the layers.
 
     Cost:
         O(L^2 H + L H^2) time per example and layer.
@@ -46,26 +40,16 @@ class Transformer(nn.Module):
         al. (2020), "On Layer Normalization in the Transformer Architecture", ICML.
     """
 
-    def __init__(
-        self, num_features: int, num_outputs: int, settings: ModelSettings, *, heads: int = _HEADS
-    ) -> None:
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__()
         width = settings.hidden
-        if width % heads:
-            below, above = width // heads * heads, (width // heads + 1) * heads
-            raise SettingsError(
-                f"hidden must be a multiple of {heads} for the architecture 'transformer', got "
-                f"{width}.",
-                cause=f"The width is divided among {heads} attention heads.",
-                fix=f"Set hidden to {f'{below} or {above}' if below else above}.",
-            )
         self.width = width
         self.entry = nn.Linear(num_features, width)
         # nn.TransformerEncoder copies one layer, initial weights included; these differ.
         self.layers = nn.ModuleList(
             nn.TransformerEncoderLayer(
                 width,
-                heads,
+                settings.heads,
                 dim_feedforward=_WIDENING * width,
                 dropout=settings.dropout,
                 activation="gelu",

@@ -1,11 +1,14 @@
 """The batches of every epoch, in an order that nothing but seed and epoch decides (REPRO-3)."""
 
+import functools
+import os
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from sluice.training.orphans import end_with_parent
 from sluice.training.seeds import derive_seed
 from sluice.workloads.workload import Examples
 
@@ -52,6 +55,8 @@ class Batches:
                 batch_size=None,
                 num_workers=workers,
                 persistent_workers=True,
+                # They hold what this process has open, its locks among it: none may outlive it.
+                worker_init_fn=functools.partial(_begin, os.getpid()),
                 # Without one of its own the loader draws from the global generator.
                 generator=torch.Generator().manual_seed(derive_seed(seed, "loader")),
             )
@@ -88,6 +93,10 @@ class Batches:
         for part in order.to(self._rows.x.device).split(self._batch_rows):
             x, y = self._rows.x.index_select(0, part), self._rows.y.index_select(0, part)
             yield x.to(self._device), y.to(self._device)
+
+
+def _begin(parent: int, _worker: int) -> None:
+    end_with_parent(parent)
 
 
 class _Order:

@@ -19,6 +19,7 @@ from sluice.models.scaled import Scaled, prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.settings import Record
 from sluice.training.checkpoint import discard_checkpoints, load_checkpoint, save_checkpoint
+from sluice.training.checkpoint_writer import CheckpointWriter
 from sluice.training.loop import TrainState, train
 from sluice.training.schedule import rate_at
 from sluice.training.seeds import Stream, derive_seed, deterministic
@@ -38,7 +39,9 @@ class TrainerSpeed(Record):
     ratio: float = Field(description="Trainer over bare, median over the rounds; 1 is no cost.")
     epoch_seconds: float = Field(description="Median of an epoch with validation [s].")
     checkpoint_seconds: float = Field(description="Median of one checkpoint, synced to disk [s].")
-    checkpoint_share: float = Field(description="Of training time, with one every epoch.")
+    checkpoint_share: float = Field(
+        description="Of a training's time, at the interval of the settings."
+    )
     resume_seconds: float = Field(
         description="Median of reading, checking and taking over the newest checkpoint [s]."
     )
@@ -74,7 +77,7 @@ def measure_trainer(
         ContractError: The two did not end with the same weights.
 
     Cost:
-        ``2 * rounds + 2`` trainings.
+        ``2 * rounds + 4`` trainings.
     """
     settings = training.model_copy(update={"patience_epochs": training.max_epochs, "device": "cpu"})
     make = _Trainings(workload, model_settings, settings, train_rows, val_rows, seed)
@@ -88,7 +91,7 @@ def measure_trainer(
                 started = clock()
                 run()
                 seconds[name].append(clock() - started)
-        saving, resuming = make.checkpoints(folder, clock)
+        saving, resuming, share = make.checkpoints(folder, clock)
     pairs = zip(seconds["bare"], seconds["trainer"], strict=True)
     per_epoch = statistics.median(seconds["trainer"]) / settings.max_epochs
     return TrainerSpeed(
@@ -99,7 +102,7 @@ def measure_trainer(
         ratio=statistics.median(bare / trainer for bare, trainer in pairs),
         epoch_seconds=per_epoch,
         checkpoint_seconds=saving,
-        checkpoint_share=saving / (saving + per_epoch),
+        checkpoint_share=share,
         resume_seconds=resuming,
     )
 
@@ -182,8 +185,11 @@ class _Trainings:
         model.load_state_dict(best)
         return model
 
-    def checkpoints(self, folder: Path, clock: Callable[[], float]) -> tuple[float, float]:
-        """Return the median times of saving a checkpoint and of going on from one [s]."""
+    def checkpoints(self, folder: Path, clock: Callable[[], float]) -> tuple[float, float, float]:
+        """Return the median times of saving a checkpoint and of going on from one [s], and a share.
+
+        The share is that of a whole training's time that checkpoints take.
+        """
         saving: list[float] = []
 
         def keep(state: TrainState) -> None:
@@ -194,9 +200,17 @@ class _Trainings:
         try:
             self.trainer(keep)
             resuming = [self._resume(folder, clock) for _ in range(3)]
+            share = self._share(folder, clock)
         finally:
             discard_checkpoints(folder)
-        return statistics.median(saving), statistics.median(resuming)
+        return statistics.median(saving), statistics.median(resuming), share
+
+    def _share(self, folder: Path, clock: Callable[[], float]) -> float:
+        every = self._settings.checkpoint_every_epochs
+        writer = CheckpointWriter(folder, subject=_SUBJECT, every_epochs=every, clock=clock)
+        began = clock()
+        self.trainer(writer.offer)
+        return writer.spent_s / (clock() - began)
 
     def _resume(self, folder: Path, clock: Callable[[], float]) -> float:
         model = self._start()

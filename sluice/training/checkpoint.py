@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sluice.differences import differences
 from sluice.digests import digest_bytes
 from sluice.errors import ContractError
 from sluice.files import storage_error, write_atomic
@@ -66,8 +67,11 @@ def save_checkpoint(folder: Path, state: TrainState, *, subject: Mapping[str, An
 
 
 def discard_checkpoints(folder: Path) -> None:
-    """Remove all checkpoints of a unit that is finished, and what a killed write left behind."""
-    _drop([*_newest_first(folder), *folder.glob(".epoch-*")])
+    """Remove all checkpoints of a unit that is finished, and what killed writes left behind.
+
+    That is of any file of the folder: the unit's log is written whole when it is rewound.
+    """
+    _drop([*_newest_first(folder), *folder.glob(".*")])
 
 
 def load_checkpoint(folder: Path, *, subject: Mapping[str, Any]) -> Restored:
@@ -123,15 +127,10 @@ def _decode(path: Path, content: bytes, subject: Mapping[str, Any]) -> TrainStat
 
 
 def _require_same(path: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    differing = sorted(
-        name for name in written.keys() | wanted.keys() if written.get(name) != wanted.get(name)
-    )
+    differing = differences(dict(written), dict(wanted))
     if differing:
-        shown = "; ".join(
-            f"{name} was {written.get(name)!r}, now {wanted.get(name)!r}" for name in differing[:5]
-        )
         raise ContractError(
-            f"{path} was written for other settings: {shown}.",
+            f"{path} was written for other settings: {'; '.join(differing[:5])}.",
             cause="Going on would mix two trainings.",
             fix="Restore the settings to resume, or remove the folder to start afresh.",
         )

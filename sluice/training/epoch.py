@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sluice.errors import TrainingFailed
 from sluice.training.accumulation import LossFunction, Weigh, parts_of
 from sluice.training.batches import Batches
-from sluice.training.parameter_groups import set_rate
+from sluice.training.parameter_groups import set_decay, set_rate
 from sluice.training.precision import Arithmetic
 from sluice.training.schedule import rate_at
 from sluice.training.settings import TrainSettings
@@ -42,6 +42,16 @@ def fit_epoch(
 ) -> Fitted:
     """Fit ``model`` in place to the batches of one epoch.
 
+    Args:
+        model: What is fitted.
+        loss_fn: (output, y) to the scalar that is minimised.
+        batches: The train rows.
+        optimizer: Of ``make_optimizer``.
+        arithmetic: The number format.
+        settings: Those in effect in this epoch.
+        epoch: Counted from 1.
+        weigh: What a loss is the mean over.
+
     Raises:
         TrainingFailed: A loss or a gradient is not finite; epoch, step and cause are named. Steps
             that fp16 left out are not looked at.
@@ -49,6 +59,7 @@ def fit_epoch(
     model.train()
     first_step, total_steps = (epoch - 1) * batches.steps, settings.max_epochs * batches.steps
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    set_decay(optimizer, settings.weight_decay)
     rate, losses, norms, taken = 0.0, [], [], []
     for index, (x, y) in enumerate(batches.of(epoch)):
         optimizer.zero_grad(set_to_none=True)

@@ -1,7 +1,8 @@
 """The training loop: a generator that yields one result per epoch and ends with the best weights.
 
-Covers: AdamW with parameter groups, warmup and cosine, clipping, early stopping, best weights,
-exact resume; accumulation, bf16 and fp16, recomputed activations, a GPU.
+Covers: AdamW with parameter groups, warmup and cosine, clipping, all with changes in mid-training,
+early stopping, best weights, exact resume; accumulation, bf16 and fp16, recomputed activations, a
+GPU.
 Does not cover: writing anything, several devices.
 
 Every source of randomness has a seed of its own, the SHA-256 of ``<seed>_<stage>`` (TRACE-6):
@@ -189,6 +190,7 @@ def train(
             len(history) - chosen < settings.patience_epochs
         ):
             epoch, started = len(history) + 1, clock()
+            now = settings.at(epoch)
             with stream.active():
                 with recomputing(model, on=settings.recompute_activations):
                     fitted = fit_epoch(
@@ -197,13 +199,13 @@ def train(
                         batches,
                         optimizer,
                         arithmetic,
-                        settings,
+                        now,
                         epoch=epoch,
                         weigh=weigh,
                     )
                 val_loss = mean_loss(model, losses_fn, val)
             if not math.isfinite(val_loss):
-                raise diverged("validation loss", val_loss, epoch, batches.steps, settings)
+                raise diverged("validation loss", val_loss, epoch, batches.steps, now)
             scores = {result.epoch: result.val_loss for result in history} | {epoch: val_loss}
             before, chosen = chosen, select(scores)
             if chosen == epoch:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sluice.errors import ContractError
 from sluice.settings import nearest
+from sluice.training.eager_adamw import EagerAdamW
 from sluice.training.settings import TrainSettings
 
 ParameterGroups = Sequence[Mapping[str, Any]]
@@ -57,9 +58,16 @@ def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> torch.op
             cause="Two patterns of names match the same parameter, or a tied one was listed twice.",
             fix="Let the groups of parameter_groups() exclude each other.",
         )
-    optimizer = torch.optim.AdamW(listed, lr=settings.learning_rate, fused=True)
+    optimizer = EagerAdamW(listed, lr=settings.learning_rate, fused=True)
     set_rate(optimizer, settings.learning_rate)
     return optimizer
+
+
+def set_decay(optimizer: torch.optim.Optimizer, decay: float) -> None:
+    """Set the decay of every group that has none of its own."""
+    for group in optimizer.param_groups:
+        if not group["own_decay"]:
+            group["weight_decay"] = decay
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
@@ -83,6 +91,7 @@ def _listed(group: Mapping[str, Any], index: int, settings: TrainSettings) -> di
     full = {
         "params": [params] if isinstance(params, Tensor) else list(params),
         "weight_decay": group.get("weight_decay", settings.weight_decay),
+        "own_decay": "weight_decay" in group,
         "rate_share": group.get("rate_share", 1.0),
     }
     for key in ("weight_decay", "rate_share"):

@@ -1,13 +1,41 @@
 """What may vary about training."""
 
-from typing import Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sluice.settings import Settings
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DeviceChoice = Literal["auto", "cpu", "cuda"]
+
+
+class Change(Settings):
+    """New values from an epoch on; what is not named stays as it was."""
+
+    from_epoch: int = Field(ge=1, description="Epochs done before it.")
+    learning_rate: float | None = Field(
+        None, gt=0, le=100, description="Peak step size of AdamW; the schedule's shape stays."
+    )
+    weight_decay: float | None = Field(None, ge=0, le=10, description="Decoupled decay of AdamW.")
+    clip_norm: float | None = Field(None, gt=0, description="Largest global gradient norm.")
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The named values, by the setting they replace."""
+        return self.model_dump(exclude={"from_epoch"}, exclude_none=True)
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if not self.values:
+            raise ValueError(
+                f"the change after epoch {self.from_epoch} must name one of {', '.join(CHANGING)}"
+            )
+        return self
+
+
+CHANGING = tuple(name for name in Change.model_fields if name != "from_epoch")
+"""Settings that may change in mid-training: neither shapes nor steps per epoch depend on them."""
 
 
 class TrainSettings(Settings):
@@ -33,7 +61,17 @@ class TrainSettings(Settings):
         0.05, ge=0, le=1, description="Rate at the end of the cosine, as a share of the peak."
     )
     clip_norm: float = Field(5.0, gt=0, description="Largest global gradient norm.")
-    checkpoint_every_epochs: int = Field(1, ge=1, description="Epochs between checkpoints.")
+    changes: tuple[Change, ...] = Field(
+        (),
+        strict=False,
+        description="What changes while it trains, in the order of epochs; so a schedule that a "
+        "search found is trained again.",
+    )
+    checkpoint_every_epochs: int | None = Field(
+        None,
+        ge=1,
+        description="Epochs between checkpoints; when not set, as often as takes 2 % of the time.",
+    )
     precision: Precision = Field(
         "fp32",
         description="Number format of the forward pass; fp16 goes back to fp32 when five steps in "
@@ -51,3 +89,23 @@ class TrainSettings(Settings):
         le=64,
         description="Processes that gather batches ahead; 0 for none. It changes no bit.",
     )
+
+    @model_validator(mode="after")
+    def _changes_in_order(self) -> Self:
+        epochs = [change.from_epoch for change in self.changes]
+        if epochs != sorted(set(epochs)):
+            raise ValueError(f"changes must have ascending from_epoch, got {epochs}")
+        if epochs and not epochs[-1] < self.max_epochs:
+            raise ValueError(
+                f"changes must lie before the last epoch: from_epoch {epochs[-1]} must be below "
+                f"max_epochs {self.max_epochs}"
+            )
+        return self
+
+    def at(self, epoch: int) -> "TrainSettings":
+        """Return the settings in effect in an epoch, counted from 1."""
+        values: dict[str, Any] = {}
+        for change in self.changes:
+            if change.from_epoch < epoch:
+                values |= change.values
+        return self.model_copy(update=values) if values else self

@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,7 +27,8 @@ from sluice.failfast.log.event_log import EventLog
 from sluice.files import storage_error, write_atomic
 from sluice.models.scaled import Scaled, prepare_model
 from sluice.models.settings import ModelSettings
-from sluice.training.checkpoint import discard_checkpoints, load_checkpoint, save_checkpoint
+from sluice.training.checkpoint import discard_checkpoints, load_checkpoint
+from sluice.training.checkpoint_writer import CheckpointWriter
 from sluice.training.code import code_digest
 from sluice.training.device import resolve_device
 from sluice.training.loop import EpochResult, TrainState, predict, train
@@ -93,7 +95,13 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def train_unit(spec: UnitSpec, on_event: Hear, *, clock: Clock = utc_now) -> Member:
+def train_unit(
+    spec: UnitSpec,
+    on_event: Hear,
+    *,
+    clock: Clock = utc_now,
+    timer: Callable[[], float] = time.perf_counter,
+) -> Member:
     """Fit one unit, or return it when it is finished already.
 
     A unit that was stopped goes on from its last checkpoint and ends with the same bits as one
@@ -103,6 +111,7 @@ def train_unit(spec: UnitSpec, on_event: Hear, *, clock: Clock = utc_now) -> Mem
         spec: What to fit.
         on_event: Hears of every epoch.
         clock: Gives the time of the log's events, with a time zone.
+        timer: Monotonic time [s], by which checkpoints are paced.
 
     Raises:
         TrainingFailed: A loss or gradient is not finite.
@@ -118,7 +127,7 @@ def train_unit(spec: UnitSpec, on_event: Hear, *, clock: Clock = utc_now) -> Mem
             on_event(_event(spec, "reused", member.epochs_run))
             return member
         with Stream(derive_seed(spec.seed, "unit")).active(), deterministic():
-            member = _fit(spec, workload, subject, folder, on_event, clock)
+            member = _fit(spec, workload, subject, folder, on_event, clock, timer)
     on_event(_event(spec, "finished", member.epochs_run))
     return member
 
@@ -167,6 +176,7 @@ def _fit(
     folder: Path,
     on_event: Hear,
     clock: Clock,
+    timer: Callable[[], float],
 ) -> Member:
     store = ArtifactStore(spec.artifacts)
     frame = load_table(spec.table, store)
@@ -183,6 +193,9 @@ def _fit(
     rewind(log_path, spec.seed, fold.fold_id, rows, history, clock=clock)
     on_event(_event(spec, "started", len(history), damaged=len(restored.damaged)))
 
+    checkpoints = CheckpointWriter(
+        folder, subject=subject, every_epochs=spec.training.checkpoint_every_epochs, clock=timer
+    )
     with EventLog(log_path, clock=clock) as log:
 
         def keep(state: TrainState) -> None:
@@ -190,8 +203,7 @@ def _fit(
             history = state.history
             # The log first: a checkpoint never covers an epoch that the log does not have.
             log.write("epoch_complete", **epoch_fields(spec.seed, fold.fold_id, history[-1]))
-            if len(history) % spec.training.checkpoint_every_epochs == 0:
-                save_checkpoint(folder, state, subject=subject)
+            checkpoints.offer(state)
 
         epochs = train(
             model,

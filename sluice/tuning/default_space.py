@@ -1,12 +1,9 @@
 """The space that is searched unless the user writes one (TUNE-2)."""
 
-import inspect
-
-from sluice.models.transformer import Transformer
 from sluice.tuning.parameters import Integers, LogUniform, Parameter, PowersOfTwo, Uniform, When
 from sluice.tuning.spaces import Setup, Space
 
-_DEEPEST = 3
+_DEEPEST, _WIDEST = 3, 128
 
 
 def default_space(base: Setup) -> Space:
@@ -25,12 +22,13 @@ def default_space(base: Setup) -> Space:
         "training.batch_rows": PowersOfTwo(low=32, high=512),
     }
     if kind != "linear":
-        heads = inspect.signature(Transformer).parameters["heads"].default
-        step = heads if kind == "transformer" else 8
+        step = base.model.heads if kind == "transformer" else 8
         rate = space.pop("training.learning_rate")
         space = {
             "training.learning_rate": rate,
-            "model.hidden": Integers(low=2 * step, high=128, multiple_of=step),
+            "model.hidden": Integers(
+                low=2 * step, high=max(4, _WIDEST // step) * step, multiple_of=step
+            ),
             **space,
             "model.layers": Integers(low=1, high=_DEEPEST),
             "model.dropout": Uniform(

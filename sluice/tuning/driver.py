@@ -8,6 +8,7 @@ from typing import Protocol
 
 from sluice.errors import SluiceError, StorageError
 from sluice.failfast.user_code import place_of
+from sluice.files import NO_ROOM, storage_error
 from sluice.tuning.journal import Journal
 from sluice.tuning.objective import Objective
 from sluice.tuning.records import Key, Outcome, Segment, Trial
@@ -89,9 +90,18 @@ def answer(objective: Objective, segment: Segment, folder: Path) -> Outcome:
         raise
     except SluiceError as error:
         reason = str(error)
+    except OSError as error:
+        # Every trial after it would fail the same way, and its failure would be written down.
+        if error.errno in NO_ROOM:
+            raise storage_error(Path(error.filename or folder), error) from error
+        reason = _raised(error)
     except Exception as error:  # the edge of the worker: the user's code may raise anything
-        reason = f"{type(error).__name__}: {error} (raised {place_of(error)})."
+        reason = _raised(error)
     return failed(segment, reason)
+
+
+def _raised(error: Exception) -> str:
+    return f"{type(error).__name__}: {error} (raised {place_of(error)})."
 
 
 def failed(segment: Segment, reason: str) -> Outcome:

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from sluice.differences import differences
 from sluice.digests import digest_bytes
 from sluice.errors import ContractError, IntegrityError
 from sluice.files import storage_error, write_atomic
@@ -127,22 +128,10 @@ def _damaged(path: Path, number: int) -> IntegrityError:
 
 
 def _require_same(path: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    differing = _differing("", written, wanted)
+    differing = differences(written, wanted)
     if differing:
         raise ContractError(
             f"{path} belongs to a search with other settings: {'; '.join(differing[:5])}.",
             cause="Going on would mix two searches.",
             fix="Restore the settings to resume, or remove the folder to start afresh.",
         )
-
-
-def _differing(where: str, written: Any, wanted: Any) -> list[str]:
-    if isinstance(written, dict) and isinstance(wanted, dict):
-        return [
-            line
-            for name in sorted(written.keys() | wanted.keys())
-            for line in _differing(
-                f"{where}.{name}".lstrip("."), written.get(name), wanted.get(name)
-            )
-        ]
-    return [] if written == wanted else [f"{where} was {written!r}, now {wanted!r}"]

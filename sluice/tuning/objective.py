@@ -17,10 +17,12 @@ from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table
 from sluice.errors import ContractError, TrainingFailed
 from sluice.models.scaled import prepare_model
-from sluice.training.checkpoint import load_checkpoint, save_checkpoint
+from sluice.training.checkpoint import load_checkpoint
+from sluice.training.checkpoint_writer import CheckpointWriter
 from sluice.training.code import code_digest
 from sluice.training.loop import EpochResult, TrainState, train
 from sluice.training.seeds import Stream, derive_seed, deterministic
+from sluice.tuning.recipe import setup_of
 from sluice.tuning.records import EpochLosses, Outcome, Segment
 from sluice.tuning.spaces import NO_EFFECT, Setup
 from sluice.workloads.load import load_workload
@@ -127,37 +129,40 @@ class TrainingObjective:
         folders: list[Path],
     ) -> tuple[EpochResult, ...]:
         state = self._restore(folders, segment.until)
-        ends = [step.from_epoch for step in segment.schedule[1:]] + [segment.until]
-        for step, end in zip(segment.schedule, ends, strict=True):
-            done = len(state.history) if state else 0
-            if done >= end:
-                continue
-            setup = self.base.with_params(step.params, where=f"Trial {segment.trial}")
-            model = prepare_model(workload, setup.model, train_rows, seed=self.seed)
-            every = setup.training.checkpoint_every_epochs
+        if state is not None and len(state.history) == segment.until:
+            return state.history
+        setup = setup_of(self.base, segment.schedule, where=f"Trial {segment.trial}")
+        model = prepare_model(workload, setup.model, train_rows, seed=self.seed)
+        checkpoints = CheckpointWriter(
+            folders[0],
+            subject=self._checkpoint_subject(),
+            every_epochs=setup.training.checkpoint_every_epochs,
+        )
 
-            def keep(new: TrainState, every: int = every, end: int = end) -> None:
-                nonlocal state
-                state = new
-                if len(new.history) == end or len(new.history) % every == 0:
-                    save_checkpoint(folders[0], new, subject=self._checkpoint_subject())
+        def keep(new: TrainState) -> None:
+            nonlocal state
+            state = new
+            done = len(new.history)
+            ended = done - new.best_epoch >= setup.training.patience_epochs
+            # The next segment goes on from the end.
+            checkpoints.offer(new, must=ended or done == segment.until)
 
-            for result in train(
-                model,
-                workload.loss,
-                workload.losses,
-                train_rows,
-                val_rows,
-                setup.training,
-                seed=self.seed,
-                select=workload.select_epoch,
-                weigh=workload.loss_weight,
-                groups=workload.parameter_groups(model.network),
-                resume=state,
-                keep=keep,
-            ):
-                if result.epoch >= end:
-                    break
+        for result in train(
+            model,
+            workload.loss,
+            workload.losses,
+            train_rows,
+            val_rows,
+            setup.training,
+            seed=self.seed,
+            select=workload.select_epoch,
+            weigh=workload.loss_weight,
+            groups=workload.parameter_groups(model.network),
+            resume=state,
+            keep=keep,
+        ):
+            if result.epoch == segment.until:
+                break
         assert state is not None  # a segment covers at least one epoch
         return state.history
 

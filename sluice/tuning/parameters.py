@@ -5,6 +5,7 @@ measured: the logarithm for a log-uniform one, the exponent for powers of two.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -192,6 +193,17 @@ class Choice(_Parameter):
 Parameter = Annotated[
     LogUniform | Uniform | Integers | PowersOfTwo | Choice, Field(discriminator="kind")
 ]
+
+
+def whole_values(parameter: Any) -> Sequence[Value]:
+    """Return every value of a parameter that is no real number."""
+    if isinstance(parameter, Choice):
+        return parameter.options
+    if isinstance(parameter, PowersOfTwo):
+        low, high = parameter.exponents
+        return [1 << exponent for exponent in range(low, high + 1)]
+    assert isinstance(parameter, Integers), f"{parameter} has no end of values"
+    return range(parameter.low, parameter.high + 1, parameter.multiple_of)
 
 
 def ends(parameter: Any) -> tuple[Value, ...]:

@@ -134,7 +134,9 @@ class SearchResult(Record):
     strategy: Strategy
     trials: tuple[Trial, ...]
     best: int = Field(description="Id of the best trial.")
-    setup: Setup = Field(description="The settings the best trial ended with.")
+    setup: Setup = Field(
+        description="Settings with which training from the start ends where the best trial did."
+    )
     exploits: tuple[Exploit, ...] = ()
     num_trials: int
     seconds: float = Field(description="Time workers spent on all trials [s].")

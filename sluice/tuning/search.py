@@ -16,8 +16,10 @@ from sluice.tuning.objective import Objective
 from sluice.tuning.population import PopulationSearch
 from sluice.tuning.proposals import own_first, random_proposals, tpe_proposals
 from sluice.tuning.pruning import rule_named
+from sluice.tuning.recipe import setup_of
 from sluice.tuning.records import Exploit, SearchResult, Strategy, Trial
 from sluice.tuning.settings import SearchSettings
+from sluice.tuning.space_fit import require_fit
 from sluice.tuning.spaces import NO_EFFECT, Setup, Space
 from sluice.tuning.stopping import StoppingSearch
 from sluice.tuning.strategy import choose_strategy
@@ -54,12 +56,14 @@ def run_search(
     Raises:
         SearchFailed: No trial ended with a finite loss; the first cause is named.
         ContractError: The folder holds another search; the differing settings are named.
-        SettingsError: The cluster cannot be reached or is too small.
+        SettingsError: The space does not suit ``base``, or the cluster cannot be reached or is
+            too small.
         StorageError: Something cannot be written; what was written before is kept.
         Interrupted: The user stopped it (Ctrl-C).
     """
     strategy = choose_strategy(space, settings, max_epochs=base.training.max_epochs)
     searched = space.leading(len(strategy.parameters))
+    require_fit(searched, base)
     subject = {
         "objective": dict(objective.subject()),
         "space": searched.model_dump(mode="json"),
@@ -140,7 +144,7 @@ def _result(
         strategy=strategy,
         trials=trials,
         best=best.id,
-        setup=base.with_params(best.params, where=f"Trial {best.id}"),
+        setup=setup_of(base, best.schedule, where=f"Trial {best.id}"),
         exploits=exploits,
         num_trials=len(trials),
         seconds=sum(trial.seconds for trial in trials),

@@ -16,6 +16,7 @@ NO_EFFECT = frozenset({"checkpoint_every_epochs", "loader_workers"})
 """Training settings that change no bit of a result."""
 _FIXED = {
     "training.max_epochs": "It is the length of every trial, on which early stopping is planned.",
+    "training.changes": "The scheduler 'pbt' finds them.",
     "training.device": "It says where to train, not how.",
     "training.micro_batch_rows": "It changes results by rounding only.",
     "training.recompute_activations": "It changes results by rounding only.",

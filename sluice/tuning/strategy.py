@@ -1,6 +1,7 @@
 """From the budget to the strategy (TUNE-1)."""
 
 from sluice.errors import SettingsError
+from sluice.training.settings import CHANGING
 from sluice.tuning.parameters import Choice
 from sluice.tuning.records import Strategy
 from sluice.tuning.settings import SearchSettings
@@ -8,13 +9,9 @@ from sluice.tuning.spaces import Space
 
 _TPE_FROM, _ASHA_ABOVE = 20, 100
 
-PERTURBED = (
-    "training.learning_rate",
-    "training.weight_decay",
-    "training.clip_norm",
-    "model.dropout",
-)
-"""What PBT may change in mid-training: neither shapes nor steps per epoch depend on it."""
+PERTURBED = tuple(f"training.{name}" for name in CHANGING)
+"""What PBT may change: what a training recipe can say. Not the dropout: where a network has it,
+only the network knows, so a recipe could not change it in every architecture."""
 
 
 def choose_strategy(space: Space, settings: SearchSettings, *, max_epochs: int) -> Strategy:

@@ -31,7 +31,11 @@ def long_echo(tmp_path: Path) -> Path:
     attributes["name"] = "long_echo"
     attributes["model"] = {"architecture": "gru", "hidden": 32}
     attributes["compute"] = {"workers": 2}
-    attributes["training"] |= {"max_epochs": 20, "patience_epochs": 20}
+    attributes["training"] |= {
+        "max_epochs": 20,
+        "patience_epochs": 20,
+        "checkpoint_every_epochs": 1,
+    }
     path = tmp_path / "long_echo.yaml"
     path.write_text(yaml.safe_dump(document))
     return path

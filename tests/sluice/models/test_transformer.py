@@ -93,11 +93,26 @@ def test_layers_begin_with_different_weights():
 
 
 @pytest.mark.parametrize(
-    ("hidden", "said"), [(30, "hidden to 28 or 32"), (3, "hidden to 4"), (1, "got 1")]
+    ("hidden", "heads", "said"),
+    [
+        (30, 4, "got hidden 30 with heads 4: set hidden to 28 or 32"),
+        (3, 4, "set hidden to 4"),
+        (32, 5, "got hidden 32 with heads 5: set hidden to 30 or 35"),
+    ],
 )
-def test_a_width_that_heads_do_not_divide_is_refused(hidden, said):
+def test_a_width_that_heads_do_not_divide_is_refused(hidden, heads, said):
+    """TUNE-2; the other architectures do not ask for heads."""
+    values = {"architecture": "transformer", "hidden": hidden, "heads": heads}
     with pytest.raises(SettingsError, match=said):
-        transformer(hidden=hidden)
+        ModelSettings.parse(values, where="model")
+    ModelSettings.parse(values | {"architecture": "lstm"}, where="model")
+
+
+def test_the_number_of_heads_is_a_setting():
+    network, fewer = transformer(heads=2), transformer()
+
+    torch.testing.assert_close(network(X), by_hand(network, X, heads=2))
+    assert not torch.allclose(network(X), fewer(X))
 
 
 def test_dropout_acts_in_training_only():

@@ -14,10 +14,19 @@ from tests.support.synthetic import SineSettings, SineWorkload
 
 
 def make_specs(
-    home: Path, *, seeds=(0,), folds=1, hidden=6, max_epochs=4, dropout=0.2, **settings
+    home: Path,
+    *,
+    seeds=(0,),
+    folds=1,
+    hidden=6,
+    max_epochs=4,
+    dropout=0.2,
+    model=None,
+    **settings,
 ) -> list[UnitSpec]:
     """Return the units of ``seeds`` times the first ``folds`` folds."""
-    training = {"batch_rows": 32, "learning_rate": 1e-2}
+    # Short trainings write no checkpoint unless told to.
+    training = {"batch_rows": 32, "learning_rate": 1e-2, "checkpoint_every_epochs": 1}
     training |= {n: settings.pop(n) for n in list(settings) if n in TrainSettings.model_fields}
     workload = SineWorkload(SineSettings(**settings))
     frame = workload.compute_features(workload.load_rows())
@@ -26,7 +35,7 @@ def make_specs(
         UnitSpec(
             workload="tests.support.synthetic:SineWorkload",
             workload_settings=settings,
-            model=ModelSettings(hidden=hidden, layers=2, dropout=dropout),
+            model=model or ModelSettings(hidden=hidden, layers=2, dropout=dropout),
             training=TrainSettings(max_epochs=max_epochs, **training),
             seed=seed,
             fold=fold,

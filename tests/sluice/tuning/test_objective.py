@@ -14,8 +14,8 @@ from sluice.tuning.records import Segment, Step
 from tests.sluice.tuning.conftest import SINE
 from tests.support.synthetic import SineWorkload
 
-FAST = {"training.learning_rate": 0.02, "model.dropout": 0.1}
-SLOW = {"training.learning_rate": 0.005, "model.dropout": 0.3}
+FAST = {"training.learning_rate": 0.02, "training.clip_norm": 5.0, "model.dropout": 0.1}
+SLOW = {"training.learning_rate": 0.005, "training.clip_norm": 0.05, "model.dropout": 0.1}
 
 
 def segment(until, *, start=None, steps=((0, FAST),), trial=0):

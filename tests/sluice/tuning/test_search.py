@@ -30,7 +30,7 @@ def test_the_planted_optimum_is_found(case, tmp_path):
     result = search(tmp_path, CASES[case])
 
     assert abs(math.log10(result.winner.params[LR]) + 2) < 0.5
-    assert result.setup.training.learning_rate == result.winner.params[LR]
+    assert result.setup.training.at(27).learning_rate == result.winner.params[LR]
     assert result.num_trials == len(result.trials) == CASES[case].num_trials
     assert result.winner.loss == min(t.loss for t in result.trials)
     assert SearchResult.model_validate_json(result.model_dump_json()) == result

@@ -1,0 +1,174 @@
+"""What of a pipeline is random, what seeds it, and what would differ from run to run (TRACE-6)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pydantic import Field
+
+from sluice.models.scaled import Scaled, prepare_model
+from sluice.models.settings import ModelSettings
+from sluice.settings import Record
+from sluice.training.generator_sharing import OperationDraws, SharedGenerator, generator_use
+from sluice.training.loop import train
+from sluice.training.nondeterminism import (
+    NondeterministicOperation,
+    nondeterministic_operations,
+)
+from sluice.training.randomness_audit import RandomnessAudit, audit_randomness
+from sluice.training.seeds import Stream, derive_seed, deterministic
+from sluice.training.settings import TrainSettings
+from sluice.workloads.workload import Examples, Workload
+
+_STAGES = {
+    "initial weights": "init",
+    "row order of epoch 1": "order_1",
+    "dropout": "dropout",
+    "loader processes": "loader",
+}
+"""What training draws, and the stage its seed is derived for."""
+
+_FIXES = {
+    "PYTHONHASHSEED": " Worker processes are started with 0; start this one with PYTHONHASHSEED=0 "
+    "if code of yours iterates over sets of text.",
+}
+
+
+class RandomnessReport(Record):
+    """Sources, who draws from them, and operations without a deterministic form."""
+
+    audit: RandomnessAudit = Field(description="As a (seed, fold) unit finds them.")
+    draws: tuple[OperationDraws, ...] = Field(
+        description="Global generators that each part of the workload moved."
+    )
+    shared: tuple[SharedGenerator, ...] = Field(description="Moved by more than one part.")
+    nondeterministic: tuple[NondeterministicOperation, ...] = Field(
+        description="Met in an epoch of training on a few rows."
+    )
+    findings: tuple[str, ...] = Field(description="What to look at, in words; empty when sound.")
+
+
+def examine_randomness(
+    workload: Workload, model_settings: ModelSettings, training: TrainSettings, *, seed: int
+) -> RandomnessReport:
+    """Run every part of ``workload`` once, training on a few rows, and report what was random.
+
+    The caller's generators are neither read nor moved.
+
+    Args:
+        workload: Its rows are loaded and its features computed.
+        model_settings: Architecture and size.
+        training: The real training's settings; one epoch on one batch is run, in this process.
+        seed: Base seed of the unit.
+
+    Raises:
+        SluiceError: The workload breaks its contract.
+        Exception: Whatever the workload's own code raises.
+    """
+    unit_seed = derive_seed(seed, "unit")
+    parts = _Parts(workload, model_settings, training, seed)
+    with Stream(unit_seed).active():
+        draws, shared = generator_use(parts.operations, {})
+        nondeterministic = nondeterministic_operations(parts.fit)
+    with Stream(unit_seed).active(), deterministic():
+        audit = audit_randomness(
+            seed=unit_seed,
+            generators={
+                name: torch.Generator().manual_seed(derive_seed(seed, stage))
+                for name, stage in _STAGES.items()
+            },
+            loaders={},
+        )
+    return RandomnessReport(
+        audit=audit,
+        draws=draws,
+        shared=(*audit.shared, *shared),
+        nondeterministic=nondeterministic,
+        findings=_findings(audit, draws, nondeterministic),
+    )
+
+
+class _Parts:
+    """The parts of a workload in the order in which a run calls them."""
+
+    def __init__(
+        self, workload: Workload, model: ModelSettings, training: TrainSettings, seed: int
+    ) -> None:
+        self._workload, self._model_settings, self._seed = workload, model, seed
+        self._training = training.model_copy(update={"max_epochs": 1, "loader_workers": 0})
+        self.operations: dict[str, Callable[[], Any]] = {
+            "load_rows": self._load,
+            "compute_features": self._compute,
+            "examples": self._examples,
+            "build_model": self._build,
+            "loss and training": self.fit,
+            "metrics": self._metrics,
+        }
+        self._rows: Examples
+        self._model: Scaled
+
+    def _load(self) -> None:
+        self._raw = self._workload.load_rows()
+
+    def _compute(self) -> None:
+        self._frame = self._workload.compute_features(self._raw)
+
+    def _examples(self) -> None:
+        fold = self._workload.plan_folds(self._frame)[0]
+        whole = self._workload.examples(self._frame, fold.train)
+        few = slice(0, self._training.batch_rows)
+        self._rows = Examples(x=whole.x[few], y=whole.y[few], rows=whole.rows[few])
+
+    def _build(self) -> None:
+        self._model = prepare_model(
+            self._workload, self._model_settings, self._rows, seed=self._seed
+        )
+
+    def fit(self) -> None:
+        """Train for one epoch on one batch."""
+        groups = self._workload.parameter_groups(self._model.network)
+        epochs = train(
+            self._model,
+            self._workload.loss,
+            self._workload.losses,
+            self._rows,
+            self._rows,
+            self._training,
+            seed=self._seed,
+            groups=groups,
+        )
+        for _ in epochs:
+            pass
+
+    def _metrics(self) -> None:
+        with torch.inference_mode():
+            self._workload.metrics(self._model(self._rows.x), self._rows, self._frame)
+
+
+def _findings(
+    audit: RandomnessAudit,
+    draws: tuple[OperationDraws, ...],
+    nondeterministic: tuple[NondeterministicOperation, ...],
+) -> tuple[str, ...]:
+    found = [
+        f"{source.name}, {source.status}: {source.detail}.{_FIXES.get(source.name, '')}"
+        for source in audit.sources
+        if source.name in audit.unseeded
+    ]
+    for draw in draws:
+        if draw.moved:
+            found.append(
+                f"{draw.operation} draws from {' and '.join(draw.moved)}, which any other code may "
+                "move. Give it a generator of its own with a seed of its own."
+            )
+    found += [
+        f"{met.operation} has no deterministic form and was met {met.place}: a training in "
+        "deterministic mode ends there. Use another operation."
+        for met in nondeterministic
+    ]
+    found += [
+        f"{switch.name} is {switch.value}: the same run may give other bits."
+        for switch in audit.switches
+        if not switch.repeats
+    ]
+    return tuple(found)

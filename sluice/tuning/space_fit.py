@@ -1,0 +1,81 @@
+"""Where a space and the settings it varies must suit each other (TUNE-2)."""
+
+import math
+
+from sluice.errors import SettingsError
+from sluice.models.settings import nearest_multiples
+from sluice.tuning.parameters import Integers, Parameter, PowersOfTwo, Value, whole_values
+from sluice.tuning.spaces import Setup, Space
+
+_KIND, _HIDDEN, _HEADS = "model.architecture", "model.hidden", "model.heads"
+
+
+def require_fit(space: Space, base: Setup) -> None:
+    """Refuse a space of which some trials could not be trained, or not as they say.
+
+    Args:
+        space: What is searched.
+        base: The settings of all else.
+
+    Raises:
+        SettingsError: Some width is no multiple of the attention heads, or a searched setting is
+            overruled by ``training.changes``; the value and the nearest sound one are named.
+    """
+    _require_unchanged(space, base)
+    if "transformer" in _possible(space, base, _KIND):
+        _require_divisible(space, base)
+
+
+def _require_unchanged(space: Space, base: Setup) -> None:
+    for change in base.training.changes:
+        for name in change.values:
+            if f"training.{name}" in space.parameters:
+                raise SettingsError(
+                    f"'training.{name}' cannot be searched while training.changes sets it after "
+                    f"epoch {change.from_epoch}: the value of the trial would end there.",
+                    fix="Take it out of training.changes or out of the space.",
+                )
+
+
+def _require_divisible(space: Space, base: Setup) -> None:
+    all_heads = sorted({int(heads) for heads in _possible(space, base, _HEADS)})
+    step = math.lcm(*all_heads)
+    for width in _possible(space, base, _HIDDEN):
+        if int(width) % step:
+            raise _indivisible(int(width), all_heads, step, space.parameters.get(_HIDDEN))
+
+
+def _indivisible(
+    width: int, all_heads: list[int], step: int, parameter: Parameter | None
+) -> SettingsError:
+    heads = ", ".join(map(str, all_heads))
+    several = f", that is of {step} for heads {heads}" if len(all_heads) > 1 else f" {step}"
+    near = nearest_multiples(width, step)
+    if isinstance(parameter, Integers):
+        sound = nearest_multiples(parameter.multiple_of, step)
+        fix = f"Set multiple_of of model.hidden to {sound}, with low and high to match."
+    elif isinstance(parameter, PowersOfTwo):
+        fix = f"Search model.hidden as integers with multiple_of {step}, low and high to match."
+    else:
+        fix = f"Set model.hidden to {near} instead of {width}."
+    return SettingsError(
+        f"'{_HIDDEN}' must be a multiple of the attention heads{several} for the architecture "
+        f"'transformer', and the space holds {width}.",
+        cause="The width is divided among the heads.",
+        fix=fix,
+    )
+
+
+def _possible(space: Space, base: Setup, path: str) -> list[Value]:
+    """Return the values a trial can have, under the condition that it is a transformer."""
+    group, _, name = path.partition(".")
+    fixed: Value = getattr(getattr(base, group), name)
+    parameter = space.parameters.get(path)
+    if parameter is None:
+        return [fixed]
+    when, searched = parameter.when, list(whole_values(parameter))
+    if when is None or path == _KIND:
+        return searched if when is None else [*searched, fixed]
+    if when.path == _KIND:
+        return searched if "transformer" in when.one_of else [fixed]
+    return [*searched, fixed]

@@ -1,0 +1,76 @@
+"""``sluice doctor`` on a training: TRACE-6, TRAIN-2, TRACE-17."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sluice.cli import run_command
+
+ECHO = str(Path(__file__).parents[2] / "support" / "echo.yaml")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("command", ["randomness", "learning-rate", "batch-size"])
+def test_each_has_help_with_an_example_and_knows_the_pipelines(command, capfd):
+    assert run_command(["doctor", command, "--help"]) == 0
+    assert f"Example: sluice doctor {command} sp500_volatility" in capfd.readouterr().out
+    assert run_command(["doctor", command, "sp500_volatilty"]) == 2
+    assert "Did you mean 'sp500_volatility'" in capfd.readouterr().err
+
+
+def test_randomness_is_listed_for_people_and_machines(capfd):
+    assert run_command(["doctor", "randomness", ECHO, "--json"]) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert {"audit", "draws", "shared", "nondeterministic", "findings"} == report.keys()
+    assert len(report["draws"]) == 6
+
+    assert run_command(["doctor", "randomness", ECHO]) == 0
+    out = " ".join(capfd.readouterr().out.split())
+    for part in ("generator of dropout seeded", "PYTHONHASHSEED", "load_rows nothing"):
+        assert part in out
+
+
+def test_the_learning_rate_comes_with_a_page(home, capfd):
+    assert run_command(["doctor", "learning-rate", ECHO, "--steps", "100"]) == 0
+    told = capfd.readouterr()
+    assert "Steepest descent at rate" in told.out
+    (page,) = (home / "reports" / "learning_rate" / "echo").iterdir()
+    assert str(page) in told.err
+    assert "data:image/png;base64," in page.read_text()
+    assert "The settings have 0.1." in page.read_text()
+
+    assert run_command(["doctor", "learning-rate", ECHO, "--steps", "100", "--json"]) == 0
+    result = json.loads(capfd.readouterr().out)
+    assert 1e-7 < result["rate"] < 10
+
+
+def test_no_descent_exits_1_and_says_what_to_do(tmp_path, capfd):
+    flat = tmp_path / "flat.yaml"
+    flat.write_text(
+        Path(ECHO).read_text().replace("tests.support.echo:Echo", "tests.support.echo:Indifferent")
+    )
+    code = run_command(["doctor", "learning-rate", str(flat), "--json"])
+    result = json.loads(capfd.readouterr().out)
+
+    assert (code, result["rate"]) == (1, None)
+    assert result["fix"]
+
+
+def test_the_largest_batch_is_found_by_running_it(capfd):
+    command = ["doctor", "batch-size", ECHO, "--limit-rows", "8"]
+    assert run_command([*command, "--json"]) == 0
+    result = json.loads(capfd.readouterr().out)
+    assert (result["rows"], result["bound"]) == (8, "limit_rows")
+    assert [attempt["rows"] for attempt in result["attempts"]] == [2, 4, 8]
+
+    assert run_command(command) == 0
+    assert "run and fitted has 8 rows" in capfd.readouterr().out
+    assert run_command([*command, "--memory-gib", "0"]) == 2
+    assert "must be positive" in capfd.readouterr().err

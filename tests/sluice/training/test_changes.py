@@ -1,0 +1,89 @@
+"""TUNE-1, REPRO-4: values that change in mid-training, as a population search found them."""
+
+import pytest
+import torch
+from torch import nn
+
+from sluice.errors import SettingsError
+from sluice.training.schedule import rate_at
+from sluice.training.seeds import derive_seed
+from sluice.training.settings import Change, TrainSettings
+from sluice.training.unit import find_finished, train_unit
+from tests.sluice.training.test_loop import SETTINGS, TRAIN, loss_of, make_model, run, vector
+from tests.sluice.training.test_unit import bits, events, ignore, interrupted
+
+CHANGES = (
+    Change(from_epoch=1, learning_rate=0.05, clip_norm=0.1),
+    Change(from_epoch=3, weight_decay=0.5, learning_rate=0.01),
+)
+CHANGED = SETTINGS.model_copy(update={"changes": CHANGES})
+
+
+def test_training_with_changes_equals_the_loop_written_out():
+    """Oracle: torch's own AdamW, its values set by hand; a group's own decay stays."""
+    model, oracle = make_model(dropout=0), make_model(dropout=0)
+    own = [{"params": model[3].parameters(), "weight_decay": 0.2}]
+    history = list(run(model, CHANGED, groups=[*own, {"params": model[0].parameters()}]))
+
+    optimizer = torch.optim.AdamW(
+        [{"params": oracle[3].parameters()}, {"params": oracle[0].parameters()}]
+    )
+    step = 0
+    for epoch in range(1, 6):
+        peak = {1: 0.02, 2: 0.05, 3: 0.05}.get(epoch, 0.01)
+        order = torch.Generator().manual_seed(derive_seed(3, f"order_{epoch}"))
+        for rows in torch.randperm(100, generator=order).split(16):
+            optimizer.zero_grad()
+            loss_of(oracle(TRAIN.x[rows]), TRAIN.y[rows]).backward()
+            nn.utils.clip_grad_norm_(oracle.parameters(), 0.5 if epoch == 1 else 0.1)
+            for group, decay in zip(
+                optimizer.param_groups, (0.2, 0.01 if epoch <= 3 else 0.5), strict=True
+            ):
+                group["weight_decay"] = decay
+                group["lr"] = peak / 0.02 * rate_at(step, 35, SETTINGS)
+            optimizer.step()
+            step += 1
+
+    torch.testing.assert_close(vector(model), vector(oracle), rtol=1e-5, atol=1e-6)
+    assert history[-1].learning_rate == pytest.approx(0.01 * 0.05)
+
+
+def test_no_epoch_before_a_change_knows_of_it():
+    plain, changed = list(run(make_model())), list(run(make_model(), CHANGED))
+
+    assert [r.train_loss for r in changed][:1] == [r.train_loss for r in plain][:1]
+    assert [r.train_loss for r in changed][1] != [r.train_loss for r in plain][1]
+
+
+@pytest.mark.parametrize("stopped_after", [1, 2, 3])
+def test_a_unit_stopped_around_a_change_ends_with_the_same_bits_and_log(specs, stopped_after):
+    changes = (
+        Change(from_epoch=1, learning_rate=0.05),
+        Change(from_epoch=2, clip_norm=0.01, weight_decay=1.0),
+    )
+    (whole,), (cut,) = (specs(name, changes=changes) for name in "ab")
+    expected = train_unit(whole, ignore)
+    interrupted(cut, stopped_after)
+    member = train_unit(cut, ignore)
+
+    assert bits(member) == bits(expected)
+    assert events(cut, member) == events(whole, expected)
+    (plain,) = specs("a")
+    assert find_finished(plain) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ([{"from_epoch": 2, "clip_norm": 1.0}, {"from_epoch": 2, "clip_norm": 2.0}], r"\[2, 2\]"),
+        ([{"from_epoch": 3, "clip_norm": 1.0}, {"from_epoch": 2, "clip_norm": 2.0}], r"\[3, 2\]"),
+        ([{"from_epoch": 25, "clip_norm": 1.0}], "from_epoch 25 must be below max_epochs 25"),
+        ([{"from_epoch": 0, "clip_norm": 1.0}], "changes.0.from_epoch.*greater than or equal to 1"),
+        ([{"from_epoch": 1}], "must name one of learning_rate, weight_decay, clip_norm"),
+        ([{"from_epoch": 1, "learning_rate": 0.0}], "greater than 0"),
+        ([{"from_epoch": 1, "learning_rte": 1.0}], "Did you mean 'learning_rate'"),
+    ],
+)
+def test_changes_that_cannot_be_trained_are_refused_with_the_place(changes, said):
+    with pytest.raises(SettingsError, match=said):
+        TrainSettings.parse({"changes": changes}, where="defs.yaml")

@@ -1,0 +1,115 @@
+"""REPRO-4: how often a checkpoint is written, and that it costs at most 2 % of the time."""
+
+import random
+
+import pytest
+
+from sluice.training import checkpoint_writer
+from sluice.training.checkpoint_writer import CheckpointWriter
+from sluice.training.unit import train_unit
+from tests.sluice.training.test_checkpoint import SUBJECT, state
+from tests.sluice.training.test_unit import bits, events, ignore, stop_after, unit_folder
+
+
+class Time:
+    """A clock that moves when somebody works."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def write(monkeypatch, tmp_path):
+    """Return a function from epoch and checkpoint times to the epochs that were written."""
+
+    def run(epoch_s, cost_s, *, epochs=200, every=None, must=()):
+        time, written = Time(), []
+
+        def save(_folder, saved, *, subject):
+            assert subject == SUBJECT
+            written.append(len(saved.history))
+            time.now += cost_s()
+
+        monkeypatch.setattr(checkpoint_writer, "save_checkpoint", save)
+        writer = CheckpointWriter(tmp_path, subject=SUBJECT, every_epochs=every, clock=time)
+        for epoch in range(1, epochs + 1):
+            time.now += epoch_s()
+            writer.offer(state(epoch), must=epoch in must)
+        return written, writer.spent_s, time.now
+
+    return run
+
+
+@pytest.mark.parametrize("epoch_s", [0.001, 0.05, 0.3, 2.0, 60.0])
+@pytest.mark.parametrize("cost_s", [0.0005, 0.004, 0.02])
+def test_checkpoints_take_at_most_two_percent_of_training(write, epoch_s, cost_s):
+    written, spent_s, total_s = write(lambda: epoch_s, lambda: cost_s)
+
+    assert spent_s <= 0.02 * (total_s - spent_s) + 1e-9
+    # Nor are they rarer than they must be: what a kill costs is bounded, too.
+    longest = max(b - a for a, b in zip([0, *written], [*written, 200], strict=True))
+    assert longest * epoch_s <= max(1.0, 50 * cost_s) + epoch_s + 1e-9
+
+
+def test_a_cost_that_varies_is_paid_back_before_the_next(write):
+    rng = random.Random(0)
+    costs = [rng.choice((0.001, 0.01, 0.5)) for _ in range(2_000)]
+    left = iter(costs)
+    written, spent_s, total_s = write(lambda: 0.1, lambda: next(left), epochs=2_000)
+
+    assert len(written) > 5
+    assert spent_s - costs[len(written) - 1] <= 0.02 * total_s
+
+
+def test_a_checkpoint_of_unknown_cost_waits_a_second(write):
+    assert write(lambda: 0.3, lambda: 1e-9)[0] == [4, *range(5, 201)]
+
+
+def test_every_so_many_epochs_means_exactly_that(write):
+    assert write(lambda: 9.0, lambda: 9.0, epochs=7, every=3)[0] == [3, 6]
+    assert write(lambda: 1e-9, lambda: 9.0, epochs=3, every=1)[0] == [1, 2, 3]
+
+
+def test_what_must_be_written_is_written_and_counts(write):
+    written, spent_s, _ = write(lambda: 0.5, lambda: 0.1, epochs=12, must=(1,))
+
+    assert written == [1, 11]
+    assert spent_s == pytest.approx(0.2)
+
+
+def test_a_unit_falls_back_to_an_older_epoch_and_ends_with_the_same_bits(specs):
+    """By its clock the first three epochs take 0.4 s each, the others and checkpoints nothing."""
+    (whole,), (cut,) = (specs(name, checkpoint_every_epochs=None, max_epochs=6) for name in "ab")
+    expected = train_unit(whole, ignore)
+    time, stop = Time(), stop_after(5)
+
+    def listen(event):
+        time.now += 0.4 if 1 <= event.epochs_done <= 3 else 0.0
+        stop(event)
+
+    def timer():
+        time.now += 1e-4
+        return time.now
+
+    with pytest.raises(KeyboardInterrupt):
+        train_unit(cut, listen, timer=timer)
+    names = [path.name[:12] for path in unit_folder(cut).glob("epoch-*")]
+    heard = []
+    member = train_unit(cut, heard.append)
+
+    assert names == ["epoch-000004"]
+    assert heard[0].epochs_done == 4
+    assert bits(member) == bits(expected)
+    assert events(cut, member) == events(whole, expected)
+
+
+def test_a_short_training_is_not_slowed_by_checkpoints(specs, monkeypatch):
+    def refuse(*_args, **_options):
+        raise AssertionError("a checkpoint was written")
+
+    monkeypatch.setattr(checkpoint_writer, "save_checkpoint", refuse)
+    (spec,) = specs(checkpoint_every_epochs=None)
+    train_unit(spec, ignore, timer=Time())

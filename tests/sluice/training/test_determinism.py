@@ -1,0 +1,91 @@
+"""REPRO-1, REPRO-2, TRACE-6: the same seeds give the same bits in any process, each its own."""
+
+import dataclasses
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from sluice.training import unit
+from sluice.training.unit import train_unit
+from tests.support.kill_server import ROOT
+from tests.support.killed_work import TrainWork, ignore
+
+ELSEWHERE = """
+import pickle, random, sys
+import torch
+work, folder = pickle.load(sys.stdin.buffer)
+random.seed(), torch.seed()
+print(hash("text"), torch.get_num_threads(), work(folder).weights)
+"""
+
+
+@pytest.mark.slow
+def test_processes_with_other_hashes_threads_and_generators_give_the_same_bits(specs, tmp_path):
+    (spec,) = specs()
+    work = TrainWork(spec=spec)
+    others = []
+    for number in (1, 2):
+        process = subprocess.Popen(
+            [sys.executable, "-c", ELSEWHERE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": str(number), "OMP_NUM_THREADS": str(number)},
+        )
+        pickle.dump((work, tmp_path / str(number)), process.stdin)
+        process.stdin.close()
+        others.append(process)
+    told = []
+    for process in others:
+        told.append(process.stdout.read().decode().split())
+        process.stdout.close()
+        assert process.wait(timeout=60) == 0
+    (hash_1, threads_1, weights_1), (hash_2, threads_2, weights_2) = told
+
+    assert hash_1 != hash_2
+    assert (threads_1, threads_2) == ("1", "2")
+    assert weights_1 == weights_2 == work(tmp_path / "here").weights
+
+
+def test_the_data_seed_moves_the_order_and_no_initial_weight(specs, monkeypatch):
+    (spec,) = specs(max_epochs=1, dropout=0.0)
+    began, fitted_in = [], []
+
+    def spy(model, loss_fn, *rest, **named):
+        began.append(torch.cat([p.detach().flatten().clone() for p in model.parameters()]))
+
+        def heard(output, y):
+            fitted_in.append(y.flatten())
+            return loss_fn(output, y)
+
+        return train(model, heard, *rest, **named)
+
+    train = unit.train
+    monkeypatch.setattr(unit, "train", spy)
+    train_unit(spec, ignore)
+    usual, fitted_in = torch.cat(fitted_in), []
+    train_unit(dataclasses.replace(spec, data_seed=1), ignore)
+    moved = torch.cat(fitted_in)
+
+    assert torch.equal(*began)
+    assert not torch.equal(usual, moved)
+    assert torch.equal(usual.sort().values, moved.sort().values)
+
+
+def test_the_train_seed_moves_initial_weights_and_order(specs, monkeypatch):
+    began = []
+
+    def spy(model, *rest, **named):
+        began.append(torch.cat([p.detach().flatten().clone() for p in model.parameters()]))
+        return train(model, *rest, **named)
+
+    train = unit.train
+    monkeypatch.setattr(unit, "train", spy)
+    weights = {train_unit(spec, ignore).weights for spec in specs(seeds=(0, 1, 2), max_epochs=1)}
+
+    assert len(weights) == 3
+    assert not torch.equal(began[0], began[1])

@@ -1,0 +1,129 @@
+"""REPRO-4: SIGKILL at random moments; the end is bit for bit that of a training never killed."""
+
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sluice.models.settings import ModelSettings
+from tests.sluice.training.test_unit import events
+from tests.support.kill_server import ROOT, Killing, KillServer
+from tests.support.killed_work import TrainWork
+
+CASES = {
+    f"{architecture}, {workers} loader workers": (architecture, workers)
+    for architecture in ("lstm", "transformer")
+    for workers in (0, 2)
+}
+FEW, MANY = 5, 50
+
+
+@pytest.fixture(scope="module")
+def server():
+    with KillServer() as server:
+        yield server
+
+
+def epochs_for(kills) -> int:
+    """So many that it is not finished before the last kill; each costs about one."""
+    return 10 + 2 * kills
+
+
+def work_of(specs, architecture, workers, *, epochs) -> TrainWork:
+    (spec,) = specs(
+        max_epochs=epochs,
+        patience_epochs=epochs,
+        num_rows=170,
+        batch_rows=12,
+        checkpoint_every_epochs=1,
+        loader_workers=workers,
+        model=ModelSettings(architecture=architecture, hidden=4, layers=2, dropout=0.2),
+    )
+    return TrainWork(spec=spec)
+
+
+def killed_and_resumed(server, specs, case, tmp_path, *, kills, seed):
+    work = work_of(specs, *CASES[case], epochs=epochs_for(kills))
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    killed = server.kill(
+        Killing(
+            work=work,
+            whole=whole,
+            cut=cut,
+            kills=kills,
+            pieces=epochs_for(kills),
+            seed=seed,
+        )
+    )
+    expected, member = work(whole), work(cut)
+
+    assert member.weights == expected.weights  # the SHA-256 of the file of weights
+    assert (member.test_metrics, member.best_epoch) == (expected.test_metrics, expected.best_epoch)
+    assert events(work.spec, member) == events(work.spec, expected)
+    (folder,) = cut.iterdir()
+    assert sorted(p.name for p in folder.iterdir()) == ["events.ndjson", "lock", "result.json"]
+    return killed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_killed_a_few_times_it_ends_with_the_same_bits(
+    case, server, specs, tmp_path, record_property
+):
+    killed = killed_and_resumed(server, specs, case, tmp_path, kills=FEW, seed=len(case))
+
+    assert killed.kills == FEW
+    assert killed.longest_orphan_s < 1  # torch's own watchdog takes five
+    record_property("told", killed.told(case))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("case", CASES)
+def test_killed_at_50_random_moments_it_ends_with_the_same_bits(
+    case, server, specs, tmp_path, record_property
+):
+    killed = killed_and_resumed(server, specs, case, tmp_path, kills=MANY, seed=1)
+
+    assert killed.kills == MANY
+    assert killed.longest_orphan_s < 1
+    assert killed.from_outside >= 15
+    # Everywhere, not only between two epochs.
+    assert {"fitting", "checkpoint", "log"} <= killed.places.keys()
+    assert min(killed.places[place] for place in ("fitting", "checkpoint", "log")) >= 5
+    record_property("told", killed.told(case))
+
+
+FRESH = """
+import pickle, sys
+work, folder = pickle.load(sys.stdin.buffer)
+print(flush=True)
+work(folder)
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("architecture", ["lstm", "transformer"])
+def test_a_fresh_interpreter_goes_on_where_another_was_killed(architecture, specs, tmp_path):
+    work, kills = work_of(specs, architecture, 2, epochs=40), 0
+    waits_s = [random.Random(3).uniform(0, 0.4) for _ in range(3)]
+    for wait_s in waits_s:
+        process = subprocess.Popen(
+            [sys.executable, "-c", FRESH],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+        )
+        process.stdin.write(pickle.dumps((work, tmp_path / "cut")))
+        process.stdin.close()
+        process.stdout.readline()
+        time.sleep(wait_s)
+        process.kill()
+        kills += process.wait() == -signal.SIGKILL
+        process.stdout.close()
+
+    assert kills == 3
+    assert work(tmp_path / "cut").weights == work(tmp_path / "whole").weights

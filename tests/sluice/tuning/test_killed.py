@@ -1,0 +1,88 @@
+"""TUNE-3: a search over real trainings, its driver killed at random moments again and again."""
+
+import pytest
+
+from sluice.tuning.settings import SearchSettings
+from tests.sluice.tuning.conftest import SINE
+from tests.sluice.tuning.toy_space import decisions, space
+from tests.support.kill_server import Killing, KillServer
+from tests.support.killed_work import SearchWork
+
+EPOCHS = 6
+OPTIONS = {
+    "asha": {"grace_epochs": 2, "concurrent_trials": 3, "startup_trials": 3},
+    "pbt": {"perturbation_epochs": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with KillServer() as server:
+        yield server
+
+
+def work_of(objective, scheduler, num_trials) -> SearchWork:
+    training = {"max_epochs": EPOCHS, "patience_epochs": EPOCHS, "checkpoint_every_epochs": 1}
+    base = SINE.model_copy(
+        update={"training": SINE.training.model_copy(update=training | {"batch_rows": 24})}
+    )
+    return SearchWork(
+        objective=objective(base=base, num_rows=170),
+        space=space().leading(1),
+        settings=SearchSettings(
+            num_trials=num_trials, scheduler=scheduler, seed=5, **OPTIONS[scheduler]
+        ),
+    )
+
+
+def outcomes(folder) -> int:
+    return (folder / "journal.ndjson").read_bytes().count(b"\n") - 1
+
+
+def killed_and_resumed(server, work, tmp_path, *, kills):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    killed = server.kill(
+        Killing(
+            work=work,
+            whole=whole,
+            cut=cut,
+            kills=kills,
+            pieces=work.settings.num_trials * 3 // 2,
+            window_pieces=1.5,
+            seed=kills,
+            calls=("checkpoint", "journal"),
+        )
+    )
+    expected, resumed = work(whole), work(cut)  # read from the journals, nothing is run
+
+    assert killed.kills == kills
+    assert decisions(resumed) == decisions(expected)
+    assert outcomes(cut) == outcomes(whole)  # none is told twice
+    assert not list((cut / "trials").iterdir())
+    return killed, expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheduler", "num_trials"), [("asha", 8), ("pbt", 4)])
+def test_trials_stops_and_exploits_are_those_of_a_search_never_killed(
+    scheduler, num_trials, server, objective, tmp_path, record_property
+):
+    work = work_of(objective, scheduler, num_trials)
+    killed, expected = killed_and_resumed(server, work, tmp_path, kills=4)
+
+    states = {trial.state for trial in expected.trials}
+    assert states == ({"finished", "pruned"} if scheduler == "asha" else {"finished"})
+    assert bool(expected.exploits) == (scheduler == "pbt")
+    record_property("told", killed.told(f"{scheduler} search", "decisions"))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("scheduler", "num_trials"), [("asha", 32), ("pbt", 16)])
+def test_twenty_kills_change_no_decision(
+    scheduler, num_trials, server, objective, tmp_path, record_property
+):
+    work = work_of(objective, scheduler, num_trials)
+    killed, _ = killed_and_resumed(server, work, tmp_path, kills=20)
+
+    assert {"checkpoint", "journal"} <= killed.places.keys()
+    record_property("told", killed.told(f"{scheduler} search", "decisions"))

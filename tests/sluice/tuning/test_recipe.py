@@ -1,0 +1,148 @@
+"""TUNE-1: a winner's schedule is settings, and training by them ends where the winner did."""
+
+import json
+
+import pytest
+import torch
+import yaml
+
+from sluice.artifacts import ArtifactStore
+from sluice.pipeline import PipelineSettings
+from sluice.training.checkpoint import load_checkpoint
+from sluice.training.settings import Change, TrainSettings
+from sluice.training.unit import UnitSpec, train_unit
+from sluice.training.weights import unpack
+from sluice.tuning import driver
+from sluice.tuning.recipe import setup_of
+from sluice.tuning.records import Step
+from sluice.tuning.search import run_search
+from sluice.tuning.settings import SearchSettings
+from sluice.tuning.spaces import Setup, Space
+from tests.sluice.tuning.conftest import SINE
+from tests.sluice.tuning.toy_space import HERE, ignore
+
+RATE, DECAY, CLIP = "training.learning_rate", "training.weight_decay", "training.clip_norm"
+
+
+def steps(*given):
+    return tuple(Step(from_epoch=epoch, params=params) for epoch, params in given)
+
+
+def test_later_values_become_changes_and_equal_ones_do_not():
+    schedule = steps(
+        (0, {RATE: 0.1, DECAY: 0.0, "training.batch_rows": 64}),
+        (2, {RATE: 0.2, DECAY: 0.0, "training.batch_rows": 64}),
+        (4, {RATE: 0.2, DECAY: 0.0, "training.batch_rows": 64}),
+        (5, {RATE: 0.1, DECAY: 0.3, "training.batch_rows": 64}),
+    )
+    training = setup_of(Setup(), schedule, where="test").training
+
+    assert (training.learning_rate, training.weight_decay, training.batch_rows) == (0.1, 0.0, 64)
+    assert training.changes == (
+        Change(from_epoch=2, learning_rate=0.2),
+        Change(from_epoch=5, learning_rate=0.1, weight_decay=0.3),
+    )
+    for epoch, rate in ((1, 0.1), (2, 0.1), (3, 0.2), (5, 0.2), (6, 0.1)):
+        assert training.at(epoch).learning_rate == rate
+
+
+def test_changes_of_the_base_stay():
+    base = Setup(
+        training=TrainSettings(
+            changes=(Change(from_epoch=3, clip_norm=1.0), Change(from_epoch=9, clip_norm=2.0))
+        )
+    )
+    schedule = steps((0, {RATE: 0.1}), (3, {RATE: 0.2}), (5, {RATE: 0.3}))
+
+    assert setup_of(base, schedule, where="test").training.changes == (
+        Change(from_epoch=3, clip_norm=1.0, learning_rate=0.2),
+        Change(from_epoch=5, learning_rate=0.3),
+        Change(from_epoch=9, clip_norm=2.0),
+    )
+
+
+PBT_SPACE = Space.parse(
+    {
+        "parameters": {
+            RATE: {"kind": "log_uniform", "low": 1e-4, "high": 1e-1},
+            DECAY: {"kind": "log_uniform", "low": 1e-3, "high": 1.0, "off": True},
+            CLIP: {"kind": "log_uniform", "low": 0.01, "high": 10.0},
+            "training.batch_rows": {"kind": "powers_of_two", "low": 16, "high": 64},
+            "model.dropout": {"kind": "uniform", "low": 0.0, "high": 0.4},
+        }
+    },
+    where="test",
+)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    """A population search whose winner took over another member's weights on its way."""
+    from tests.sluice.tuning.conftest import make_objective
+
+    home = tmp_path_factory.mktemp("pbt")
+    training = SINE.training.model_copy(update={"patience_epochs": 6})
+    base = SINE.model_copy(update={"training": training})
+    objective = make_objective(home, base=base)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "_tidy", lambda *_: None)  # the end's checkpoint is compared below
+        result = run_search(
+            objective,
+            PBT_SPACE,
+            base,
+            SearchSettings(num_trials=4, scheduler="pbt", perturbation_epochs=2, seed=1),
+            folder=home / "search",
+            hear=ignore,
+            compute=HERE,
+            where="this_process",
+        )
+    return objective, result, home
+
+
+@pytest.mark.slow
+def test_a_winner_trained_again_ends_with_its_very_weights_and_losses(searched):
+    objective, result, home = searched
+    winner, changes = result.winner, result.setup.training.changes
+    assert changes, "this search must have a winner that changed, or it shows nothing"
+    spec = UnitSpec(
+        workload=objective.workload,
+        workload_settings=objective.workload_settings,
+        model=result.setup.model,
+        training=result.setup.training,
+        seed=objective.seed,
+        fold=objective.folds[0],
+        table=objective.table,
+        artifacts=objective.artifacts,
+        runs=home / "runs",
+    )
+    heard = []
+    member = train_unit(spec, heard.append)
+    results = [event.result for event in heard if event.result]
+
+    assert [(r.train_loss, r.val_loss) for r in results] == [
+        (e.train_loss, e.val_loss) for e in winner.epochs
+    ]
+    assert member.val_loss == winner.loss
+    folder = home / "search" / "trials" / f"{winner.id:05d}-000006" / "fold-0"
+    best = load_checkpoint(folder, subject=objective._checkpoint_subject()).state.best
+    weights, _ = unpack(ArtifactStore(spec.artifacts).get(member.weights), where="test")
+    assert weights.keys() == best.keys()
+    assert all(torch.equal(weights[name], best[name]) for name in best)
+
+
+@pytest.mark.slow
+def test_a_recipe_is_yaml_and_part_of_the_digest(searched):
+    """As a person copies a winner into defs.yaml: every bit of its numbers survives."""
+    _, result, _ = searched
+    text = yaml.safe_dump(json.loads(result.setup.model_dump_json()))
+    attributes = {
+        "name": "sine",
+        "workload": "tests.support.synthetic:SineWorkload",
+        **yaml.safe_load(text),
+    }
+    pipeline = PipelineSettings.parse(attributes, where="defs.yaml")
+
+    assert pipeline.setup == result.setup
+    plain = pipeline.training.model_copy(update={"changes": ()})
+    without = pipeline.model_copy(update={"training": plain})
+    assert pipeline.config_digest != without.config_digest

@@ -1,0 +1,157 @@
+"""TUNE-2: a space in which some width is no multiple of the heads is refused when it is read."""
+
+import numpy as np
+import pytest
+
+from sluice.errors import SettingsError
+from sluice.models.settings import ModelSettings
+from sluice.pipeline import PipelineSettings
+from sluice.training.settings import Change, TrainSettings
+from sluice.tuning.default_space import default_space
+from sluice.tuning.space_fit import require_fit
+from sluice.tuning.spaces import Setup, Space
+from tests.sluice.tuning.toy_space import search
+
+TRANSFORMER = {"architecture": "transformer"}
+
+
+def integers(low, high, multiple_of=1, **more):
+    return {"kind": "integers", "low": low, "high": high, "multiple_of": multiple_of, **more}
+
+
+def choice(*options, **more):
+    return {"kind": "choice", "options": list(options), **more}
+
+
+def powers(low, high):
+    return {"kind": "powers_of_two", "low": low, "high": high}
+
+
+def when(path, *values):
+    return {"when": {"path": f"model.{path}", "one_of": list(values)}}
+
+
+def fit(model=TRANSFORMER, **parameters):
+    named = {f"model.{name}": value for name, value in parameters.items()}
+    space = Space.parse({"parameters": named}, where="space")
+    base = Setup(model=ModelSettings.parse(dict(model), where="model"))
+    require_fit(space, base)
+    return space, base
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"hidden": integers(8, 64, 2)}, "heads 4 .* holds 10. .*multiple_of .* to 4,"),
+        ({"hidden": integers(6, 66, 6)}, "holds 6. .*multiple_of .* to 4 or 8,"),
+        ({"hidden": choice(8, 18)}, "holds 18. .*to 16 or 20 instead of 18"),
+        ({"hidden": choice(8, 3)}, "holds 3. .*to 4 instead of 3"),
+        ({"hidden": powers(2, 64)}, "holds 2. .*integers with multiple_of 4"),
+        (
+            {"heads": choice(4, 6), "hidden": integers(8, 64, 4)},
+            "of 12 for heads 4, 6 .* holds 8. .*multiple_of .* to 12,",
+        ),
+        ({"heads": choice(4, 6)}, "of 12 .* holds 32. .*to 24 or 36 instead of 32"),
+        ({"heads": powers(1, 16), "hidden": integers(8, 64, 8)}, "of 16 .* holds 8"),
+        ({"architecture": choice("lstm", "transformer"), "hidden": choice(30, 8)}, "holds 30"),
+        (
+            {"layers": integers(1, 3), "hidden": choice(8, 16, **when("layers", 2))},
+            None,
+        ),
+        (
+            {"layers": integers(1, 3), "heads": choice(8, 2, **when("layers", 2))}
+            | {"hidden": integers(4, 64, 4)},
+            "of 8 for heads 2, 4, 8",
+        ),
+    ],
+)
+def test_the_offending_width_and_the_nearest_sound_one_are_named(parameters, said):
+    if said is None:
+        fit(**parameters)
+        return
+    with pytest.raises(SettingsError, match=said):
+        fit(**parameters)
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters"),
+    [
+        (TRANSFORMER, {"hidden": integers(8, 64, 4)}),
+        (TRANSFORMER, {"hidden": integers(24, 96, 24), "heads": choice(4, 6, 8)}),
+        (TRANSFORMER, {"hidden": powers(16, 64), "heads": powers(1, 16)}),
+        ({"architecture": "gru"}, {"hidden": integers(7, 9)}),
+        ({"architecture": "my:Net"}, {"hidden": choice(7, 9), "heads": choice(2, 4)}),
+        # What another architecture is asked does not count for this one.
+        (
+            {"architecture": "gru"},
+            {
+                "architecture": choice("gru", "transformer"),
+                "heads": choice(2, 8, **when("architecture", "transformer")),
+                "layers": integers(1, 3, **when("architecture", "gru")),
+            },
+        ),
+        (
+            {"architecture": "gru"},
+            {
+                "architecture": choice("gru", "transformer"),
+                "hidden": integers(7, 9, **when("architecture", "gru")),
+            },
+        ),
+        (
+            {"architecture": "gru", "hidden": 36},
+            {
+                "architecture": choice("gru", "transformer"),
+                "heads": choice(3, 6, **when("architecture", "transformer")),
+            },
+        ),
+    ],
+)
+def test_in_a_space_that_is_accepted_every_trial_is_a_valid_setting(model, parameters):
+    """Oracle: the settings class itself, which refuses a width that does not divide."""
+    space, base = fit(model, **parameters)
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        base.with_params(space.choose(base, lambda _path, p, rng=rng: p.draw(rng)), where="t")
+
+
+@pytest.mark.parametrize("heads", [1, 3, 4, 8, 12, 64, 1024])
+def test_the_default_space_suits_any_number_of_heads(heads):
+    base = Setup(model=ModelSettings(architecture="transformer", hidden=heads, heads=heads))
+    space = default_space(base)
+    require_fit(space, base)
+
+    assert space.parameters["model.hidden"].multiple_of == heads
+
+
+def test_a_searched_value_that_the_recipe_overrules_is_refused():
+    base = Setup(training=TrainSettings(changes=(Change(from_epoch=3, clip_norm=1.0),)))
+    rate = {"kind": "log_uniform", "low": 1e-4, "high": 1e-1}
+    require_fit(Space.parse({"parameters": {"training.learning_rate": rate}}, where="s"), base)
+    with pytest.raises(SettingsError, match=r"'training\.clip_norm' cannot be searched .* epoch 3"):
+        require_fit(Space.parse({"parameters": {"training.clip_norm": rate}}, where="s"), base)
+
+
+def test_a_pipeline_with_such_a_space_is_refused_when_it_is_read():
+    attributes = {
+        "name": "sine",
+        "workload": "tests.support.synthetic:SineWorkload",
+        "model": {"architecture": "transformer", "heads": 8},
+        "space": {"parameters": {"model.hidden": integers(8, 64, 4)}},
+    }
+    with pytest.raises(SettingsError, match=r"defs.yaml: .*heads 8 .* holds 12\. .*to 8"):
+        PipelineSettings.parse(attributes, where="defs.yaml")
+
+
+def test_a_search_in_such_a_space_does_not_begin(tmp_path):
+    own = Space.parse(
+        {
+            "parameters": {
+                "model.architecture": choice("gru", "transformer"),
+                "model.hidden": choice(8, 9),
+            }
+        },
+        where="space",
+    )
+    with pytest.raises(SettingsError, match="holds 9"):
+        search(tmp_path / "search", own_space=own)
+    assert not (tmp_path / "search").exists()

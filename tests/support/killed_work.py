@@ -1,0 +1,48 @@
+"""Work that a kill server does: a training, and a search over trainings."""
+
+import dataclasses
+from pathlib import Path
+
+from sluice.cluster.settings import ComputeSettings
+from sluice.training.members import Member
+from sluice.training.unit import UnitSpec, train_unit
+from sluice.tuning.objective import TrainingObjective
+from sluice.tuning.records import SearchResult
+from sluice.tuning.search import run_search
+from sluice.tuning.settings import SearchSettings
+from sluice.tuning.spaces import Space
+
+
+def ignore(*_event) -> None:
+    pass
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrainWork:
+    """Fit a unit in a folder of runs."""
+
+    spec: UnitSpec
+
+    def __call__(self, folder: Path) -> Member:
+        return train_unit(dataclasses.replace(self.spec, runs=folder), ignore)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SearchWork:
+    """Search in a folder, in this process."""
+
+    objective: TrainingObjective
+    space: Space
+    settings: SearchSettings
+
+    def __call__(self, folder: Path) -> SearchResult:
+        return run_search(
+            self.objective,
+            self.space,
+            self.objective.base,
+            self.settings,
+            folder=folder,
+            hear=ignore,
+            compute=ComputeSettings(),
+            where="this_process",
+        )
