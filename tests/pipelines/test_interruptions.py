@@ -5,8 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import dagster as dg
@@ -18,6 +16,7 @@ from sluice.home import Home
 from sluice.pipeline import PipelineSettings, read_pipeline
 from sluice.training.members import TrainedModels
 from tests.pipelines.conftest import ECHO, Runner, home_at
+from tests.support.small_disk import small_disk
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -110,29 +109,15 @@ def test_killed_run_ends_with_the_bits_of_one_never_killed(
     assert statuses.count(dg.DagsterRunStatus.FAILURE) == 1
 
 
-@contextmanager
-def disk_of_48_kib(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", str(folder)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("a small disk can only be mounted as root")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 def test_full_disk_while_writing_a_checkpoint_is_said_and_the_next_run_works(
     long_echo: Path, home: Home, echo: PipelineSettings, run: Runner
 ) -> None:
-    with disk_of_48_kib(home.runs):
+    with small_disk(home.runs, kib=48):
         process = start(long_echo, home)
         _, told = process.communicate(timeout=300)
         torn = [p for p in home.runs.rglob("*") if p.name.startswith(".") and p.is_file()]
 
-    assert process.returncode == 2
+    assert process.returncode == 2, told.decode()
     assert "No room left to write" in told.decode()
     assert "Traceback" not in told.decode()
     assert not torn
