@@ -28,7 +28,7 @@ ENGINES = {
 ONE_ADAPTER = {
     "great_expectations": {"checks/expectations.py"},
     "wandb": {"sluice/tracking/wandb_mirror.py"},
-    "ray": {"sluice/tuning/ray_pool.py"},
+    "ray": {"sluice/cluster/ray_session.py"},
     "optuna": {"sluice/tuning/proposals.py"},
 }
 SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
