@@ -73,7 +73,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(objective, tmp_path):
     own = objective()
     own.run(segment(2), tmp_path / "a", None)
     sound = own.run(segment(6, start=(0, 2)), tmp_path / "b", tmp_path / "a")
-    for path in (tmp_path / "a" / "fold-0").glob("checkpoint*"):
+    for path in (tmp_path / "a" / "fold-0").glob("epoch-*"):
         path.write_bytes(path.read_bytes()[:-100])
 
     again = own.run(segment(6, start=(0, 2)), tmp_path / "c", tmp_path / "a")
