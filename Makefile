@@ -8,8 +8,9 @@ endif
 export DAGSTER_DISABLE_TELEMETRY := yes
 BIN := .venv/bin
 SOURCES := sluice assets checks pipelines requirements tests
-# Files side by side on the cores; processes that tests start and kill take the others.
-WORKERS := -n auto --maxprocesses=4 --dist=loadfile
+# Files side by side on the cores, in the order of the folders: those with the fewest tests, which
+# xdist would keep for the end, are the longest.
+WORKERS := -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 SCRIPTS := .ci/run requirements/setup.sh
 
 help: ## this list

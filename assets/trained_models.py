@@ -85,7 +85,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         started = time.perf_counter()
         members, reused = train_members(
             specs,
-            workers=pipeline.compute.workers,
+            compute=pipeline.compute,
             on_event=_Watch(context, progress, total=len(specs)),
         )
         seconds = time.perf_counter() - started
@@ -197,6 +197,8 @@ class _Watch:
             self._log.info(f"{self._finished}/{self._total} {unit} {event.kind}")
         if event.damaged_checkpoints:
             self._log.warning(f"{unit}: a damaged checkpoint was passed over; an older one is used")
+        if event.kind == "lost":
+            self._log.warning(f"{unit}: {event.reason}; it goes on from its last checkpoint")
         at = (
             f"epoch {event.epochs_done}/{event.max_epochs}" if event.kind == "epoch" else event.kind
         )

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
+from pipelines import bench_training
+from pipelines.speeds import Speed, speed_table
 from sluice.commands.output import results
 from sluice.errors import GATE_SAID_NO
-from sluice.settings import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,23 +27,6 @@ _QUICK = 5
 _MILLION = 1_000_000
 _TICKS = 5 * _MILLION
 _SEED = 0
-
-
-class Speed(Record):
-    """One measurement and what it is held to."""
-
-    name: str
-    value: float
-    unit: str
-    target: float
-    higher_is_better: bool = False
-
-    @property
-    def reached(self) -> bool:
-        """Whether the target is met."""
-        if self.higher_is_better:
-            return self.value >= self.target
-        return self.value <= self.target
 
 
 def register(app: typer.Typer) -> None:
@@ -77,6 +59,7 @@ def register(app: typer.Typer) -> None:
         """
         _poc(quick=quick, tables=tables, speeds=speeds, as_json=as_json)
 
+    bench_training.register(group)
     app.add_typer(group)
 
 
@@ -98,7 +81,7 @@ def _poc(*, quick: bool, tables: bool, speeds: bool, as_json: bool) -> None:
         if report is not None:
             results().print(benchmark_page(report))
         if measured:
-            results().print(_speed_table(measured))
+            results().print(speed_table(measured))
     if report is not None and not report.passed:
         raise typer.Exit(GATE_SAID_NO)
 
@@ -123,18 +106,6 @@ def _run_tables(show: Console, *, every: int) -> "BenchmarkReport":
             progress.console.print(healthy_line(setup), soft_wrap=True)
             progress.advance(bar)
     return BenchmarkReport(defects=tuple(defects), healthy=tuple(healthy))
-
-
-def _speed_table(measured: list[Speed]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="Speeds on this machine", title_justify="left")
-    for name in ("", "measured", "target", ""):
-        table.add_column(name, justify="right" if name else "left")
-    for speed in measured:
-        sign = "at least" if speed.higher_is_better else "at most"
-        mark = "[green]reached[/green]" if speed.reached else "[yellow]not here[/yellow]"
-        value, target = f"{speed.value:,.3g} {speed.unit}", f"{sign} {speed.target:,.3g}"
-        table.add_row(speed.name, value, target, mark)
-    return table
 
 
 def measure_speeds() -> Iterator[Speed]:

@@ -10,6 +10,7 @@ SluiceError
 |-- GateBlocked          a gate said no, or could not say yes
 |   `-- PromotionConflict  somebody else moved the pointer first
 |-- TrainingFailed       a training unit ended without a usable model
+|   `-- RankLost         of several processes that fit one model, another one is gone
 |-- SearchFailed         no trial of a search ended with a finite loss
 |-- UnknownVersion       the registry has no such version
 `-- Interrupted          the user stopped the work
@@ -96,6 +97,10 @@ class TrainingFailed(SluiceError):
     """A training unit ended without a usable model."""
 
     exit_code = GATE_SAID_NO
+
+
+class RankLost(TrainingFailed):
+    """One of several processes that fit one model ended or does not answer."""
 
 
 class SearchFailed(SluiceError):

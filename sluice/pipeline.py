@@ -135,6 +135,8 @@ class PipelineSettings(Settings):
             # How often a checkpoint is written changes no bit of the result.
             "training": self.training.model_dump(mode="json", exclude={"checkpoint_every_epochs"}),
             "data_seed": self.data_seed,
+            # Gradients add up in another order.
+            "ranks": self.compute.ranks_per_training,
         }
 
     @property

@@ -1,4 +1,11 @@
-"""What tests counted is told at the end, from whichever process ran them."""
+"""What holds for every test: one thread a process, and what was counted is told at the end."""
+
+import os
+
+# Before torch, numpy and numba are loaded, and for every process that a test or xdist starts: with
+# two threads each the small layers of the tests take half as long again, most of it spent waiting.
+for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -23,12 +23,13 @@ ENGINES = {
     "scipy.stats",
     "numba",
     "sklearn",
+    "statsmodels",
     "optuna",
 }
 ONE_ADAPTER = {
     "great_expectations": {"checks/expectations.py"},
     "wandb": {"sluice/tracking/wandb_mirror.py"},
-    "ray": {"sluice/tuning/ray_pool.py"},
+    "ray": {f"sluice/cluster/{name}.py" for name in ("ray_session", "ray_train", "plain_tuner")},
     "optuna": {"sluice/tuning/proposals.py"},
 }
 SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))

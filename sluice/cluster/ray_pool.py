@@ -1,268 +1,237 @@
-"""The one adapter to Ray: a pool of actors, on this machine or a cluster, that run segments.
-
-Ray's own search engine is not used: it forgets the scheduler's state when the driver dies, starts
-a process for every trial, and lets decisions depend on which worker was faster. Ray does here what
-it does well: it places workers on machines and says when one died.
-"""
+"""A pool of Ray actors, on this machine or a cluster."""
 
 import contextlib
-import math
-import os
 import pickle
-import re
-import socket
-import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import sluice
+from sluice.cluster.jobs import Arrival, Job, Losses, Lost, Told, read_news
+from sluice.cluster.process import WORKER_ENVIRONMENT, worker_path
+from sluice.cluster.ray_session import count_actors, join_ray
 from sluice.cluster.settings import ComputeSettings
-from sluice.errors import SettingsError, SluiceError, TrainingFailed
-from sluice.tuning.driver import failed
-from sluice.tuning.objective import Objective
-from sluice.tuning.records import Outcome, Segment
+from sluice.cluster.shared_folders import Marks, marked, not_shared
+from sluice.errors import SluiceError, TrainingFailed
 
 _START_S = 120.0
 """A worker imports torch when it starts; this long without any worker is a fault."""
-_REACH_S = 5.0
-"""A cluster's port answers at once or not at all. Ray itself waits minutes, then exits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    actor: Any
+    key: Hashable
+    job: bytes
 
 
 class RayPool:
-    """Actors that are started once and run one segment after another.
+    """Actors that are started once and run one job after another.
 
-    A segment whose actor died runs again on another one, from its last checkpoint. Folders must be
-    the same for all machines of a cluster.
+    A job whose actor or machine was lost runs again on another one, up to ``compute.retries``
+    times. What a job tells is fetched by a second call while it runs, since Ray's own streams do
+    not work through 'ray://' addresses.
     """
 
     def __init__(
-        self, objective: Objective, folder: Path, compute: ComputeSettings, *, most: int
+        self, ray: Any, compute: ComputeSettings, *, marks: Marks, imports: Sequence[str]
     ) -> None:
-        self._folder, self._compute = folder, compute
-        self._objective = pickle.dumps(objective)
-        package = str(Path(sluice.__file__).parent.parent)
-        self._path = [*(os.path.abspath(part) for part in sys.path), package]
+        self._ray, self._retries = ray, compute.retries
+        self._make = _actor_type(ray, compute)
+        self._options = (worker_path(), tuple(imports), marks)
+        self._losses = Losses(compute.retries)
         self._starting: dict[Any, Any] = {}
         """Actor by the answer that says it is there."""
         self._idle: list[Any] = []
-        self._busy: dict[Any, tuple[Any, Segment]] = {}
-        """Actor and segment by the answer that will be the outcome."""
-        self._again: list[Segment] = []
-        self._tries: dict[tuple[int, int], int] = {}
+        self._busy: dict[Any, _Running] = {}
+        """By the answer that will be the next messages."""
+        self._again: deque[tuple[Hashable, bytes]] = deque()
+        self._arrived: deque[Arrival | SluiceError] = deque()
         self._failed_starts = 0
-        self._make = _actor_type(compute)
-        for _ in range(_num_actors(compute, most)):
-            self._start()
+
+    def add(self) -> None:
+        """Start one more actor."""
+        actor = self._make.remote(*self._options)
+        self._starting[actor.there.remote()] = actor
 
     def free(self) -> bool:
-        """Return whether an actor is idle and no segment waits to run again."""
+        """Return whether an actor is idle and no job waits to run again."""
         return len(self._idle) > len(self._again)
 
-    def give(self, segment: Segment) -> None:
-        """Start a segment on an idle actor."""
-        ray, actor = _ray(), self._idle.pop()
-        content = ray.put(pickle.dumps((segment, self._folder)))
-        self._busy[actor.run.remote(content)] = (actor, segment)
+    def give(self, key: Hashable, job: Job) -> None:
+        """Start a job on an idle actor."""
+        self._run(key, pickle.dumps(job))
 
-    def next(self) -> Outcome | None:
-        """Wait for an outcome, or for an actor that is there.
+    def next(self) -> Arrival | None:
+        """Wait for news of a job, or for an actor that is there.
 
         Raises:
             TrainingFailed: No actor starts.
-            StorageError: As the worker met it.
+            SettingsError: A machine does not share the folders.
+            SluiceError: As a job raised it.
         """
-        ray = _ray()
         while self._again and self._idle:
-            self.give(self._again.pop(0))
-        timeout = None if self._busy else _START_S
-        answers = [*self._busy, *self._starting]
-        done, _ = ray.wait(answers, num_returns=1, timeout=timeout)
-        if not done:
-            raise _no_worker(f"none answered within {_START_S:g} s")
-        if done[0] in self._starting:
-            self._settle(done[0])
-            return None
-        return self._receive(done[0])
+            self._run(*self._again.popleft())
+        if not self._arrived:
+            timeout = None if self._busy else _START_S
+            answers = [*self._busy, *self._starting]
+            done, _ = self._ray.wait(answers, num_returns=1, timeout=timeout)
+            if not done:
+                raise _no_worker(f"none answered within {_START_S:g} s")
+            if done[0] in self._starting:
+                self._settle(done[0])
+                return None
+            self._receive(done[0])
+        arrived = self._arrived.popleft()
+        if isinstance(arrived, SluiceError):
+            raise arrived
+        return arrived
 
-    def _start(self) -> None:
-        actor = self._make.remote(self._path, self._objective)
-        self._starting[actor.there.remote()] = actor
+    def close(self) -> None:
+        """End all actors."""
+        running = [each.actor for each in self._busy.values()]
+        for actor in [*self._starting.values(), *self._idle, *running]:
+            self._ray.kill(actor)
+
+    def _run(self, key: Hashable, job: bytes) -> None:
+        running = _Running(actor=self._idle.pop(), key=key, job=job)
+        self._busy[running.actor.work.remote(job)] = running
 
     def _settle(self, answer: Any) -> None:
-        ray, actor = _ray(), self._starting.pop(answer)
+        actor = self._starting.pop(answer)
         try:
-            ray.get(answer)
-        except ray.exceptions.RayError as error:
+            unseen = self._ray.get(answer)
+        except self._ray.exceptions.RayError as error:
             self._failed_starts += 1
-            if self._failed_starts > self._compute.retries:
+            if self._failed_starts > self._retries:
                 raise _no_worker(str(error).strip().splitlines()[-1]) from error
-            self._start()
-        else:
-            self._idle.append(actor)
-
-    def _receive(self, answer: Any) -> Outcome | None:
-        ray, (actor, segment) = _ray(), self._busy.pop(answer)
-        try:
-            result = pickle.loads(ray.get(answer))
-        except ray.exceptions.RayError as error:
-            self._start()
-            return self._try_again(segment, error)
+            self.add()
+            return
+        if unseen is not None:
+            self._ray.kill(actor)
+            raise not_shared(*unseen)
         self._idle.append(actor)
-        if isinstance(result, SluiceError):
-            raise result
-        assert isinstance(result, Outcome)
-        return result
 
-    def _try_again(self, segment: Segment, error: Exception) -> Outcome | None:
-        tries = self._tries[segment.key] = self._tries.get(segment.key, 0) + 1
-        if tries <= self._compute.retries:
-            self._again.append(segment)
-            return None
-        return failed(
-            segment,
-            f"Its worker died {tries} times ({type(error).__name__}); most likely memory ran out.",
+    def _receive(self, answer: Any) -> None:
+        running = self._busy.pop(answer)
+        try:
+            news = self._ray.get(answer)
+        except self._ray.exceptions.RayError as error:
+            self._arrived.append(self._lost(running, error))
+            return
+        for content in news:
+            try:
+                self._arrived.append(read_news(running.key, content))
+            except SluiceError as error:
+                self._arrived.append(error)
+        if isinstance(self._arrived[-1], Told):
+            self._busy[running.actor.work.remote(None)] = running
+        else:
+            self._idle.append(running.actor)
+
+    def _lost(self, running: _Running, error: Exception) -> Lost:
+        # One that cannot be reached may still run: the job must not be done twice at a time.
+        self._ray.kill(running.actor)
+        self.add()
+        lost = self._losses.count(
+            running.key,
+            f"worker on Ray was lost ({type(error).__name__})",
+            "Most likely its memory ran out, or its machine is gone.",
         )
+        if lost.again:
+            self._again.append((running.key, running.job))
+        return lost
 
 
 @contextlib.contextmanager
 def open_ray_pool(
-    objective: Objective, folder: Path, compute: ComputeSettings, *, most: int
+    compute: ComputeSettings, *, most: int, imports: Sequence[str], folders: Sequence[Path]
 ) -> Iterator[RayPool]:
     """Start or join Ray with at most ``most`` actors; end what was started on the way out.
 
-    A Ray that runs in this process already is used and left running.
+    Args:
+        compute: Where, and what every actor reserves.
+        most: Jobs there can be at a time.
+        imports: Modules that an actor imports when it starts.
+        folders: Through which jobs exchange files; every actor must see the same ones.
 
     Raises:
-        SettingsError: The cluster cannot be reached, or has not what one trial reserves.
+        SettingsError: The cluster cannot be reached, or has not what one job reserves.
+        StorageError: A folder cannot be written.
     """
-    ray = _ray()
-    own = not ray.is_initialized()
-    if compute.address is not None:
-        _require_reachable(compute.address)
-        if not own:
-            raise SettingsError(
-                f"The search asks for the cluster at '{compute.address}', and Ray runs in this "
-                f"process already.",
-                fix="Leave compute.address out to use the running one, or call ray.shutdown first.",
-            )
-    if own:
-        _join(compute)
-    try:
-        _require_resources(ray.cluster_resources(), compute)
-        yield RayPool(objective, folder.absolute(), compute, most=most)
-    finally:
-        if own:
-            ray.shutdown()
-
-
-def _join(compute: ComputeSettings) -> None:
-    ray = _ray()
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unasked
-    options = {"log_to_driver": False, "logging_level": "ERROR"}
-    try:
-        if compute.address is None:
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-            ray.init(address="local", num_cpus=cores, include_dashboard=False, **options)
-        else:
-            ray.init(address=compute.address, **options)
-    except (OSError, ValueError, RuntimeError) as error:
-        if compute.address is not None:
-            raise _unreachable(compute.address, str(error)) from error
-        raise SettingsError(
-            f"Ray could not start on this machine: {error}.",
-            fix="Free memory and processes; if a path is too long, set RAY_TMPDIR to a short one.",
-        ) from error
-
-
-def _require_reachable(address: str) -> None:
-    found = re.fullmatch(r"(?:ray://)?\[?([^\[\]/]+?)\]?:(\d+)", address)
-    if found is None:
-        if address == "auto":
-            return
-        raise SettingsError(
-            f"compute.address must be 'host:port', 'ray://host:port' or 'auto', got '{address}'.",
-            fix="Correct it, or leave it out to use this machine.",
-        )
-    try:
-        socket.create_connection((found[1], int(found[2])), timeout=_REACH_S).close()
-    except (OSError, OverflowError) as error:
-        raise _unreachable(address, str(error)) from error
-
-
-def _unreachable(address: str, why: str) -> SettingsError:
-    return SettingsError(
-        f"The Ray cluster at '{address}' cannot be reached: {why}.",
-        cause="It does not run, the address is wrong, or a firewall is in between.",
-        fix="Start it with 'ray start --head', correct compute.address, or leave it out to use "
-        "this machine.",
-    )
-
-
-def _require_resources(there: dict[str, float], compute: ComputeSettings) -> None:
-    for name, setting, wanted in (
-        ("CPU", "cpus_per_worker", compute.cpus_per_worker),
-        ("GPU", "gpus_per_worker", compute.gpus_per_worker),
-    ):
-        if wanted > there.get(name, 0.0):
-            raise SettingsError(
-                f"A training reserves {wanted:g} {name} ({setting}), Ray has "
-                f"{there.get(name, 0):g}.",
-                fix=f"Lower {setting}, or give the address of a cluster that has as many.",
-            )
-
-
-def _num_actors(compute: ComputeSettings, most: int) -> int:
-    there, count = _ray().cluster_resources(), min(most, compute.workers or most)
-    for name, wanted in (("CPU", compute.cpus_per_worker), ("GPU", compute.gpus_per_worker)):
-        if wanted > 0:
-            count = min(count, math.floor(there.get(name, 0.0) / wanted + 1e-9))
-    return count
+    with join_ray(compute) as ray, marked(folders) as marks:
+        count = min(most, count_actors(ray, compute))
+        pool = RayPool(ray, compute, marks=marks, imports=imports)
+        try:
+            for _ in range(count):
+                pool.add()
+            yield pool
+        finally:
+            pool.close()
 
 
 def _no_worker(why: str) -> TrainingFailed:
     return TrainingFailed(
         f"No Ray worker could start: {why}.",
-        cause="The machine is out of memory or processes, or a node cannot import sluice.",
+        cause="The machine is out of memory or processes, others use the cluster, or a node "
+        "cannot import sluice.",
         fix="Look at the worker logs in Ray's session folder; on a cluster install the same "
         "version of sluice on every node.",
     )
 
 
-def _actor_type(compute: ComputeSettings) -> Any:
+def _actor_type(ray: Any, compute: ComputeSettings) -> Any:
     # Inside a function Ray sends the class itself, so that a worker needs nothing but its path
-    # to find the modules that the objective comes from.
+    # to find the modules that the jobs come from.
     class Worker:
-        def __init__(self, path: list[str], objective: bytes) -> None:
-            import pickle
+        def __init__(self, path: list[str], imports: tuple[str, ...], marks: Marks) -> None:
+            import importlib
+            import queue
             import sys
 
             sys.path.extend(part for part in path if part not in sys.path)
-            self.objective = pickle.loads(objective)
+            for name in imports:
+                importlib.import_module(name)
+            self.marks = marks
+            self.news: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
-        def there(self) -> bool:
-            return True
+        def there(self) -> tuple[Path, str] | None:
+            import socket
 
-        def run(self, content: bytes) -> bytes:
-            import pickle
+            from sluice.cluster.shared_folders import first_unseen
 
-            from sluice.errors import StorageError
-            from sluice.tuning.driver import answer
+            folder = first_unseen(self.marks)
+            return None if folder is None else (folder, socket.gethostname())
 
-            segment, folder = pickle.loads(content)
+        def work(self, job: bytes | None) -> list[bytes]:
+            # On a thread of its own, so that what it tells can be fetched while it runs.
+            import threading
+
+            if job is not None:
+                threading.Thread(target=self.run, args=(job,), daemon=True).start()
+            news = [self.news.get()]
+            while not self.news.empty():
+                news.append(self.news.get())
+            return news
+
+        def run(self, job: bytes) -> None:
+            import os
+            import traceback
+
+            from sluice.cluster.jobs import run_job
+
             try:
-                return pickle.dumps(answer(self.objective, segment, folder))
-            except StorageError as error:
-                return pickle.dumps(error)
+                run_job(job, self.news.put)
+            except BaseException:  # the edge of the process: it ends, as a local one would
+                traceback.print_exc()
+                os._exit(1)
 
-    options: dict[str, float] = {"num_cpus": compute.cpus_per_worker, "max_restarts": 0}
+    options: dict[str, Any] = {
+        "num_cpus": compute.cpus_per_worker,
+        "max_restarts": 0,
+        "runtime_env": {"env_vars": WORKER_ENVIRONMENT},
+    }
     if compute.gpus_per_worker:
         options["num_gpus"] = compute.gpus_per_worker
-    return _ray().remote(**options)(Worker)
-
-
-def _ray() -> Any:
-    # Imported here: Ray takes half a second and only searches need it.
-    import ray
-
-    return ray
+    return ray.remote(**options)(Worker)

@@ -40,7 +40,11 @@ def gate(
         typer.Option(help="Losses of the candidate on the same rows.", show_default=False),
     ],
     horizon: Annotated[
-        int, typer.Option(min=1, help="How many rows ahead a target looks [rows].")
+        int,
+        typer.Option(
+            min=0,
+            help="How many rows ahead a target looks [rows]; 0 when rows are independent.",
+        ),
     ] = 1,
     alpha: Annotated[
         float, typer.Option(help="One-sided rate of false promotions, in (0, 0.5).")

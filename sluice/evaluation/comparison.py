@@ -16,6 +16,7 @@ from scipy.special import ndtri
 
 from sluice.errors import SettingsError
 from sluice.evaluation.estimate import Arm, Estimate, estimate_gain, mean_gain
+from sluice.evaluation.independence import looks_dependent
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.settings import GateSettings
 from sluice.evaluation.shortfall import Evidence, advise
@@ -52,7 +53,8 @@ def compare(
         candidate: Losses of the model that asks to be promoted [unit].
         reference: Losses of what it would replace, on the same rows in any order [unit].
         settings: Thresholds.
-        horizon_rows: How many rows ahead a target looks, at least 1 [rows].
+        horizon_rows: How many rows ahead a target looks [rows]; 0 declares that the rows are
+            independent of each other, so that each is a block of its own.
         unit: Unit of the losses, for people.
 
     Raises:
@@ -79,7 +81,14 @@ def compare(
     estimate = estimate_gain(ours, theirs, fold_N, block_length=block_length)
     lower, upper = estimate.bounds(settings.alpha)
     margin = settings.equivalence_margin_share * abs(float(theirs.loss_SN.mean()))
-    lacking = find_lacking(candidate, reference, settings, block_length, is_constant=is_constant)
+    lacking = find_lacking(
+        candidate,
+        reference,
+        settings,
+        block_length,
+        is_constant=is_constant,
+        is_dependent=block_length == 1 and looks_dependent(centred_N),
+    )
     if lacking:
         outcome: Outcome = "INCONCLUSIVE"
         reason = "No decision: " + "; ".join(lack.what for lack in lacking) + "."
@@ -131,10 +140,10 @@ def _centred_by_fold(gain_N: NDArray[np.float64], fold_N: NDArray[np.int64]) -> 
 def _block_length(
     centred_N: NDArray[np.float64], settings: GateSettings, horizon_rows: int, *, is_constant: bool
 ) -> int:
-    if horizon_rows < 1:
+    if horizon_rows < 0:
         raise SettingsError(
-            f"The horizon must be at least 1 row, got {horizon_rows}.",
-            fix="Give the number of rows a target looks ahead.",
+            f"The horizon must be at least 0 rows, got {horizon_rows}.",
+            fix="Give the number of rows a target looks ahead; 0 for rows that are independent.",
         )
     if settings.block_length is not None:
         if settings.block_length < horizon_rows:
@@ -145,6 +154,8 @@ def _block_length(
                 fix="Raise block_length, or leave it out to have it estimated.",
             )
         return settings.block_length
+    if horizon_rows == 0:
+        return 1
     if is_constant or not np.isfinite(centred_N).all():
         return shortest_block(centred_N.size, horizon_rows)
     return choose_block_length(centred_N, horizon_rows)

@@ -6,6 +6,7 @@ so no global state is read or changed.
 
 import io
 import math
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +35,7 @@ OUTCOME_WORDS = {
     "INCONCLUSIVE": "INCONCLUSIVE: nothing is proven",
 }
 WIDTH_IN, DPI, PALETTE = 7.2, 110, 64
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def fold_gains_png(verdict: Verdict) -> bytes:
@@ -123,9 +125,10 @@ def training_curves_png(curves: pd.DataFrame, *, unit: str = "loss units") -> by
 def loss_over_time_png(
     candidate: LossTable, reference: LossTable, *, unit: str = "loss units"
 ) -> bytes:
-    """Draw the cumulative gain over the test rows, fold by fold in time.
+    """Draw the cumulative gain over the test rows, fold by fold in the order of their labels.
 
-    A line that rises steadily is a gain earned everywhere; a single step is a few lucky rows.
+    A line that rises steadily is a gain earned everywhere; a single step is a few lucky rows. Rows
+    labelled by dates are in time; other labels (a key, a number) are not shown.
 
     Raises:
         ContractError: The tables hold different rows.
@@ -135,7 +138,8 @@ def loss_over_time_png(
     # By fold, in time inside each: the order a table's rows have by contract.
     order_N = np.argsort(candidate.fold_N, kind="stable")
     total_N = np.cumsum(gain_N[order_N])
-    fold_N = candidate.fold_N[order_N]
+    fold_N, label_N = candidate.fold_N[order_N], candidate.label_N[order_N]
+    in_time = bool(_DATE.match(label_N[0]))
     figure, axes = new_figure(height_in=2.9)
     axes.plot(np.arange(1, total_N.size + 1), total_N, color=VALIDATION, linewidth=1.4)
     axes.axhline(0, color=INK, linewidth=1)
@@ -146,7 +150,7 @@ def loss_over_time_png(
         axes.text(
             start + 1,
             1.0,
-            f" fold {fold_N[start]}\n {candidate.label_N[order_N][start][:10]}",
+            f" fold {fold_N[start]}\n {label_N[start][:10] if in_time else ''}",
             transform=axes.get_xaxis_transform(),
             fontsize=7.5,
             color=MUTED,
@@ -156,7 +160,7 @@ def loss_over_time_png(
         axes.text(0.5, 0.5, "losses that are not finite", transform=axes.transAxes, ha="center")
     axes.set_xlim(0, total_N.size)
     axes.margins(y=0.2)
-    axes.set_xlabel("test row, in time")
+    axes.set_xlabel("test row, in time" if in_time else "test row")
     axes.set_ylabel(f"cumulative gain [{unit}]")
     set_headline(axes, "Gain over the test rows: above zero the candidate is ahead", "", colour=INK)
     return as_png(figure)

@@ -74,7 +74,12 @@ def score_version(
     scores = score_production(
         own, own_frame, own_folds, lineage.members, load, subject=lineage.candidate
     )
-    return replace(scores, losses=replace(scores.losses, window=window))
+    mistakes = scores.mistakes
+    return replace(
+        scores,
+        losses=replace(scores.losses, window=window),
+        mistakes=None if mistakes is None else replace(mistakes, window=window),
+    )
 
 
 def _rebuild(lineage: Lineage) -> tuple[Workload, ModelSettings]:

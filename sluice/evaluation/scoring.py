@@ -4,7 +4,7 @@ Shape legend: S = seeds, N = test rows over all folds, B = test examples of one 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -31,6 +31,9 @@ class Scores:
     """What one subject reached on the test rows."""
 
     losses: LossTable
+
+    mistakes: LossTable | None
+    """0/1 losses of a classifier on the same rows; None where there are no classes."""
 
     metrics_by_seed: tuple[Mapping[str, float], ...]
     """In the order of the seeds; one entry for a rule without seeds.
@@ -192,28 +195,45 @@ def _collect(
         seeds=seeds,
         fold_N=np.concatenate([np.full(len(e), fold.fold_id, np.int64) for fold, e, _ in first]),
         label_N=np.concatenate([labels[examples.rows] for _, examples, _ in first]),
-        loss_SN=np.stack(
-            [
-                np.concatenate([_losses(workload, output, e) for _, e, output in parts])
-                for parts in parts_S
-            ]
-        ),
+        loss_SN=_stack(workload.losses, "losses", parts_S),
     )
+    has_classes = workload.mistakes(first[0][2], first[0][1].y) is not None
     return Scores(
         losses=losses,
+        mistakes=replace(losses, loss_SN=_stack(workload.mistakes, "mistakes", parts_S))
+        if has_classes
+        else None,
         metrics_by_seed=tuple(_mean_metrics(workload, frame, parts) for parts in parts_S),
     )
 
 
-def _losses(workload: Workload, output: Tensor, examples: Examples) -> NDArray[np.float64]:
-    loss = workload.losses(output, examples.y)
-    if loss.shape != (len(examples),):
+def _stack(
+    measure: Callable[[Tensor, Tensor], Tensor | None],
+    name: str,
+    parts_S: Sequence[Sequence[_Part]],
+) -> NDArray[np.float64]:
+    return np.stack(
+        [
+            np.concatenate([_per_example(measure, name, output, e) for _, e, output in parts])
+            for parts in parts_S
+        ]
+    )
+
+
+def _per_example(
+    measure: Callable[[Tensor, Tensor], Tensor | None],
+    name: str,
+    output: Tensor,
+    examples: Examples,
+) -> NDArray[np.float64]:
+    found = measure(output, examples.y)
+    if found is None or found.shape != (len(examples),):
         raise ContractError(
-            f"The workload's losses must be one per example, ({len(examples)},), got "
-            f"{tuple(loss.shape)}.",
-            fix="Return a loss per example from 'losses'; average in 'loss'.",
+            f"The workload's {name} must be one per example, ({len(examples)},), got "
+            f"{None if found is None else tuple(found.shape)}.",
+            fix=f"Return a number per example from '{name}'; average in 'loss'.",
         )
-    values: NDArray[np.float64] = loss.detach().numpy().astype(np.float64)
+    values: NDArray[np.float64] = found.detach().numpy().astype(np.float64)
     return values
 
 

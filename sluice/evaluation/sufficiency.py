@@ -23,6 +23,7 @@ def find_lacking(
     block_length: int,
     *,
     is_constant: bool,
+    is_dependent: bool,
 ) -> tuple[Lack, ...]:
     """Return everything the evidence lacks; empty when it can carry a decision.
 
@@ -32,6 +33,7 @@ def find_lacking(
         settings: Thresholds.
         block_length: Rows of a bootstrap block [rows].
         is_constant: The gain is the same on all rows of each fold.
+        is_dependent: Every row is a block of its own, and gains of neighbours correlate.
     """
     lacking = []
     if candidate.subject == reference.subject:
@@ -49,6 +51,15 @@ def find_lacking(
             Lack(
                 "the gain is the same on every row of a fold, so its spread is unknown",
                 "Check that the two models really predict differently.",
+            )
+        )
+    if is_dependent:
+        lacking.append(
+            Lack(
+                "every row counts as independent, and gains of neighbouring rows correlate by more "
+                "than chance explains",
+                "Declare a horizon of at least 1 row, or leave out block_length, to have the "
+                "dependence estimated.",
             )
         )
     return tuple(lacking)

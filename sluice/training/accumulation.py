@@ -66,7 +66,7 @@ def parts_of(
 
 
 def require_separable(
-    model: nn.Module, loss_fn: LossFunction, x: Tensor, y: Tensor, *, weigh: Weigh
+    model: nn.Module, loss_fn: LossFunction, x: Tensor, y: Tensor, *, weigh: Weigh, setting: str
 ) -> None:
     """Refuse a model or loss whose value for a batch is not the mean of its parts'.
 
@@ -76,6 +76,7 @@ def require_separable(
         x: A few inputs; at least three rows tell something.
         y: Their targets.
         weigh: What the loss is the mean over.
+        setting: What splits batches, for the message.
 
     Raises:
         ContractError: The network has batch normalisation, or the loss of three rows is not the
@@ -84,11 +85,12 @@ def require_separable(
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise ContractError(
-                f"micro_batch_rows must be left unset for this network: '{name}' is a "
+                f"{setting} must be left unset for this network: '{name}' is a "
                 f"{type(module).__name__}.",
                 cause="Batch normalisation takes its statistics from the rows computed at once, so "
-                "parts of a batch do not add up to the batch.",
-                fix="Lower batch_rows instead, or use GroupNorm or LayerNorm.",
+                "parts of a batch do not add up to the batch, neither in gradients nor in "
+                "running statistics.",
+                fix="Use GroupNorm or LayerNorm, or a batch_rows that is computed at once.",
             )
     x, y = x[:_TRIED_ROWS], y[:_TRIED_ROWS]
     model.eval()
@@ -102,9 +104,9 @@ def require_separable(
         return  # for the first step to name
     if not math.isclose(whole, split, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE**2):
         raise ContractError(
-            f"With micro_batch_rows the loss must be a mean over rows: of {len(y)} rows it is "
+            f"With {setting} the loss must be a mean over rows: of {len(y)} rows it is "
             f"{whole:.6g}, the mean of its parts is {split:.6g}.",
             cause="The loss is a sum, or compares the rows of a batch with each other, or is a "
             "mean over something other than rows.",
-            fix="Return the mean of losses() from loss(), or leave micro_batch_rows unset.",
+            fix="Return the mean of losses() from loss(), or leave the setting unset.",
         )

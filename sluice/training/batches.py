@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from sluice.training.orphans import end_with_parent
+from sluice.training.ranks import ALL, Split
 from sluice.training.seeds import derive_seed
 from sluice.workloads.workload import Examples
 
 Batch = tuple[Tensor, Tensor]
-"""Inputs and targets."""
+"""Inputs of this rank's rows, and the targets of all rows."""
 
 
 def epoch_order(num_rows: int, *, seed: int, epoch: int) -> Tensor:
@@ -36,21 +37,30 @@ class Batches:
         device: Where a batch is handed out.
         workers: Processes that gather ahead, for rows that are slow to read (memory-mapped); 0
             gathers in this one. They draw nothing, so their number changes no bit.
+        split: Which rows of a batch are this process's; all of them when it is alone.
     """
 
     def __init__(
-        self, rows: Examples, *, batch_rows: int, seed: int, device: torch.device, workers: int
+        self,
+        rows: Examples,
+        *,
+        batch_rows: int,
+        seed: int,
+        device: torch.device,
+        workers: int,
+        split: Split = ALL,
     ) -> None:
         self._rows = rows
         self._batch_rows = batch_rows
         self._seed = seed
         self._device = device
+        self._gather = _Gather(rows, split)
         self._order = _Order()
         self._loader: DataLoader[Batch] | None = None
         # Processes cannot share what lies on a device.
         if workers and rows.x.device.type == "cpu":
             self._loader = DataLoader(
-                _Gather(rows),
+                self._gather,
                 sampler=self._order,
                 batch_size=None,
                 num_workers=workers,
@@ -91,7 +101,7 @@ class Batches:
             return
         # In one go: an order that goes to a device part by part makes it wait at every step.
         for part in order.to(self._rows.x.device).split(self._batch_rows):
-            x, y = self._rows.x.index_select(0, part), self._rows.y.index_select(0, part)
+            x, y = self._gather[part]
             yield x.to(self._device), y.to(self._device)
 
 
@@ -114,8 +124,8 @@ class _Order:
 class _Gather(Dataset[Batch]):
     """The rows, by whole batches."""
 
-    def __init__(self, rows: Examples) -> None:
-        self._x, self._y = rows.x, rows.y
+    def __init__(self, rows: Examples, split: Split) -> None:
+        self._x, self._y, self._split = rows.x, rows.y, split
 
     def __getitem__(self, part: Tensor) -> Batch:
-        return self._x.index_select(0, part), self._y.index_select(0, part)
+        return self._x.index_select(0, self._split.own(part)), self._y.index_select(0, part)

@@ -1,6 +1,7 @@
 """Where a training computes, and how its rows get there."""
 
 import dataclasses
+import gc
 import os
 
 import torch
@@ -31,6 +32,38 @@ def resolve_device(choice: DeviceChoice) -> torch.device:
             fix="Set device to 'auto' or 'cpu', or make the device visible to this process.",
         )
     return torch.device("cuda" if found else "cpu")
+
+
+def device_type(choice: DeviceChoice) -> str:
+    """Return the kind of device that a setting means, for the key of a result.
+
+    Only 'auto' is looked up, so a process without a GPU knows the key of what another one trains.
+    """
+    return resolve_device(choice).type if choice == "auto" else choice
+
+
+def device_on_ray(choice: DeviceChoice, *, gpus_per_worker: float) -> DeviceChoice:
+    """Return what a setting means for a worker on Ray, which sees the GPUs that it reserves.
+
+    Raises:
+        SettingsError: A GPU is asked for and none reserved, or the other way round.
+    """
+    meant: DeviceChoice = "cuda" if gpus_per_worker > 0 else "cpu"
+    if choice not in ("auto", meant):
+        share = "0" if choice == "cpu" else "the GPUs, or the share of one, that it needs"
+        raise SettingsError(
+            f"training.device is '{choice}' and compute.gpus_per_worker {gpus_per_worker:g}.",
+            cause="A worker on Ray sees the GPUs that it reserves, and no other.",
+            fix=f"Leave training.device at 'auto', or set gpus_per_worker to {share}.",
+        )
+    return meant
+
+
+def release_memory() -> None:
+    """Give back what a training left in the GPU's caches; others may share it."""
+    if torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def start_device(device: torch.device) -> None:

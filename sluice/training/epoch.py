@@ -3,6 +3,7 @@
 Shape legend: S = steps of an epoch.
 """
 
+import contextlib
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from sluice.training.accumulation import LossFunction, Weigh, parts_of
 from sluice.training.batches import Batches
 from sluice.training.parameter_groups import set_decay, set_rate
 from sluice.training.precision import Arithmetic
+from sluice.training.ranks import Ranks
 from sluice.training.schedule import rate_at
 from sluice.training.settings import TrainSettings
 
@@ -39,11 +41,12 @@ def fit_epoch(
     *,
     epoch: int,
     weigh: Weigh,
+    ranks: Ranks,
 ) -> Fitted:
     """Fit ``model`` in place to the batches of one epoch.
 
     Args:
-        model: What is fitted.
+        model: What is fitted, as ``ranks`` wrapped it.
         loss_fn: (output, y) to the scalar that is minimised.
         batches: The train rows.
         optimizer: Of ``make_optimizer``.
@@ -51,6 +54,7 @@ def fit_epoch(
         settings: Those in effect in this epoch.
         epoch: Counted from 1.
         weigh: What a loss is the mean over.
+        ranks: The processes that fit it together.
 
     Raises:
         TrainingFailed: A loss or a gradient is not finite; epoch, step and cause are named. Steps
@@ -63,13 +67,14 @@ def fit_epoch(
     rate, losses, norms, taken = 0.0, [], [], []
     for index, (x, y) in enumerate(batches.of(epoch)):
         optimizer.zero_grad(set_to_none=True)
-        losses.append(_backward(model, loss_fn, arithmetic, x, y, settings, weigh))
+        losses.append(_backward(model, loss_fn, arithmetic, x, y, settings, weigh, ranks))
         norms.append(arithmetic.clip(optimizer, parameters, settings.clip_norm))
         rate = rate_at(first_step + index, total_steps, settings)
         set_rate(optimizer, rate)
         taken.append(arithmetic.step(optimizer))
     # Read once an epoch: a read per step makes an accelerator wait at every step.
     loss_S, norm_S = torch.stack(losses).double().cpu(), torch.stack(norms).double().cpu()
+    loss_S = ranks.total(loss_S)
     taken_S = torch.tensor(taken)
     bad = (taken_S & ~(loss_S.isfinite() & norm_S.isfinite())).nonzero().flatten()
     if len(bad):
@@ -100,14 +105,25 @@ def _backward(
     y: Tensor,
     settings: TrainSettings,
     weigh: Weigh,
+    ranks: Ranks,
 ) -> Tensor:
-    """Leave the gradient of the whole batch; return its loss."""
+    """Leave the gradient of the whole batch; return this rank's part of its loss."""
+    of_rank, world = ranks.split.share(y, weigh), ranks.split.world
+    if of_rank == 0:
+        # Nothing to add, but the other ranks wait for this one; a mean over nothing is no number.
+        output = arithmetic.forward(model, x)
+        arithmetic.backward(output.sum() * 0)
+        return output.new_zeros(())
+    y = ranks.split.own(y)
+    parts = list(parts_of(x, y, micro_rows=settings.micro_batch_rows, weigh=weigh))
     losses = []
-    for x_part, y_part, share in parts_of(x, y, micro_rows=settings.micro_batch_rows, weigh=weigh):
-        loss = loss_fn(arithmetic.forward(model, x_part), y_part)
-        if share != 1.0:
-            loss = loss * share
-        arithmetic.backward(loss)
+    for number, (x_part, y_part, of_part) in enumerate(parts, start=1):
+        with ranks.alone(model) if number < len(parts) else contextlib.nullcontext():
+            loss, share = loss_fn(arithmetic.forward(model, x_part), y_part), of_part * of_rank
+            if share != 1.0:
+                loss = loss * share
+            # The mean over ranks is taken afterwards.
+            arithmetic.backward(loss if world == 1 else loss * world)
         losses.append(loss.detach())
     return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 

@@ -2,8 +2,8 @@
 
 Covers: AdamW with parameter groups, warmup and cosine, clipping, all with changes in mid-training,
 early stopping, best weights, exact resume; accumulation, bf16 and fp16, recomputed activations, a
-GPU.
-Does not cover: writing anything, several devices.
+GPU; several processes for one model (``ranks``).
+Does not cover: writing anything.
 
 Every source of randomness has a seed of its own, the SHA-256 of ``<seed>_<stage>`` (TRACE-6):
 
@@ -13,7 +13,7 @@ what is drawn      stage, after the base seed      where
 initial weights    ``init``                        ``models.scaled.prepare_model``
 row order          ``order_<epoch>``               ``training.batches.epoch_order``
 dropout and all    ``dropout``                     ``train``; the state is in the checkpoint
-else while fitting
+else while fitting ``dropout_<rank>_<epoch>``      ``train``, in ranks but the first
 loader processes   ``loader``                      ``training.batches``; draws no number used
 the user's code    ``unit``                        ``training.unit``: workload, metrics
 =================  ==============================  ==========================================
@@ -24,6 +24,7 @@ fitted in another order, or the other way round.
 Shape legend: N = train rows, B = rows of a batch, O = outputs.
 """
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +41,7 @@ from sluice.training.device import device_of, place, resolve_device, start_devic
 from sluice.training.epoch import Fitted, diverged, fit_epoch
 from sluice.training.parameter_groups import ParameterGroups, make_optimizer
 from sluice.training.precision import Arithmetic, ScaleState
+from sluice.training.ranks import ONE, Ranks, Split
 from sluice.training.recompute import recomputing
 from sluice.training.seeds import Stream, derive_seed
 from sluice.training.selector import best_epoch
@@ -120,6 +122,7 @@ def train(
     weigh: Weigh = count_rows,
     resume: TrainState | None = None,
     keep: Callable[[TrainState], None] | None = None,
+    ranks: Ranks = ONE,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[EpochResult]:
     """Fit ``model`` in place; yield after every epoch; leave it with the chosen epoch's weights.
@@ -143,16 +146,19 @@ def train(
         select: From validation loss by epoch to the epoch whose weights are kept. It may return
             the newest epoch or the one it returned before: other weights are not kept.
         weigh: From a part's targets to what ``loss_fn`` is the mean over, when that is not rows;
-            read only where ``micro_batch_rows`` splits a batch.
+            read only where ``micro_batch_rows`` or ``ranks`` splits a batch.
         resume: Where to go on, as ``keep`` received it.
         keep: Called after every epoch, before it is yielded, with all that is needed to go on.
+        ranks: The processes that fit the model together; each calls this with the same arguments
+            and the same ``resume``, takes all epochs, and ends with the same weights. Only ``keep``
+            and ``clock`` may differ.
         clock: Monotonic time [s].
 
     Raises:
         TrainingFailed: A loss or a gradient is not finite; epoch, step and cause are named.
         ContractError: Nothing to train, ``groups`` are not well-formed, ``resume`` is of another
             model or other rows, ``select`` chose an epoch whose weights are gone, or a setting
-            does not suit the network: ``micro_batch_rows``, ``recompute_activations``.
+            does not suit the network: ``micro_batch_rows``, ``ranks``, ``recompute_activations``.
         SettingsError: ``device`` is 'cuda' and there is none.
     """
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -167,16 +173,19 @@ def train(
     model.to(device)
     try:
         optimizer = make_optimizer([{"params": trainable}] if groups is None else groups, settings)
-        val = place(val, device)
+        val_share = ranks.split.share(val.y, count_rows)
+        val = place(_part(val, ranks.split), device)
         batches = Batches(
             place(train, device),
             batch_rows=settings.batch_rows,
             seed=seed if data_seed is None else data_seed,
             device=device,
             workers=settings.loader_workers,
+            split=ranks.split,
         )
-        if settings.micro_batch_rows is not None and settings.micro_batch_rows < batches.largest:
-            require_separable(model, loss_fn, *batches.first(3), weigh=weigh)
+        if splits := _splits(settings, ranks, batches.largest):
+            require_separable(model, loss_fn, *batches.first(3), weigh=weigh, setting=splits)
+        called = ranks.wrap(model)
         stream = Stream(derive_seed(seed, "dropout"), resume.rng if resume else None)
         history: list[EpochResult] = []
         chosen, best = 0, dict[str, Tensor]()
@@ -191,10 +200,13 @@ def train(
         ):
             epoch, started = len(history) + 1, clock()
             now = settings.at(epoch)
+            if not ranks.is_first:
+                # Not in the checkpoint, which the first rank writes.
+                stream = Stream(derive_seed(seed, f"dropout_{ranks.split.rank}_{epoch}"))
             with stream.active():
                 with recomputing(model, on=settings.recompute_activations):
                     fitted = fit_epoch(
-                        model,
+                        called,
                         loss_fn,
                         batches,
                         optimizer,
@@ -202,8 +214,9 @@ def train(
                         now,
                         epoch=epoch,
                         weigh=weigh,
+                        ranks=ranks,
                     )
-                val_loss = mean_loss(model, losses_fn, val)
+                val_loss = _total(mean_loss(model, losses_fn, val), val_share, ranks)
             if not math.isfinite(val_loss):
                 raise diverged("validation loss", val_loss, epoch, batches.steps, now)
             scores = {result.epoch: result.val_loss for result in history} | {epoch: val_loss}
@@ -255,6 +268,27 @@ def predict(model: nn.Module, x: Tensor) -> Tensor:
         output = torch.cat([model(part.to(device)) for part in x.split(_EVAL_ROWS)])
     model.train(training)
     return output
+
+
+def _splits(settings: TrainSettings, ranks: Ranks, largest: int) -> str | None:
+    """Return the setting that splits batches, or None when they stay whole."""
+    if ranks.split.world > 1:
+        return "ranks_per_training"
+    micro_rows = settings.micro_batch_rows
+    return "micro_batch_rows" if micro_rows is not None and micro_rows < largest else None
+
+
+def _part(rows: Examples, split: Split) -> Examples:
+    if split.world == 1:
+        return rows
+    own = split.own(torch.arange(len(rows)))
+    return dataclasses.replace(rows, x=rows.x[own], y=rows.y[own], rows=rows.rows[own.numpy()])
+
+
+def _total(mean: float, share: float, ranks: Ranks) -> float:
+    """Return the mean over the rows of all ranks; a rank that has none adds nothing."""
+    part = mean * share if share else 0.0
+    return float(ranks.total(torch.tensor(part, dtype=torch.float64)))
 
 
 def _result(

@@ -77,7 +77,7 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def _listed(group: Mapping[str, Any], index: int, settings: TrainSettings) -> dict[str, Any]:
-    unknown = [str(key) for key in group if key not in _KEYS]
+    unknown = [str(key) for key in group if key not in (*_KEYS, "own_decay")]
     if unknown or "params" not in group:
         got = ", ".join(f"'{key}'" for key in group) or "no key"
         hint = nearest(unknown[0], list(_KEYS)) if unknown else ""
@@ -91,7 +91,8 @@ def _listed(group: Mapping[str, Any], index: int, settings: TrainSettings) -> di
     full = {
         "params": [params] if isinstance(params, Tensor) else list(params),
         "weight_decay": group.get("weight_decay", settings.weight_decay),
-        "own_decay": "weight_decay" in group,
+        # Groups that were listed before say so themselves.
+        "own_decay": group.get("own_decay", "weight_decay" in group),
         "rate_share": group.get("rate_share", 1.0),
     }
     for key in ("weight_decay", "rate_share"):

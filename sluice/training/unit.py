@@ -6,10 +6,11 @@ checkpoints while it is fitted, its event log, and at the end ``result.json``.
 
 import contextlib
 import fcntl
+import functools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +23,7 @@ from sluice.artifacts import ArtifactStore
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table
 from sluice.digests import digest_json, short
-from sluice.errors import IntegrityError
+from sluice.errors import ContractError, IntegrityError
 from sluice.failfast.log.event_log import EventLog
 from sluice.files import storage_error, write_atomic
 from sluice.models.scaled import Scaled, prepare_model
@@ -30,9 +31,10 @@ from sluice.models.settings import ModelSettings
 from sluice.training.checkpoint import discard_checkpoints, load_checkpoint
 from sluice.training.checkpoint_writer import CheckpointWriter
 from sluice.training.code import code_digest
-from sluice.training.device import resolve_device
+from sluice.training.device import device_type, resolve_device
 from sluice.training.loop import EpochResult, TrainState, predict, train
 from sluice.training.members import Member
+from sluice.training.ranks import ONE, Ranks
 from sluice.training.seeds import Stream, derive_seed, deterministic
 from sluice.training.settings import TrainSettings
 from sluice.training.unit_log import epoch_fields, rewind
@@ -63,6 +65,9 @@ class UnitSpec:
     runs: Path
     data_seed: int | None = None
     """Base seed of the row order; that of the unit when absent."""
+    ranks: int = 1
+    """Processes that fit the unit together. Sums in another order round differently, so it is part
+    of the unit's key."""
     sys_path: tuple[str, ...] = ()
     """Folders to add to Python's path, so that the workload imports in another process."""
 
@@ -72,11 +77,15 @@ class UnitSpec:
         return f"Seed {self.seed}, fold {self.fold.fold_id}"
 
 
+EventKind = Literal["started", "epoch", "finished", "reused", "lost"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitEvent:
     """A piece of a unit's progress, for whoever watches."""
 
-    kind: Literal["started", "epoch", "finished", "reused"]
+    kind: EventKind
+    """'lost': its process or machine is gone, and it starts again from its last checkpoint."""
     seed: int
     fold_id: int
     epochs_done: int
@@ -85,6 +94,8 @@ class UnitEvent:
     """Of the epoch, for kind 'epoch'."""
     damaged_checkpoints: int = 0
     """Passed over on resuming, for kind 'started'."""
+    reason: str = ""
+    """How it was lost, for kind 'lost'."""
 
 
 Hear = Callable[[UnitEvent], None]
@@ -101,6 +112,7 @@ def train_unit(
     *,
     clock: Clock = utc_now,
     timer: Callable[[], float] = time.perf_counter,
+    ranks: Ranks = ONE,
 ) -> Member:
     """Fit one unit, or return it when it is finished already.
 
@@ -109,26 +121,36 @@ def train_unit(
 
     Args:
         spec: What to fit.
-        on_event: Hears of every epoch.
+        on_event: Hears of every epoch, on the first rank.
         clock: Gives the time of the log's events, with a time zone.
         timer: Monotonic time [s], by which checkpoints are paced.
+        ranks: The processes that fit it together, ``spec.ranks`` of them; each calls this and gets
+            the member. All need the artifacts, the first alone reads and writes in ``runs``.
 
     Raises:
-        TrainingFailed: A loss or gradient is not finite.
-        ContractError: The workload, its rows or its settings break their contract.
+        TrainingFailed: A loss or gradient is not finite, or another rank is gone.
+        ContractError: The workload, its rows or its settings break their contract, or there are
+            not as many ranks as the unit is for.
+        SettingsError: The device is not there.
         StorageError: Something cannot be read or written; checkpoints before it are kept.
     """
+    _require_ranks(spec, ranks)
+    resolve_device(spec.training.device)  # one that is not there is refused before all else
     workload = open_workload(spec)
     subject = _subject(spec, workload)
     folder = _folder(spec, subject)
-    with _only_one(folder):
-        member = _read_result(spec, subject)
+    if not ranks.is_first:
+        on_event = _tell_nobody
+    with _only_one(folder) if ranks.is_first else contextlib.nullcontext():
+        member = ranks.from_first(lambda: _read_result(spec, subject))
         if member is not None:
-            on_event(_event(spec, "reused", member.epochs_run))
+            on_event(unit_event(spec, "reused", member.epochs_run))
             return member
         with Stream(derive_seed(spec.seed, "unit")).active(), deterministic():
-            member = _fit(spec, workload, subject, folder, on_event, clock, timer)
-    on_event(_event(spec, "finished", member.epochs_run))
+            fitted = _fit(spec, workload, subject, folder, on_event, clock, timer, ranks)
+        member = ranks.from_first(lambda: fitted)
+    assert member is not None
+    on_event(unit_event(spec, "finished", member.epochs_run))
     return member
 
 
@@ -147,6 +169,20 @@ def open_workload(spec: UnitSpec) -> Workload:
     return load_workload(spec.workload, spec.workload_settings, where=spec.workload)
 
 
+def _require_ranks(spec: UnitSpec, ranks: Ranks) -> None:
+    if spec.ranks != ranks.split.world:
+        raise ContractError(
+            f"{spec.name} must be fitted by {spec.ranks} processes together, got "
+            f"{ranks.split.world}.",
+            cause="ranks_per_training was set, and the unit was started as if it was not.",
+            fix="Start it with train_unit_on_ranks, or set ranks_per_training to 1.",
+        )
+
+
+def _tell_nobody(_: UnitEvent) -> None:
+    pass
+
+
 def _subject(spec: UnitSpec, workload: Workload) -> dict[str, Any]:
     """Return all that determines the bits of the unit; its digest is the unit's key."""
     return {
@@ -156,11 +192,12 @@ def _subject(spec: UnitSpec, workload: Workload) -> dict[str, Any]:
         "model": spec.model.model_dump(mode="json"),
         "training": spec.training.model_dump(mode="json", exclude=_WITHOUT_EFFECT),
         # What 'auto' means here: a CPU and a GPU do not give the same bits.
-        "device": resolve_device(spec.training.device).type,
+        "device": device_type(spec.training.device),
         "code": code_digest(workload, spec.model),
         "torch": torch.__version__,
         "seed": spec.seed,
         "data_seed": spec.data_seed,
+        "ranks": spec.ranks,
         "fold": spec.fold.model_dump(mode="json"),
     }
 
@@ -177,7 +214,9 @@ def _fit(
     on_event: Hear,
     clock: Clock,
     timer: Callable[[], float],
-) -> Member:
+    ranks: Ranks,
+) -> Member | None:
+    """Return the member, or None on a rank that writes nothing."""
     store = ArtifactStore(spec.artifacts)
     frame = load_table(spec.table, store)
     fold = spec.fold
@@ -187,11 +226,16 @@ def _fit(
         "test": workload.examples(frame, fold.test),
     }
     model = prepare_model(workload, spec.model, rows["train"], seed=spec.seed)
-    restored = load_checkpoint(folder, subject=subject)
+    restored = ranks.from_first(lambda: load_checkpoint(folder, subject=subject))
+    epochs = functools.partial(_epochs, spec, workload, model, rows, restored.state, ranks)
+    if not ranks.is_first:
+        for _ in epochs(keep=None):
+            pass
+        return None
     history = restored.state.history if restored.state else ()
     log_path = folder / "events.ndjson"
     rewind(log_path, spec.seed, fold.fold_id, rows, history, clock=clock)
-    on_event(_event(spec, "started", len(history), damaged=len(restored.damaged)))
+    on_event(unit_event(spec, "started", len(history), damaged=len(restored.damaged)))
 
     checkpoints = CheckpointWriter(
         folder, subject=subject, every_epochs=spec.training.checkpoint_every_epochs, clock=timer
@@ -205,23 +249,8 @@ def _fit(
             log.write("epoch_complete", **epoch_fields(spec.seed, fold.fold_id, history[-1]))
             checkpoints.offer(state)
 
-        epochs = train(
-            model,
-            workload.loss,
-            workload.losses,
-            rows["train"],
-            rows["val"],
-            spec.training,
-            seed=spec.seed,
-            data_seed=spec.data_seed,
-            select=workload.select_epoch,
-            weigh=workload.loss_weight,
-            groups=workload.parameter_groups(model.network),
-            resume=restored.state,
-            keep=keep,
-        )
-        for result in epochs:
-            on_event(_event(spec, "epoch", result.epoch, result=result))
+        for result in epochs(keep=keep):
+            on_event(unit_event(spec, "epoch", result.epoch, result=result))
 
         best = history[workload.select_epoch({r.epoch: r.val_loss for r in history}) - 1]
         metrics = _test_metrics(workload, model, rows["test"], frame)
@@ -250,6 +279,34 @@ def _fit(
     write_atomic(folder / "result.json", json.dumps(outcome, indent=2).encode())
     discard_checkpoints(folder)
     return member
+
+
+def _epochs(
+    spec: UnitSpec,
+    workload: Workload,
+    model: Scaled,
+    rows: Mapping[str, Examples],
+    resume: TrainState | None,
+    ranks: Ranks,
+    *,
+    keep: Callable[[TrainState], None] | None,
+) -> Iterator[EpochResult]:
+    return train(
+        model,
+        workload.loss,
+        workload.losses,
+        rows["train"],
+        rows["val"],
+        spec.training,
+        seed=spec.seed,
+        data_seed=spec.data_seed,
+        select=workload.select_epoch,
+        weigh=workload.loss_weight,
+        groups=workload.parameter_groups(model.network),
+        resume=resume,
+        keep=keep,
+        ranks=ranks,
+    )
 
 
 def _test_metrics(
@@ -291,14 +348,16 @@ def _only_one(folder: Path) -> Iterator[None]:
         yield
 
 
-def _event(
+def unit_event(
     spec: UnitSpec,
-    kind: Literal["started", "epoch", "finished", "reused"],
+    kind: EventKind,
     epochs_done: int,
     *,
     result: EpochResult | None = None,
     damaged: int = 0,
+    reason: str = "",
 ) -> UnitEvent:
+    """Return a piece of progress of the unit that ``spec`` names."""
     return UnitEvent(
         kind=kind,
         seed=spec.seed,
@@ -307,4 +366,5 @@ def _event(
         max_epochs=spec.training.max_epochs,
         result=result,
         damaged_checkpoints=damaged,
+        reason=reason,
     )

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from sluice.cluster.ray_pool import open_ray_pool
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import Interrupted, SearchFailed
 from sluice.tuning.driver import Hear, Pool, ThisProcess, drive
@@ -16,6 +15,7 @@ from sluice.tuning.objective import Objective
 from sluice.tuning.population import PopulationSearch
 from sluice.tuning.proposals import own_first, random_proposals, tpe_proposals
 from sluice.tuning.pruning import rule_named
+from sluice.tuning.ray_segments import open_ray_segments
 from sluice.tuning.recipe import setup_of
 from sluice.tuning.records import Exploit, SearchResult, Strategy, Trial
 from sluice.tuning.settings import SearchSettings
@@ -120,7 +120,7 @@ def _pool(
     if where == "this_process":
         yield ThisProcess(objective, folder)
         return
-    with open_ray_pool(objective, folder, compute, most=most) as pool:
+    with open_ray_segments(objective, folder, compute, most=most) as pool:
         yield pool
 
 

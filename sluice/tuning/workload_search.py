@@ -7,6 +7,7 @@ from typing import Any
 from sluice.cluster.settings import ComputeSettings
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord
+from sluice.training.device import device_on_ray, device_type
 from sluice.tuning.default_space import default_space
 from sluice.tuning.driver import Hear
 from sluice.tuning.objective import TrainingObjective, search_folds
@@ -52,6 +53,7 @@ def search_workload(
     Raises:
         SearchFailed: No trial ended with a finite loss.
         ContractError: A chosen fold holds test rows, or ``folder`` another search.
+        SettingsError: A device is asked for that workers do not reserve.
     """
     if settings.scheduler == "pbt":
         # A member that is behind goes on from another's weights; patience would freeze it.
@@ -60,7 +62,7 @@ def search_workload(
     objective = TrainingObjective(
         workload=workload,
         workload_settings=dict(workload_settings),
-        base=base,
+        base=_on_device(base, where, compute),
         seed=settings.seed,
         folds=search_folds(folds, settings.folds),
         table=table,
@@ -77,3 +79,12 @@ def search_workload(
         compute=compute,
         where=where,
     )
+
+
+def _on_device(base: Setup, where: Where, compute: ComputeSettings) -> Setup:
+    """Return the settings with the device that 'auto' means where trials run."""
+    choice = base.training.device
+    if where == "ray":
+        choice = device_on_ray(choice, gpus_per_worker=compute.gpus_per_worker)
+    training = base.training.model_copy(update={"device": device_type(choice)})
+    return base.model_copy(update={"training": training})

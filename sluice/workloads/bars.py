@@ -16,6 +16,7 @@ from sluice.data.schema import Schema
 from sluice.data.source_settings import PackagedBars, SourceSettings
 from sluice.data.validation import validate_schema
 from sluice.errors import ContractError
+from sluice.evaluation.metrics.trading import trading_metrics
 from sluice.workloads.bars_contract import (
     FEATURES,
     RAW_SCHEMA,
@@ -33,12 +34,7 @@ from sluice.workloads.bars_features import (
     trailing_volatility,
 )
 from sluice.workloads.har import HarSettings, har_forecast
-from sluice.workloads.volatility_target import (
-    PositionSettings,
-    sharpe,
-    sortino,
-    volatility_position,
-)
+from sluice.workloads.volatility_target import PositionSettings, volatility_position
 from sluice.workloads.workload import Examples, Workload, WorkloadSettings
 
 _LARGEST_LOG_VOL = 50.0
@@ -149,7 +145,7 @@ class BarsWorkload(Workload):
     def metrics(
         self, output: Tensor, examples: Examples, frame: pd.DataFrame
     ) -> Mapping[str, float]:
-        """Return loss (mean squared error), mae, and Sharpe and Sortino of the position.
+        """Return loss (mean squared error), mae, and what the position would have earned.
 
         The position is taken at the row's close and earns ``next_return``, without costs:
 
@@ -157,17 +153,20 @@ class BarsWorkload(Workload):
         - ``vs_return``: ``clip(forecast, -1, 1)`` times the same with the trailing volatility, so
           a forecast of one deviation or more takes the whole position.
 
-        Sharpe and Sortino are per year, and NaN when they are not defined (no variation, no loss).
+        For Sharpe, Sortino, drawdown, turnover and hit rate see ``trading_metrics``; NaN when they
+        are not defined (no variation, no loss).
         """
         output = output.detach()
         error = (output - examples.y).double()
-        earned_N = self._earned(output, examples, frame)
-        per_year = self.settings.position.rows_per_year
+        traded = trading_metrics(
+            self._position(output, examples, frame),
+            frame["next_return"].to_numpy(np.float64)[examples.rows],
+            rows_per_year=self.settings.position.rows_per_year,
+        )
         return {
             "loss": float(self.losses(output, examples.y).mean()),
             "mae": float(error.abs().mean()),
-            "sharpe": sharpe(earned_N, rows_per_year=per_year),
-            "sortino": sortino(earned_N, rows_per_year=per_year),
+            **traded.numbers,
         }
 
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
@@ -187,20 +186,17 @@ class BarsWorkload(Workload):
         )
         return torch.from_numpy(forecast_N.astype(np.float32))[:, None]
 
-    def _earned(
+    def _position(
         self, output: Tensor, examples: Examples, frame: pd.DataFrame
     ) -> "np.ndarray[Any, np.dtype[np.float64]]":
         forecast_N = output.cpu().double().flatten().numpy()
-        rows = frame.iloc[examples.rows]
         if self.settings.target == "log_gk_variance":
             log_vol_N = np.clip(forecast_N / 2, -_LARGEST_LOG_VOL, _LARGEST_LOG_VOL)
-            position_N = volatility_position(np.exp(log_vol_N), self.settings.position)
-        else:
-            trailing_N = rows["trailing_vol"].to_numpy(np.float64)
-            position_N = np.clip(forecast_N, -1, 1) * volatility_position(
-                trailing_N, self.settings.position
-            )
-        return np.asarray(position_N * rows["next_return"].to_numpy(np.float64))
+            return volatility_position(np.exp(log_vol_N), self.settings.position)
+        trailing_N = frame["trailing_vol"].to_numpy(np.float64)[examples.rows]
+        return np.asarray(
+            np.clip(forecast_N, -1, 1) * volatility_position(trailing_N, self.settings.position)
+        )
 
     def _require_enough(self, num_rows: int) -> None:
         if num_rows < self.required_rows:

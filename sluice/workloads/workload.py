@@ -68,7 +68,12 @@ class Workload(ABC):
     feature_expectations: tuple[Expectation, ...] = ()
 
     horizon_rows: int = 1
-    """How many rows ahead the target looks; neighbours' targets overlap for this long [rows]."""
+    """How many rows ahead the target looks; neighbours' targets overlap for this long [rows].
+
+    0 declares that rows are independent: no order in time, nothing shared. The gate then takes
+    every row for a block of its own. Give such rows an order with ``in_hash_order``. A row in time
+    whose target is of the row itself has 1.
+    """
 
     loss_unit: str = "target units squared"
     headline_metric: str = "loss"
@@ -170,6 +175,18 @@ class Workload(ABC):
     ) -> Mapping[str, float]:
         """Return metrics of predictions on one split; the loss alone unless replaced."""
         return {"loss": float(self.losses(output.detach(), examples.y).mean())}
+
+    def mistakes(
+        self,
+        output: Tensor,  # noqa: ARG002 - what a classifier's own method looks at
+        y: Tensor,  # noqa: ARG002
+    ) -> Tensor | None:
+        """Return for each example (B,) whether the predicted class is wrong, 1 or 0.
+
+        A classifier writes it, so that McNemar's test can be shown beside the gate. None, as
+        unless replaced, says that there are no classes.
+        """
+        return None
 
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
         """Return what a simple rule predicts for the fold's test examples.

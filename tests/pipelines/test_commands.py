@@ -94,9 +94,12 @@ def test_run_again_says_in_a_line_that_nothing_changed(
 
 
 def test_run_as_json(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    green: tuple[Home, RunReport],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    home, _ = green
+    monkeypatch.setenv("SLUICE_HOME", str(home.root))
 
     assert run_command(["run", str(ECHO), "--json"]) == 0
 

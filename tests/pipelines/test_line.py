@@ -119,7 +119,7 @@ def test_same_again_makes_the_same_bytes_and_no_second_version(
         assert len([e for e in ledger.history(echo.name) if e.action == "promote"]) == 1
 
 
-def test_other_seeds_are_compared_with_production_and_not_promoted(
+def test_other_seeds_are_compared_with_production_and_cannot_be_promoted_by_hand(
     green: tuple[Home, RunReport], echo: PipelineSettings, run: Runner
 ) -> None:
     home, _ = green
@@ -134,14 +134,7 @@ def test_other_seeds_are_compared_with_production_and_not_promoted(
     with ledger_of(home) as ledger:
         assert ledger.version(echo.name, report.version).lineage.reference == production.candidate
 
-
-def test_version_without_promote_cannot_be_promoted_by_hand(
-    green: tuple[Home, RunReport], echo: PipelineSettings, run: Runner
-) -> None:
-    home, _ = green
-    report = run(echo.model_copy(update={"seeds": (10, 11, 12, 13, 14)}), home)
     config = {"ops": {"echo__production_model": {"config": {"version": report.version}}}}
-
     result = materialize_alone(echo, home, "production_model", config)
 
     assert not result.success

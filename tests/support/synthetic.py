@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Mapping
 
 import numpy as np
@@ -21,6 +22,7 @@ class SineSettings(WorkloadSettings):
     noise: float = Field(0.05, ge=0)
     raise_in_loss: bool = Field(False, description="The user's code has a bug.")
     kill_at_loss: int = Field(0, ge=0, description="Die at this call of the loss; 0 for never.")
+    pause_s: float = Field(0.0, ge=0, description="Pause of every call of the loss.")
     only_first_time: str = Field("", description="File that notes that the process died once.")
 
 
@@ -48,6 +50,7 @@ class SineWorkload(Workload):
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         self.calls += 1
+        time.sleep(self.settings.pause_s)
         if self.settings.raise_in_loss:
             raise ZeroDivisionError("the user's bug")
         if self.calls == self.settings.kill_at_loss:

@@ -326,8 +326,8 @@ def test_another_window_and_other_rows_are_refused():
 def test_a_block_shorter_than_the_horizon_is_refused():
     with pytest.raises(SettingsError, match="horizon of 5 rows, got block_length 4"):
         judge(*arms(0.05), block_length=4, horizon_rows=5)
-    with pytest.raises(SettingsError, match="at least 1 row, got 0"):
-        judge(*arms(0.05), horizon_rows=0)
+    with pytest.raises(SettingsError, match="at least 0 rows, got -1"):
+        judge(*arms(0.05), horizon_rows=-1)
 
 
 def test_what_is_lacking_is_named_seeds_or_rows():

@@ -145,3 +145,37 @@ def test_production_that_has_seen_the_rows_cannot_be_compared():
 
     with pytest.raises(ContractError, match="Seed 3 must have a member trained through more"):
         score_production(WORKLOAD, FRAME, FOLDS, seen, load, subject="production")
+
+
+class Classed(Counting):
+    """Says that a row is wrong when the forecast is off by more than 9."""
+
+    def mistakes(self, output, y):
+        return ((output - y).abs() > 9).flatten().float()
+
+
+def test_mistakes_of_a_classifier_stand_on_the_rows_of_its_losses():
+    scores = score_members(Classed(), FRAME, FOLDS, MEMBERS, load, subject="candidate")
+
+    assert scores.mistakes is not None
+    assert scores.mistakes.label_N.tolist() == scores.losses.label_N.tolist()
+    assert scores.mistakes.seeds == scores.losses.seeds
+    # Seed 3 is off by 3 and 4, seed 7 by 7 and 8.
+    assert scores.mistakes.loss_SN.sum() == 0
+    far = [member(9, 0), member(9, 1)]
+    again = score_members(Classed(), FRAME, FOLDS, far, load, subject="candidate").mistakes
+    assert again is not None
+    assert again.loss_SN.tolist() == [[0.0] * 8 + [1.0] * 16]
+
+
+def test_without_classes_there_are_no_mistakes():
+    assert score(MEMBERS).mistakes is None
+
+
+def test_mistakes_that_are_not_one_per_row_are_refused():
+    class Averaged(Counting):
+        def mistakes(self, output, y):
+            return (output - y).mean()
+
+    with pytest.raises(ContractError, match=r"mistakes must be one per example, \(8,\), got \(\)"):
+        score_members(Averaged(), FRAME, FOLDS, MEMBERS, load, subject="candidate")

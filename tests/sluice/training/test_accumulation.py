@@ -107,8 +107,12 @@ def test_a_sum_or_a_loss_between_rows_is_refused():
         lambda output, y: (output - output.mean() - y + y.mean()).square().mean(),
     ):
         with pytest.raises(ContractError, match="must be a mean over rows"):
-            require_separable(make_model(), wrong, TRAIN.x, TRAIN.y, weigh=count_rows)
-    require_separable(make_model(), loss_of, TRAIN.x, TRAIN.y, weigh=count_rows)
+            require_separable(
+                make_model(), wrong, TRAIN.x, TRAIN.y, weigh=count_rows, setting="micro_batch_rows"
+            )
+    require_separable(
+        make_model(), loss_of, TRAIN.x, TRAIN.y, weigh=count_rows, setting="micro_batch_rows"
+    )
 
 
 def test_batch_normalisation_is_refused_when_a_batch_is_split_and_only_then():

@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from sluice.errors import SettingsError
-from sluice.training.device import device_of, place, resolve_device, start_device
+from sluice.training.device import (
+    device_of,
+    device_on_ray,
+    device_type,
+    place,
+    resolve_device,
+    start_device,
+)
 from sluice.training.loop import mean_loss, predict
 from sluice.training.seeds import deterministic
 from sluice.training.settings import TrainSettings
@@ -39,6 +46,22 @@ def test_with_a_gpu_auto_takes_it_and_cpu_does_not(monkeypatch):
 
     assert resolve_device("auto") == resolve_device("cuda") == torch.device("cuda")
     assert resolve_device("cpu") == CPU
+
+
+def test_a_named_device_has_its_key_on_any_machine_and_auto_that_of_this_one(monkeypatch):
+    """The process that hands out units may have no GPU when their workers have."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    assert [device_type(choice) for choice in ("auto", "cpu", "cuda")] == ["cpu", "cpu", "cuda"]
+
+
+def test_on_ray_auto_is_the_gpu_that_is_reserved():
+    assert device_on_ray("auto", gpus_per_worker=0.25) == "cuda"
+    assert device_on_ray("auto", gpus_per_worker=0.0) == "cpu"
+    with pytest.raises(SettingsError, match=r"'cuda' and compute\.gpus_per_worker 0\."):
+        device_on_ray("cuda", gpus_per_worker=0.0)
+    with pytest.raises(SettingsError, match=r"'cpu' and compute\.gpus_per_worker 0\.5\."):
+        device_on_ray("cpu", gpus_per_worker=0.5)
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, ":4096:8"), (":16:8", ":16:8")])

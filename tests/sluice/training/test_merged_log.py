@@ -3,6 +3,7 @@
 import pytest
 
 from sluice.artifacts import ArtifactStore
+from sluice.cluster.settings import ComputeSettings
 from sluice.errors import ContractError
 from sluice.failfast.log.event_log import read_events, validate_log
 from sluice.training.merged_log import merge_logs
@@ -23,7 +24,7 @@ def merge(members, store, workload=None):
 @pytest.fixture
 def trained(specs):
     units = specs(seeds=(0, 1), folds=2, max_epochs=2)
-    members, _ = train_members(units, workers=1, on_event=[].append)
+    members, _ = train_members(units, compute=ComputeSettings(workers=1), on_event=[].append)
     return members, ArtifactStore(units[0].artifacts)
 
 

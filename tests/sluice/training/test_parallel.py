@@ -11,10 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from sluice.errors import Interrupted, TrainingFailed
+from sluice.cluster.settings import ComputeSettings
+from sluice.errors import Interrupted, SettingsError, TrainingFailed
 from sluice.training.parallel import train_members
 
 ROOT = Path(__file__).parents[3]
+ONE = ComputeSettings(workers=1)
+TWO = ComputeSettings(workers=2, cpus_per_worker=0.5)
+"""Two processes also where there is one core."""
 
 
 def ignore(event):
@@ -28,7 +32,7 @@ def bits(members):
 def test_members_come_in_seed_and_fold_order_and_heavy_units_start_first(specs):
     units = specs(seeds=(1, 0), folds=2, max_epochs=1)
     heard = []
-    members, reused = train_members(units[::-1], workers=1, on_event=heard.append)
+    members, reused = train_members(units[::-1], compute=ONE, on_event=heard.append)
 
     assert [(m.seed, m.fold_id) for m in members] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [e.fold_id for e in heard if e.kind == "started"] == [1, 1, 0, 0]
@@ -37,15 +41,15 @@ def test_members_come_in_seed_and_fold_order_and_heavy_units_start_first(specs):
 
 def test_finished_units_are_reused_and_said(specs):
     units = specs(folds=2, max_epochs=1)
-    first, _ = train_members(units[:1], workers=1, on_event=ignore)
+    first, _ = train_members(units[:1], compute=ONE, on_event=ignore)
     heard = []
-    members, reused = train_members(units, workers=1, on_event=heard.append)
+    members, reused = train_members(units, compute=ONE, on_event=heard.append)
 
     assert (members[0], reused) == (first[0], 1)
     assert [e.kind for e in heard] == ["reused", "started", "epoch", "finished"]
     # Nothing left to do: no process is started, so it takes no second.
     started = time.perf_counter()
-    assert train_members(units, workers=2, on_event=ignore) == (members, 2)
+    assert train_members(units, compute=TWO, on_event=ignore) == (members, 2)
     assert time.perf_counter() - started < 1
 
 
@@ -55,7 +59,7 @@ def test_a_failed_unit_is_named_and_stops_the_others(specs):
     units[1] = dataclasses.replace(units[1], workload_settings={"raise_in_loss": True})
     heard = []
     with pytest.raises(TrainingFailed, match=r"Seed 0, fold 1: ZeroDivisionError: the user's bug"):
-        train_members(units, workers=1, on_event=heard.append)
+        train_members(units, compute=ONE, on_event=heard.append)
 
     assert [e.fold_id for e in heard] == [1]
 
@@ -68,26 +72,57 @@ def test_ctrl_c_in_one_process_keeps_what_is_finished(specs):
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match="1 of 2 units finished"):
-        train_members(units, workers=1, on_event=stop)
-    assert train_members(units, workers=1, on_event=ignore)[1] == 1
+        train_members(units, compute=ONE, on_event=stop)
+    assert train_members(units, compute=ONE, on_event=ignore)[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "compute", "said"),
+    [
+        ({}, {"address": "127.0.0.1:1"}, "The Ray cluster at '127.0.0.1:1' cannot be reached"),
+        ({}, {"cpus_per_worker": 1000.0}, r"reserves 1000 CPU \(cpus_per_worker\), this machine"),
+        ({"device": "cuda"}, {"address": "127.0.0.1:1"}, "'cuda' and compute.gpus_per_worker 0"),
+        ({"device": "cpu"}, {"gpus_per_worker": 0.5}, "'cpu' and compute.gpus_per_worker 0.5"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_within_seconds(specs, settings, compute, said):
+    units, started = specs(folds=2, max_epochs=1, **settings), time.monotonic()
+    with pytest.raises(SettingsError, match=said):
+        train_members(units, compute=ComputeSettings(**compute), on_event=ignore)
+    assert time.monotonic() - started < 20
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_said_and_two_workers_give_the_bits_of_one(specs, tmp_path):
+def test_a_killed_worker_is_replaced_and_two_workers_give_the_bits_of_one(specs, tmp_path):
+    """The unit goes on from its last checkpoint, and it is said that it does."""
     options = {
         "seeds": (0, 1),
         "folds": 2,
         "kill_at_loss": 20,
         "only_first_time": str(tmp_path / "died"),
     }
-    units = specs("two", **options)
-    with pytest.raises(TrainingFailed, match=r"Seed \d, fold 1: its process was ended by signal 9"):
-        train_members(units, workers=2, on_event=ignore)
-    two, _ = train_members(units, workers=2, on_event=ignore)
-    one, _ = train_members(specs("one", **options), workers=1, on_event=ignore)
+    units, heard = specs("two", **options), []
+    two, reused = train_members(units, compute=TWO, on_event=heard.append)
+    one, _ = train_members(specs("one", **options), compute=ONE, on_event=ignore)
 
+    lost = [event for event in heard if event.kind == "lost"]
+    assert [event.reason for event in lost] == ["its process was ended by signal 9"]
+    kinds = [e for e in heard if (e.seed, e.fold_id) == (lost[0].seed, lost[0].fold_id)]
+    assert [e.epochs_done for e in kinds if e.kind == "started"] == [0, lost[0].epochs_done]
+    assert lost[0].epochs_done > 0
+    assert [e.epochs_done for e in kinds if e.kind == "epoch"] == [1, 2, 3, 4]
+    assert reused == 0
     assert bits(two) == bits(one)
     assert len({m.weights for m in one}) == 4
+
+
+@pytest.mark.slow
+def test_a_unit_that_kills_every_worker_is_named_with_the_cause(specs):
+    units = specs(folds=2, kill_at_loss=3)
+    compute = TWO.model_copy(update={"retries": 1})
+    said = r"Seed 0, fold \d: its process was ended by signal 9, 2 times in all\. .* memory ran out"
+    with pytest.raises(TrainingFailed, match=said):
+        train_members(units, compute=compute, on_event=ignore)
 
 
 OWN = """
@@ -113,7 +148,7 @@ def test_a_workload_outside_the_package_trains_and_its_bug_is_named(specs, tmp_p
     heard = []
     try:
         with pytest.raises(TrainingFailed, match="Seed 0, fold 1: ZeroDivisionError") as caught:
-            train_members(units, workers=2, on_event=heard.append)
+            train_members(units, compute=TWO, on_event=heard.append)
     finally:
         sys.path.remove(str(tmp_path))
 
@@ -124,6 +159,7 @@ PARENT = """
     import signal
     import sys
     from pathlib import Path
+    from sluice.cluster.settings import ComputeSettings
     from sluice.errors import SluiceError
     from sluice.training.parallel import train_members
     from tests.sluice.training.conftest import make_specs
@@ -133,9 +169,10 @@ PARENT = """
 
     # A shell starts background jobs with Ctrl-C ignored, and the tests may be such a job.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    two = ComputeSettings(workers=2, cpus_per_worker=0.5)
     specs = make_specs(Path(sys.argv[1]), folds=2, max_epochs=100_000, patience_epochs=100_000)
     try:
-        train_members(specs, workers=2, on_event=hear)
+        train_members(specs, compute=two, on_event=hear)
     except SluiceError as error:
         print(type(error).__name__, error, flush=True)
         sys.exit(error.exit_code)

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from sluice.cluster.settings import ComputeSettings
-from sluice.errors import ContractError, Interrupted, SearchFailed, StorageError
+from sluice.errors import ContractError, Interrupted, SearchFailed, SettingsError, StorageError
 from sluice.tuning.records import SearchResult, Segment
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.workload_search import search_workload
@@ -195,3 +195,23 @@ def test_a_workload_is_searched_and_its_winner_can_be_trained_again(scheduler, o
     winner = result.winner
     recipe = Segment(trial=0, start=None, until=len(winner.epochs), schedule=winner.schedule)
     assert own.run(recipe, tmp_path / "again", None).epochs == winner.epochs
+
+
+def test_a_search_on_workers_without_a_gpu_refuses_to_train_on_one(objective, tmp_path):
+    own = objective()
+    workload = load_workload(own.workload, {}, where="test")
+    training = SINE.training.model_copy(update={"device": "cuda"})
+    with pytest.raises(SettingsError, match=r"'cuda' and compute\.gpus_per_worker 0\."):
+        search_workload(
+            own.workload,
+            {},
+            SINE.model_copy(update={"training": training}),
+            None,
+            SearchSettings(num_trials=6),
+            table=own.table,
+            folds=workload.plan_folds(workload.compute_features(workload.load_rows())),
+            artifacts=own.artifacts,
+            folder=tmp_path,
+            compute=HERE,
+            hear=ignore,
+        )

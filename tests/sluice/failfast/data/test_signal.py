@@ -144,3 +144,13 @@ def test_a_p_value_is_never_zero():
     x = normal(300, 3)
 
     assert check(examples(x, x[:, :1])).numbers["p_value"] == 1 / (1 + SETTINGS.signal_permutations)
+
+
+@pytest.mark.parametrize("num_rows", [60, 255, 300])
+def test_all_of_a_smooth_dependence_is_explained_and_never_more(num_rows):
+    """With fewer rows than a map has columns, too."""
+    x = normal(num_rows, 1)
+    signal = find_signal(examples(x, x**3), num_permutations=19, alpha=0.05, seed=0)
+
+    assert 0.985 < signal.r2 <= 1
+    assert signal.critical_r2 < 0.3

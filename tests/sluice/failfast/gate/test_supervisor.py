@@ -135,10 +135,10 @@ def test_a_model_no_allocator_can_hold_fails_with_what_to_do(gate):
 
 
 def test_the_whole_gate_has_a_time_of_its_own(gate):
-    times = TimeLimits(whole_gate=TimeLimit(typical_s=1.0, max_s=20.0))
+    times = TimeLimits(whole_gate=TimeLimit(typical_s=1.0, max_s=12.0))
     run = gate("HangingLoader", settings=QUICK.model_copy(update={"times": times}))
 
-    assert "The whole gate was stopped after 20 s" in by(run, "data_loads").summary
+    assert "The whole gate was stopped after 12 s" in by(run, "data_loads").summary
     assert by(run, "gate_is_in_time").outcome == "fail"
     assert by(run, "event_log_works").outcome == "skipped"
 

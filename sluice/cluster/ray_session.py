@@ -1,0 +1,103 @@
+"""The one adapter to Ray: start it on this machine or join a cluster, and leave it again.
+
+Ray's own search engine is not used: it forgets the scheduler's state when the driver dies, starts
+a process for every trial, and lets decisions depend on which worker was faster. Ray does here what
+it does well: it places workers on machines and says when one died.
+"""
+
+import contextlib
+import os
+import re
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from sluice.cluster.places import count_places
+from sluice.cluster.process_pool import count_cores
+from sluice.cluster.settings import ComputeSettings
+from sluice.errors import SettingsError
+
+_REACH_S = 5.0
+"""A cluster's port answers at once or not at all. Ray itself waits minutes, then exits."""
+
+
+@contextlib.contextmanager
+def join_ray(compute: ComputeSettings) -> Iterator[Any]:
+    """Start Ray here, or join the cluster at ``compute.address``; yield the module ``ray``.
+
+    A Ray that runs in this process already is used and left running.
+
+    Raises:
+        SettingsError: The cluster cannot be reached, or Ray cannot start.
+    """
+    # Imported here: Ray takes half a second and only some work needs it.
+    import ray
+
+    own = not ray.is_initialized()
+    if compute.address is not None:
+        _require_reachable(compute.address)
+        if not own:
+            raise SettingsError(
+                f"The cluster at '{compute.address}' is asked for, and Ray runs in this process "
+                "already.",
+                fix="Leave compute.address out to use the running one, or call ray.shutdown first.",
+            )
+    if own:
+        _start(ray, compute)
+    try:
+        yield ray
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def count_actors(ray: Any, compute: ComputeSettings) -> int:
+    """Return how many workers fit on the machines of the running Ray.
+
+    Raises:
+        SettingsError: Not one.
+    """
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return count_places(machines, compute)
+
+
+def _start(ray: Any, compute: ComputeSettings) -> None:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unasked
+    options = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        if compute.address is None:
+            cores = count_cores()
+            ray.init(address="local", num_cpus=cores, include_dashboard=False, **options)
+        else:
+            ray.init(address=compute.address, **options)
+    except (OSError, ValueError, RuntimeError) as error:
+        if compute.address is not None:
+            raise _unreachable(compute.address, str(error)) from error
+        raise SettingsError(
+            f"Ray could not start on this machine: {error}.",
+            fix="Free memory and processes; if a path is too long, set RAY_TMPDIR to a short one.",
+        ) from error
+
+
+def _require_reachable(address: str) -> None:
+    found = re.fullmatch(r"(?:ray://)?\[?([^\[\]/]+?)\]?:(\d+)", address)
+    if found is None:
+        if address == "auto":
+            return
+        raise SettingsError(
+            f"compute.address must be 'host:port', 'ray://host:port' or 'auto', got '{address}'.",
+            fix="Correct it, or leave it out to use this machine.",
+        )
+    try:
+        socket.create_connection((found[1], int(found[2])), timeout=_REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise _unreachable(address, str(error)) from error
+
+
+def _unreachable(address: str, why: str) -> SettingsError:
+    return SettingsError(
+        f"The Ray cluster at '{address}' cannot be reached: {why}.",
+        cause="It does not run, the address is wrong, or a firewall is in between.",
+        fix="Start it with 'ray start --head', correct compute.address, or leave it out to use "
+        "this machine.",
+    )

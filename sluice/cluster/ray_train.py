@@ -1,0 +1,277 @@
+"""The one adapter to Ray Train: one model on several processes, on this machine or a cluster.
+
+Ray Train places the processes, makes them a torch.distributed group, and starts all of them again
+when one dies. What they do, and their checkpoints, are Sluice's own: Ray Train stores none.
+"""
+
+import contextlib
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sluice
+from sluice.cluster.ray_session import join_ray
+from sluice.cluster.settings import ComputeSettings
+from sluice.errors import SettingsError, SluiceError, TrainingFailed
+from sluice.files import storage_error
+
+T = TypeVar("T")
+Tell = Callable[[Any], None]
+OnRank = Callable[[Tell], T]
+"""What a rank does inside torch's process group; what it tells is heard where ranks are started."""
+
+_LISTEN_S = 0.2
+_TIMEOUT_S = 1800
+"""Longest wait for another rank that lives, as while the first one writes or scores the test."""
+_HEALTH = ("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
+"""How often Ray Train looks whether the ranks are done; 2 s of its own choice."""
+_RANK_ENV = {
+    "OMP_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+    # DistributedDataParallel advises against looking for parameters without a gradient.
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+}
+
+
+def run_on_ranks(
+    function: OnRank[T], *, ranks: int, compute: ComputeSettings, folder: Path, hear: Tell
+) -> T:
+    """Call ``function`` in ``ranks`` processes that work together; return what the first returned.
+
+    When a process or its machine is lost, all are started again, ``compute.retries`` times; the
+    function finds out by itself how far it was. An error of the function's is not tried again.
+
+    Args:
+        function: Importable, or ``functools.partial`` of what is.
+        ranks: Number of processes.
+        compute: Where, and what each of them reserves.
+        folder: For Ray Train's own notes, which are removed at the end; the same for all machines
+            of a cluster.
+        hear: Gets what any rank tells, in this process.
+
+    Raises:
+        SettingsError: The cluster cannot be reached, or has not what the ranks reserve together.
+        SluiceError: The function raised it, on any rank.
+        TrainingFailed: The function raised something else, or processes were lost too often.
+    """
+    with join_ray(compute) as ray, _notes(folder) as notes:
+        _require_resources(ray.cluster_resources(), compute, ranks)
+        box = _box_type(ray).remote()
+        run = _Run(_trainer(pickle.dumps(function), box, ranks, compute, notes))
+        try:
+            while run.wait(_LISTEN_S):
+                _listen(ray, box, hear)
+            _listen(ray, box, hear)
+            failure = ray.get(box.failure.remote())
+        finally:
+            # Ranks that still run, as after Ctrl-C, end when they find it gone.
+            ray.kill(box)
+    if failure is not None:
+        raise pickle.loads(failure)
+    return pickle.loads(run.outcome(compute.retries))  # type: ignore[no-any-return]
+
+
+class _Run:
+    """Ray Train at work, in a thread: in the main one it takes Ctrl-C away for good."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._value: bytes | None = None
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._fit, daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether it still works after that time."""
+        self._thread.join(seconds)
+        return self._thread.is_alive()
+
+    def outcome(self, retries: int) -> bytes:
+        """Return what the first rank returned.
+
+        Raises:
+            TrainingFailed: Ranks were lost, ``retries`` times and once more.
+        """
+        import ray
+        import ray.train
+
+        if self._value is not None:
+            return self._value
+        lost: tuple[type[Exception], ...] = (ray.exceptions.RayError, ray.train.TrainingFailedError)
+        if self._error is not None and not isinstance(self._error, lost):
+            raise self._error
+        why = str(self._error).strip().splitlines()[-1:] or ["no rank answered"]
+        raise TrainingFailed(
+            f"The processes that fit one model together were lost more than {retries} times: "
+            f"{why[0]}.",
+            cause="Most likely memory ran out, or a machine of the cluster went away.",
+            fix="Lower batch_rows or set micro_batch_rows if memory is short, then run again: it "
+            "goes on from the last checkpoint.",
+        ) from self._error
+
+    def _fit(self) -> None:
+        try:
+            self._value = self._trainer.fit().return_value
+        except Exception as error:  # the edge of the thread
+            self._error = error
+
+
+def _trainer(function: bytes, box: Any, ranks: int, compute: ComputeSettings, notes: Path) -> Any:
+    os.environ.setdefault(*_HEALTH)
+    import ray.train
+    import ray.train.torch
+
+    # Which version of its classes these names mean is decided when it is imported.
+    api: Any = ray.train
+
+    resources = {"CPU": compute.cpus_per_worker}
+    if compute.gpus_per_worker:
+        resources["GPU"] = compute.gpus_per_worker
+    backend = "nccl" if compute.gpus_per_worker else "gloo"
+    return api.torch.TorchTrainer(
+        _loop(function, box),
+        torch_config=api.torch.TorchConfig(backend=backend, timeout_s=_TIMEOUT_S),
+        scaling_config=api.ScalingConfig(
+            num_workers=ranks,
+            use_gpu=bool(compute.gpus_per_worker),
+            resources_per_worker=resources,
+        ),
+        run_config=api.RunConfig(
+            name=notes.name,
+            storage_path=str(notes.parent),
+            failure_config=api.FailureConfig(max_failures=compute.retries),
+            logging_config=api.LoggingConfig(log_level="ERROR"),
+            worker_runtime_env={"env_vars": _RANK_ENV},
+        ),
+    )
+
+
+def _loop(function: bytes, box: Any) -> Callable[[], bytes | None]:
+    package = str(Path(sluice.__file__).parent.parent)
+    path = [*(os.path.abspath(part) for part in sys.path), package]
+    here = os.getcwd()
+
+    # Inside a function Ray sends the code itself, so that a rank needs nothing but its path.
+    def loop() -> bytes | None:
+        import contextlib
+        import os
+        import sys
+
+        sys.path.extend(part for part in path if part not in sys.path)
+        with contextlib.suppress(OSError):  # Ray Train works in a folder of its own
+            os.chdir(here)
+        from sluice.cluster.ray_train import serve
+
+        return serve(function, box)
+
+    return loop
+
+
+def serve(function: bytes, box: Any) -> bytes | None:
+    """Be one rank: call the function and return what it returned; run in the rank's process.
+
+    An error of the function's is put into ``box`` and this process leaves the group, so that the
+    others do not wait for it. Those raise, and Ray Train starts all again: then this ends at once.
+    """
+    import ray
+    from torch import distributed as dist
+
+    from sluice.errors import RankLost
+
+    def tell(event: Any) -> None:
+        ray.get(box.tell.remote(pickle.dumps(event)))
+
+    try:
+        if ray.get(box.failure.remote()) is not None:
+            return None
+        return pickle.dumps(pickle.loads(function)(tell))
+    except ray.exceptions.RayActorError:
+        pass  # nobody listens any more
+    except RankLost:
+        raise
+    except SluiceError as error:
+        ray.get(box.fail.remote(pickle.dumps(error)))
+    except Exception as error:  # the edge of the process: the user's code may raise anything
+        ray.get(box.fail.remote(pickle.dumps(_failed(error))))
+    dist.destroy_process_group()
+    return None
+
+
+def _failed(error: Exception) -> TrainingFailed:
+    from sluice.failfast.user_code import place_of
+
+    return TrainingFailed(
+        f"{type(error).__name__}: {error} (raised {place_of(error)}).",
+        cause="The code of the workload or the model raised in one of the processes that fit it.",
+        fix="Correct the named line; the POC gate shows most such errors within seconds.",
+    )
+
+
+def _box_type(ray: Any) -> Any:
+    class Box:
+        """Where ranks leave what they tell, and the first error."""
+
+        def __init__(self) -> None:
+            self.events: list[bytes] = []
+            self.error: bytes | None = None
+
+        def tell(self, event: bytes) -> None:
+            self.events.append(event)
+
+        def take(self) -> list[bytes]:
+            events, self.events = self.events, []
+            return events
+
+        def fail(self, error: bytes) -> None:
+            self.error = self.error or error
+
+        def failure(self) -> bytes | None:
+            return self.error
+
+    return ray.remote(num_cpus=0)(Box)
+
+
+def _listen(ray: Any, box: Any, hear: Tell) -> None:
+    for event in ray.get(box.take.remote()):
+        hear(pickle.loads(event))
+
+
+@contextlib.contextmanager
+def _notes(folder: Path) -> Iterator[Path]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        notes = Path(tempfile.mkdtemp(prefix=".ranks-", dir=folder.absolute()))
+    except OSError as error:
+        raise storage_error(folder, error) from error
+    try:
+        yield notes
+    finally:
+        shutil.rmtree(notes, ignore_errors=True)
+
+
+def _require_resources(there: dict[str, float], compute: ComputeSettings, ranks: int) -> None:
+    if compute.gpus_per_worker % 1:
+        raise SettingsError(
+            f"gpus_per_worker must be whole with ranks_per_training above 1, got "
+            f"{compute.gpus_per_worker:g}.",
+            cause="NCCL needs a GPU for every rank.",
+            fix="Set gpus_per_worker to 1, or to 0 to train on processors.",
+        )
+    for name, setting, each in (
+        ("CPU", "cpus_per_worker", compute.cpus_per_worker),
+        ("GPU", "gpus_per_worker", compute.gpus_per_worker),
+    ):
+        if ranks * each > there.get(name, 0.0):
+            raise SettingsError(
+                f"{ranks} ranks (ranks_per_training) reserve {ranks * each:g} {name} together "
+                f"({each:g} each by {setting}), Ray has {there.get(name, 0):g}.",
+                cause="All ranks of a training run at the same time.",
+                fix=f"Lower ranks_per_training or {setting}, or give the address of a cluster "
+                "that has as many.",
+            )

@@ -1,0 +1,56 @@
+"""Whether a worker sees the folders of this process, found out before hours are spent."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sluice.errors import SettingsError
+from sluice.files import storage_error
+
+Marks = tuple[tuple[Path, bytes], ...]
+"""Files that were written here, and what is in them."""
+
+
+@contextlib.contextmanager
+def marked(folders: Sequence[Path]) -> Iterator[Marks]:
+    """Put a file into each folder while the context lasts.
+
+    Raises:
+        StorageError: A folder cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        marks = []
+        for folder in folders:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(tempfile.NamedTemporaryFile(dir=folder, prefix=".mark-"))
+                file.write(file.name.encode())
+                file.flush()
+                Path(file.name).chmod(0o644)  # a worker may run as somebody else
+            except OSError as error:
+                raise storage_error(folder, error) from error
+            marks.append((Path(file.name), file.name.encode()))
+        yield tuple(marks)
+
+
+def first_unseen(marks: Marks) -> Path | None:
+    """Return the first folder whose mark this process does not see; called in a worker."""
+    for path, content in marks:
+        try:
+            seen = path.read_bytes()
+        except OSError:
+            return path.parent
+        if seen != content:
+            return path.parent
+    return None
+
+
+def not_shared(folder: Path, host: str) -> SettingsError:
+    """Return the error that says that a worker on ``host`` has another folder of that name."""
+    return SettingsError(
+        f"The folder {folder} of this machine is not that of the worker on '{host}'.",
+        cause="Checkpoints and results go through folders that all machines of a cluster share.",
+        fix="Mount a shared file system at the same path on every machine and point SLUICE_HOME "
+        "at it.",
+    )

@@ -1,0 +1,55 @@
+"""A small convolutional network for square pictures of one channel."""
+
+import itertools
+import math
+
+from torch import Tensor, nn
+
+from sluice.errors import SettingsError
+from sluice.models.settings import ModelSettings
+
+
+class SmallCnn(nn.Module):
+    """A few convolutions and a linear layer, from (B, ..., D) pixels to (B, O).
+
+    Shape legend: B = batch, D = pixels row by row, O = outputs.
+
+    Args:
+        num_features: D, the square of an even side.
+        num_outputs: O.
+        settings: ``hidden`` channels in the first convolution, after which the side is halved;
+            then ``layers`` convolutions of twice as many; ``dropout`` before the last layer.
+
+    Raises:
+        SettingsError: The pictures are not square, or their side is odd.
+    """
+
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
+        super().__init__()
+        side = math.isqrt(num_features)
+        if side**2 != num_features or side % 2:
+            raise SettingsError(
+                f"SmallCnn takes square pictures of an even side, got {num_features} pixels.",
+                fix="Cut or pad the pictures, or name another network.",
+            )
+        self._side = side
+        channels = settings.hidden
+        widths = [channels, *[2 * channels] * settings.layers]
+        self.body = nn.Sequential(
+            *_convolution(1, channels),
+            nn.MaxPool2d(2),
+            *(part for pair in itertools.pairwise(widths) for part in _convolution(*pair)),
+            nn.Flatten(),
+            nn.Dropout(settings.dropout),
+        )
+        self.head = nn.Linear(2 * channels * (side // 2) ** 2, num_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs (B, O)."""
+        pictures = x.reshape(len(x), 1, self._side, self._side)
+        output: Tensor = self.head(self.body(pictures))
+        return output
+
+
+def _convolution(channels_in: int, channels_out: int) -> tuple[nn.Module, nn.Module]:
+    return nn.Conv2d(channels_in, channels_out, 3, padding=1), nn.ReLU()

@@ -1,0 +1,190 @@
+"""Handwritten digits: independent rows, ten classes, judged against logistic regression.
+
+The second pipeline that ships. It has nothing in common with bars but the line it walks.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from sluice.data.expectations import Expectation
+from sluice.data.folds import Fold, FoldSettings, RowRange, rows_needed
+from sluice.data.hash_order import in_hash_order
+from sluice.data.schema import Schema
+from sluice.data.validation import validate_schema
+from sluice.errors import ContractError
+from sluice.evaluation.metrics.classification import classification_metrics
+from sluice.workloads.digits_contract import (
+    BRIGHTEST,
+    CLASSES,
+    DIGIT,
+    FEATURE_SCHEMA,
+    INK,
+    KEY,
+    PIXELS,
+    RAW_SCHEMA,
+    feature_expectations,
+    raw_expectations,
+    validate_digits,
+)
+from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+
+
+class DigitsSettings(WorkloadSettings):
+    """How the pictures are split and what is compared."""
+
+    seq_len: Literal[1] = Field(1, description="A picture is classified by itself [rows].")
+    folds: FoldSettings = FoldSettings(num_folds=2, first_test_share=0.5, embargo_rows=0)
+    gate_loss: Literal["log_loss", "zero_one"] = Field(
+        "log_loss",
+        description="What the gate compares per picture: the log loss, or whether it is wrong.",
+    )
+    order_seed: int = Field(0, ge=0, description="Another one splits the pictures another way.")
+    min_rows: int = Field(1_000, ge=50, description="Fewer pictures are refused (POC-6) [rows].")
+    min_class_share: float = Field(
+        0.02, ge=0, le=0.1, description="A rarer digit is refused [share of rows]."
+    )
+    inverse_penalty: float = Field(
+        1.0, gt=0, le=1e6, description="C of the logistic regression that is to be beaten."
+    )
+
+
+class DigitsWorkload(Workload):
+    """1,797 pictures of 8 x 8 pixels; which digit is it?
+
+    Rows are independent and stand in the order of a key made of their pixels, which replaces time:
+    every fold trains on smaller keys than it is tested on. The first fold's train and validation
+    rows are tested nowhere, so a search may use them.
+
+    Scores are about new pictures by these writers: the packaged data do not say who wrote what.
+
+    Source:
+        Alpaydin & Kaynak (1998), "Optical recognition of handwritten digits", UCI repository, as
+        shipped by scikit-learn.
+    """
+
+    settings_type: ClassVar[type[WorkloadSettings]] = DigitsSettings
+    settings: DigitsSettings
+
+    raw_schema: Schema = RAW_SCHEMA
+    feature_schema: Schema = FEATURE_SCHEMA
+    feature_columns: tuple[str, ...] = PIXELS
+    target_column: str = DIGIT.name
+    headline_metric: str = "macro_f1"
+    horizon_rows: int = 0
+    scale_inputs: bool = False
+    scale_target: bool = False
+
+    def __init__(self, settings: DigitsSettings | None = None) -> None:
+        self.settings = settings if settings is not None else DigitsSettings()
+        self.loss_unit = "nats" if self.settings.gate_loss == "log_loss" else "mistakes"
+        self.raw_expectations: tuple[Expectation, ...] = raw_expectations(
+            min_rows=self.required_rows
+        )
+        self.feature_expectations: tuple[Expectation, ...] = feature_expectations(
+            min_rows=self.required_rows
+        )
+
+    @property
+    def required_rows(self) -> int:
+        """Fewest pictures for every fold, and at least ``min_rows`` (POC-6)."""
+        folds = rows_needed(
+            self.settings.folds, horizon_rows=self.horizon_rows, min_train_rows=len(CLASSES)
+        )
+        return max(self.settings.min_rows, folds)
+
+    def load_rows(self) -> pd.DataFrame:
+        """Return the packaged pictures in the order of their keys.
+
+        Raises:
+            ContractError: There are fewer than ``required_rows`` (POC-6).
+        """
+        # Imported here: scikit-learn takes about a second and Dagster loads every module.
+        from sklearn.datasets import load_digits
+
+        pixels_ND, digit_N = load_digits(return_X_y=True)
+        rows = pd.DataFrame(pixels_ND, columns=list(PIXELS)).assign(**{DIGIT.name: digit_N})
+        if len(rows) < self.required_rows:
+            raise ContractError(
+                f"At least {self.required_rows} pictures are required, got {len(rows)}.",
+                cause="min_rows or the folds ask for more than the package holds.",
+                fix="Lower min_rows or num_folds.",
+            )
+        return in_hash_order(rows, PIXELS, order_seed=self.settings.order_seed, name=KEY)
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return the pixels as shares of the brightest, the digit, and ``ink``.
+
+        Raises:
+            SchemaError: ``raw`` breaks the raw schema.
+            ContractError: A digit is missing or rare.
+        """
+        validate_schema(raw, self.raw_schema, "raw")
+        validate_digits(raw, min_class_share=self.settings.min_class_share)
+        pixels = raw[list(PIXELS)] / BRIGHTEST
+        return pixels.assign(**{DIGIT.name: raw[DIGIT.name], INK.name: pixels.mean(axis=1)})
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        """Return pictures (N, 1, 64) and their digits (N,)."""
+        given = super().examples(frame, rows)
+        return Examples(x=given.x, y=given.y[:, 0].long(), rows=given.rows)
+
+    def output_shape(self, y: Tensor) -> tuple[int, ...]:
+        """Return one logit per class."""
+        return (len(y), len(CLASSES))
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return the log loss, or the mistake, of each picture (B,)."""
+        if self.settings.gate_loss == "zero_one":
+            return self.mistakes(output, y)
+        return nn.functional.cross_entropy(output, y, reduction="none")
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return the mean log loss, which training minimises whatever the gate compares."""
+        return nn.functional.cross_entropy(output, y)
+
+    def mistakes(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return 1 where the most probable digit is wrong (B,)."""
+        return (output.argmax(dim=1) != y).float()
+
+    def metrics(
+        self,
+        output: Tensor,
+        examples: Examples,
+        frame: pd.DataFrame,  # noqa: ARG002 - all that is needed is in the examples
+    ) -> Mapping[str, float]:
+        """Return loss and the metrics of a classifier; NaN where one is not defined."""
+        output = output.detach()
+        # In double precision, where few probabilities are rounded to 0.
+        probability = output.double().softmax(dim=1).numpy()
+        found = classification_metrics(examples.y.numpy(), probability)
+        return {"loss": float(self.losses(output, examples.y).mean()), **found.numbers}
+
+    def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
+        """Return the log probabilities by logistic regression on the pixels.
+
+        It is fitted on the validation rows too, because it stops by itself: what is to be beaten
+        gets all rows that the candidate may look at.
+
+        Raises:
+            ContractError: A digit is missing among those rows.
+        """
+        from sklearn.linear_model import LogisticRegression
+
+        known = [self.examples(frame, part) for part in (fold.train, fold.val)]
+        digit_N = torch.cat([part.y for part in known]).numpy()
+        if len(np.unique(digit_N)) < len(CLASSES):
+            raise ContractError(
+                f"Logistic regression needs every digit among its {digit_N.size} train and "
+                f"validation rows, got {sorted(set(digit_N.tolist()))}.",
+                fix="Begin the first test window later, or give more rows.",
+            )
+        line = LogisticRegression(C=self.settings.inverse_penalty, max_iter=2_000)
+        line.fit(torch.cat([part.x[:, 0] for part in known]).double().numpy(), digit_N)
+        test = self.examples(frame, fold.test).x[:, 0].double().numpy()
+        return torch.from_numpy(line.predict_log_proba(test).astype(np.float32))

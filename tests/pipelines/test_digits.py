@@ -1,0 +1,91 @@
+"""The whole line on independent rows and ten classes: nothing in it knows about time."""
+
+import numpy as np
+import pytest
+
+from assets.evaluation import Evaluation
+from assets.features import FeatureSet
+from assets.promotion_verdict import Decision
+from assets.resources import State
+from sluice.data.table import load_table
+from sluice.evaluation.losses import LossTable
+from sluice.evaluation.mcnemar import mcnemar
+from sluice.evaluation.scoring import score_baseline, score_members
+from sluice.home import Home
+from sluice.pipeline import PipelineSettings, defs_folder, find_pipeline
+from sluice.training.members import TrainedModels
+from sluice.training.weights import load_member
+from tests.pipelines.conftest import home_at, ledger_of, run_line
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> PipelineSettings:
+    shipped = find_pipeline("digits", defs_folder())
+    return shipped.model_copy(
+        update={
+            "training": shipped.training.model_copy(update={"max_epochs": 4, "batch_rows": 32}),
+            "compute": shipped.compute.model_copy(update={"workers": 1}),
+            "tracking": shipped.tracking.model_copy(update={"mode": "off"}),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def walked(pipeline, tmp_path_factory) -> Home:
+    home = home_at(tmp_path_factory.mktemp("digits") / "home")
+    run_line(pipeline, home)
+    return home
+
+
+def record(home: Home, kind, name: str):
+    return kind.model_validate_json((home.records / "digits" / f"{name}.json").read_bytes())
+
+
+def test_the_line_ends_in_a_decision_on_rows_of_their_own(walked):
+    verdict = record(walked, Decision, "promotion_verdict").verdict
+
+    assert verdict.outcome in ("PROMOTE", "REJECT", "EQUIVALENT", "INCONCLUSIVE")
+    assert verdict.block_length == 1
+    assert (verdict.num_rows, verdict.num_seeds, verdict.unit) == (899, 5, "nats")
+    with ledger_of(walked) as ledger:
+        assert (ledger.production_number("digits") == 1) == verdict.passed
+
+
+def test_metrics_are_those_of_a_classifier_for_both_arms(walked):
+    evaluation = record(walked, Evaluation, "evaluation")
+
+    for metrics in (evaluation.metrics, evaluation.reference_metrics):
+        assert {"macro_f1", "log_loss", "calibration_error", "auc", "loss"} <= metrics.keys()
+        assert metrics["accuracy"] > 0.85
+        assert np.isfinite(list(metrics.values())).all()
+    assert "sharpe" not in evaluation.metrics
+
+
+def test_mcnemar_can_be_shown_beside_the_verdict(walked, pipeline):
+    store = State.at(walked).store
+    trained = record(walked, TrainedModels, "trained_models")
+    workload = pipeline.loaded_workload
+    features = record(walked, FeatureSet, "features")
+    frame = load_table(features.table, store)
+    ours = score_members(
+        workload,
+        frame,
+        features.folds,
+        trained.members,
+        lambda member: load_member(member, workload, pipeline.model, store),
+        subject=trained.candidate,
+    )
+    rule = score_baseline(workload, frame, features.folds, subject="baseline")
+
+    found = mcnemar(_table(ours.mistakes), _table(rule.mistakes), alpha=pipeline.gate.alpha)
+
+    assert len(found.tests) == 5
+    accuracy = 1 - _table(ours.mistakes).loss_SN.mean()
+    assert accuracy == pytest.approx(ours.metrics["accuracy"])
+
+
+def _table(mistakes: LossTable | None) -> LossTable:
+    assert mistakes is not None
+    return mistakes

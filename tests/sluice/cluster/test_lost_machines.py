@@ -1,0 +1,73 @@
+"""A machine lost in mid-work: nothing finished is lost, and the bits are those of one process."""
+
+from collections import Counter
+
+import psutil
+import pytest
+
+from sluice.cluster.settings import ComputeSettings
+from sluice.training.parallel import train_members
+from tests.sluice.training.conftest import specs as specs
+from tests.sluice.tuning.toy_space import decisions, search, settings
+from tests.support.toy_search import Toy
+
+
+@pytest.mark.slow
+def test_a_machine_lost_in_mid_study_changes_no_decision(two_machines, tmp_path):
+    """TUNE-3: no finished trial is lost."""
+    own = settings(8)
+    expected = search(tmp_path / "one", own)
+    heard, marks = [], set()
+
+    def hear(outcome, _trials):
+        heard.append((outcome.trial, outcome.until))
+        for mark in (tmp_path / "ray" / "trials").glob("*/mark"):
+            marks.add(int(mark.read_text() or 0))
+        if two_machines.second is not None and len(marks) == 2:  # both machines worked
+            two_machines.lose(gracefully=True)
+
+    result = search(
+        tmp_path / "ray",
+        own,
+        where="ray",
+        toy=Toy(pause_s=0.3),
+        hear=hear,
+        compute=ComputeSettings(address=two_machines.address),
+    )
+
+    assert two_machines.second is None
+    assert not all(psutil.pid_exists(mark) for mark in marks)
+    assert len(heard) == len(set(heard))
+    assert decisions(result) == decisions(expected)
+
+
+@pytest.mark.slow
+def test_a_machine_lost_in_mid_training_changes_no_bit(two_machines, specs):
+    """Its unit goes on elsewhere from its checkpoint; a finished one is not fitted twice."""
+    options = {"seeds": (0, 1), "folds": 2, "max_epochs": 5}
+    units, heard = specs("ray", **options, pause_s=0.02), []
+
+    def hear(event):
+        heard.append(event)
+        under_way = {(e.seed, e.fold_id) for e in heard if e.kind == "epoch"}
+        ended = [e for e in heard if e.kind == "finished"]
+        if two_machines.second is not None and ended and len(under_way) - len(ended) == 2:
+            two_machines.lose(gracefully=False)
+
+    compute = ComputeSettings(address=two_machines.address)
+    members, reused = train_members(units, compute=compute, on_event=hear)
+    one = ComputeSettings(workers=1)
+    local, _ = train_members(specs("local", **options), compute=one, on_event=[].append)
+
+    assert two_machines.second is None
+    assert [(m.weights, m.test_metrics) for m in members] == [
+        (m.weights, m.test_metrics) for m in local
+    ]
+    assert reused == 0
+    lost = [e for e in heard if e.kind == "lost"]
+    assert len(lost) == 1
+    assert "worker on Ray was lost (Actor" in lost[0].reason
+    again = Counter((e.seed, e.fold_id) for e in heard if e.kind == "started")
+    assert [unit for unit, times in again.items() if times > 1] == [(lost[0].seed, lost[0].fold_id)]
+    assert [e.epochs_done for e in heard if e.kind == "started" and e.epochs_done] != []
+    assert train_members(units, compute=compute, on_event=hear)[1] == 4

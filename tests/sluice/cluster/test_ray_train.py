@@ -1,0 +1,82 @@
+"""One model on two processes that Ray Train starts (TRAIN-1, REPRO-4, TUNE-3)."""
+
+import dataclasses
+
+import pytest
+
+from sluice.cluster.settings import ComputeSettings
+from sluice.errors import SettingsError, TrainingFailed
+from sluice.training.unit_on_ranks import train_unit_on_ranks
+from tests.sluice.training.conftest import make_specs
+from tests.support.rank_jobs import start_ranks, unit_alone
+
+COMPUTE = ComputeSettings(ranks_per_training=2)
+
+
+@pytest.fixture(scope="module")
+def ray_here():
+    """One Ray for all tests of the module."""
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        object_store_memory=100_000_000,
+    )
+    yield ray
+    ray.shutdown()
+
+
+def unit(home, **options):
+    (spec,) = make_specs(home, max_epochs=3, **options)
+    return dataclasses.replace(spec, ranks=2)
+
+
+@pytest.mark.slow
+def test_ray_train_gives_the_bits_of_plain_processes_also_when_one_is_killed(ray_here, tmp_path):
+    died = tmp_path / "died"
+    options = {"kill_at_loss": 14, "only_first_time": str(died)}
+    heard = []
+    member = train_unit_on_ranks(unit(tmp_path / "ray", **options), heard.append, compute=COMPUTE)
+    killed = died.exists()
+    (plain, _), _ = start_ranks(unit_alone, 2, tmp_path, unit(tmp_path / "plain", **options))
+
+    assert killed
+    assert (member.weights, member.test_metrics) == (plain.weights, plain.test_metrics)
+    # Started twice, and no epoch was fitted a second time that a checkpoint covered.
+    kinds = [(event.kind, event.epochs_done) for event in heard]
+    assert [kind for kind, _ in kinds].count("started") == 2
+    assert kinds[-1] == ("finished", 3)
+    assert [done for kind, done in kinds if kind == "epoch"][-1] == 3
+    assert ray_here.is_initialized()
+    assert not list((tmp_path / "ray" / "runs").glob(".ranks-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_here")
+def test_the_users_bug_comes_through_and_is_not_tried_again(tmp_path):
+    heard = []
+    with pytest.raises(TrainingFailed, match=r"Seed 0, fold 0: ZeroDivisionError: the user's bug"):
+        train_unit_on_ranks(unit(tmp_path, raise_in_loss=True), heard.append, compute=COMPUTE)
+
+    assert [event.kind for event in heard] == ["started"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_here")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"cpus_per_worker": 1.5}, r"2 ranks \(ranks_per_training\) reserve 3 CPU together"),
+        ({"gpus_per_worker": 1}, r"2 ranks \(ranks_per_training\) reserve 2 GPU together"),
+        ({"gpus_per_worker": 0.5}, r"gpus_per_worker must be whole with ranks_per_training above"),
+    ],
+)
+def test_more_ranks_than_there_is_room_for_are_refused(options, said, tmp_path):
+    """Ray itself waits for ever."""
+    compute = ComputeSettings(ranks_per_training=2, **options)
+    with pytest.raises(SettingsError, match=said):
+        train_unit_on_ranks(unit(tmp_path), lambda _: None, compute=compute)

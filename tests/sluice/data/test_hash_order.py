@@ -1,0 +1,78 @@
+"""DATA-3, DATA-4: an order for rows without time that no other row moves."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sluice.data.hash_order import in_hash_order
+from sluice.errors import ContractError
+
+
+def rows(num_rows: int = 300) -> pd.DataFrame:
+    a, b = np.random.default_rng(0).normal(size=(2, num_rows))
+    return pd.DataFrame({"a": a, "b": b, "label": np.arange(num_rows)})
+
+
+def ordered(frame: pd.DataFrame, order_seed: int = 0) -> pd.DataFrame:
+    return in_hash_order(frame, ("a", "b"), order_seed=order_seed, name="key")
+
+
+def test_rows_stand_in_the_order_of_their_keys_and_none_is_lost():
+    found = ordered(rows())
+
+    assert found.index.is_monotonic_increasing
+    assert found.index.is_unique
+    assert (found.index.name, found.index.dtype) == ("key", np.int64)
+    assert sorted(found["label"]) == list(range(300))
+
+
+def test_the_order_is_the_same_whatever_order_the_source_had():
+    shuffled = rows().sample(frac=1, random_state=1)
+
+    pd.testing.assert_frame_equal(ordered(shuffled), ordered(rows()))
+
+
+def test_a_row_keeps_its_key_when_others_come_and_go():
+    whole, part = ordered(rows()), ordered(rows().iloc[::3])
+
+    assert whole.index[whole["label"].isin(part["label"])].equals(part.index)
+
+
+def test_the_label_does_not_enter_so_equal_rows_with_two_labels_collide():
+    twice = pd.concat([rows(), rows().assign(label=-1).iloc[[7]]])
+
+    found = ordered(twice)
+
+    assert int(found.index.duplicated().sum()) == 1
+    assert set(found.loc[found.index[found.index.duplicated()], "label"]) == {7, -1}
+
+
+def test_another_seed_is_another_order_and_both_look_random():
+    one, two = (ordered(rows(), seed)["label"].to_numpy() for seed in (0, 1))
+
+    assert not np.array_equal(one, two)
+    for labels in (one, two):
+        assert abs(np.corrcoef(labels, np.arange(300))[0, 1]) < 0.2
+    assert abs(np.corrcoef(np.argsort(one), np.argsort(two))[0, 1]) < 0.2
+
+
+def test_keys_are_exact_in_floating_point_and_fit_a_loss_tables_label():
+    keys = ordered(rows()).index.to_numpy()
+
+    assert (keys.astype(np.float64).astype(np.int64) == keys).all()
+    assert keys.min() >= 0
+    assert keys.max() < 10**18
+
+
+def test_minus_zero_is_zero():
+    frame = pd.DataFrame({"a": [0.0, -0.0], "b": [1.0, 1.0], "label": [0, 1]})
+
+    assert ordered(frame).index.nunique() == 1
+
+
+@pytest.mark.parametrize("columns", [(), ("a", "c"), ("a", "text")])
+def test_columns_that_make_no_key_are_refused(columns):
+    frame = rows().assign(text="x")
+
+    with pytest.raises(ContractError, match="made of columns of numbers"):
+        in_hash_order(frame, columns, order_seed=0, name="key")

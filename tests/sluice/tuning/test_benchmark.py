@@ -1,0 +1,36 @@
+"""A study of ours beside the same one through Ray's own engine."""
+
+import itertools
+
+import pytest
+
+from sluice.models.settings import ModelSettings
+from sluice.training.settings import TrainSettings
+from sluice.tuning.benchmark import measure_study
+from sluice.tuning.spaces import Setup
+
+TINY = Setup(
+    model=ModelSettings(architecture="linear"), training=TrainSettings(max_epochs=2, batch_rows=64)
+)
+
+
+@pytest.mark.slow
+def test_both_engines_train_the_same_trials_and_leave_nothing_running(objective, tmp_path, capfd):
+    """The best trial's loss is the same bits: neither does less. One call of the clock is 3 s."""
+    import ray
+
+    clock = itertools.count(step=3.0)
+    speed = measure_study(
+        objective(base=TINY),
+        num_trials=2,
+        grace_epochs=1,
+        folder=tmp_path / "bench",
+        clock=lambda: next(clock),
+    )
+
+    assert speed.best_loss == speed.tuner_best_loss
+    assert (speed.seconds, speed.tuner_seconds, speed.ratio) == (3.0, 3.0, 1.0)
+    assert 2 <= speed.epochs <= 4
+    assert not ray.is_initialized()
+    assert {path.name for path in (tmp_path / "bench").iterdir()} == {"study", "tuner"}
+    assert capfd.readouterr().out == ""  # the place of --json

@@ -1,0 +1,62 @@
+"""Jobs that show what a pool does with them."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.errors import ContractError
+
+
+@dataclass(frozen=True)
+class Square:
+    """Tells its number, returns the square."""
+
+    number: int
+
+    def __call__(self, tell):
+        tell(self.number)
+        return self.number**2
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Tells its process and environment, then waits for a file."""
+
+    until: Path
+
+    def __call__(self, tell):
+        names = ("OMP_NUM_THREADS", "PYTHONHASHSEED")
+        tell((os.getpid(), {name: os.environ.get(name) for name in names}))
+        while not self.until.exists():
+            time.sleep(0.02)
+        return "released"
+
+
+@dataclass(frozen=True)
+class Fail:
+    """Raises the named exception."""
+
+    name: str
+
+    def __call__(self, tell):
+        raise {
+            "ContractError": ContractError("the rows are wrong", fix="Correct them."),
+            "ValueError": ValueError("the user's bug"),
+            "SystemExit": SystemExit(7),
+        }[self.name]
+
+
+@dataclass(frozen=True)
+class DieUntil:
+    """Ends its process as often as the file has fewer letters than ``times``."""
+
+    times: int
+    count: Path
+
+    def __call__(self, tell):
+        with self.count.open("a") as file:
+            file.write("x")
+        if len(self.count.read_text()) <= self.times:
+            os._exit(3)
+        return os.getpid()

@@ -1,0 +1,240 @@
+"""What ranks do in tests, and a way to start them as plain processes, without Ray."""
+
+import dataclasses
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from sluice.errors import ContractError, SluiceError, TrainingFailed
+from sluice.training.accumulation import count_rows
+from sluice.training.distributed import joined_group
+from sluice.training.loop import train
+from sluice.training.ranks import ONE
+from sluice.training.seeds import deterministic
+from sluice.training.settings import TrainSettings
+from sluice.training.unit import train_unit
+from sluice.workloads.workload import Examples
+
+SETTINGS = TrainSettings(max_epochs=2, batch_rows=16, learning_rate=0.02, clip_norm=0.5)
+
+
+def start_ranks(job, world: int, folder: Path, *args, timeout_s: float = 60.0) -> list:
+    """Call ``job(ranks, *args)`` in ``world`` processes; return what each returned or raised.
+
+    A process that was killed gives None.
+    """
+    context = multiprocessing.get_context("forkserver")
+    # Imported once and forked: DistributedDataParallel needs dynamo, a unit's table pyarrow.
+    context.set_forkserver_preload([__name__, "torch._dynamo", "pyarrow.parquet"])
+    pipes, processes = [], []
+    for rank in range(world):
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_be, args=(there, job, rank, world, folder, args))
+        process.start()
+        there.close()
+        pipes.append(here)
+        processes.append(process)
+    deadline, results = time.monotonic() + timeout_s, []
+    for pipe in pipes:
+        try:
+            assert pipe.poll(max(deadline - time.monotonic(), 0)), "a rank hangs"
+            results.append(pipe.recv())
+        except EOFError:
+            results.append(None)
+    for process in processes:
+        process.kill()
+        process.join()
+    return results
+
+
+def _be(pipe, job, rank, world, folder, args):
+    torch.set_num_threads(1)
+    try:
+        meet = f"file://{folder / 'meet'}"
+        with joined_group(rank=rank, world=world, meet=meet, timeout_s=30) as ranks:
+            result = job(ranks, *args)
+    except SluiceError as error:
+        result = error
+    except Exception:
+        result = traceback.format_exc()
+    pipe.send(result)
+
+
+def examples(num_rows: int, seed: int, dtype=torch.float32) -> Examples:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(num_rows, 4, generator=generator)
+    y = x[:, :1] * 2 - x[:, 1:2] + 0.1 * torch.randn(num_rows, 1, generator=generator)
+    return Examples(x=x.to(dtype), y=y.to(dtype), rows=np.arange(num_rows))
+
+
+def losses_of(output, y):
+    return (output - y).square().mean(dim=1)
+
+
+def fit(
+    ranks=ONE,
+    *,
+    dtype=torch.float32,
+    rows: int = 70,
+    val_rows: int = 41,
+    dropout: float = 0.0,
+    layers=None,
+    weigh=count_rows,
+    resume=None,
+    keep=None,
+    stop_after: int | None = None,
+    die: tuple[int, int] | None = None,
+    loss=None,
+    seed: int = 3,
+    **settings,
+) -> dict:
+    """Fit a small network; return all that can be compared."""
+    torch.manual_seed(0)
+    make = layers or (lambda: (nn.Linear(4, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 1)))
+    model = nn.Sequential(*make()).to(dtype)
+    seen, seeds = [], []
+
+    def loss_of(output, y):
+        if torch.is_grad_enabled():
+            seen.append(y.flatten().tolist())
+            seeds.append(torch.initial_seed())
+            if die == (ranks.split.rank, len(seen)):
+                os.kill(os.getpid(), signal.SIGKILL)
+        return (loss or (lambda o, t: losses_of(o, t).mean()))(output, y)
+
+    history = []
+    with deterministic():
+        for result in train(
+            model,
+            loss_of,
+            losses_of,
+            examples(rows, 1, dtype),
+            examples(val_rows, 2, dtype),
+            SETTINGS.model_copy(update=settings),
+            seed=seed,
+            weigh=weigh,
+            resume=resume,
+            keep=keep if ranks.is_first else None,
+            ranks=ranks,
+        ):
+            history.append(result)
+            if len(history) == stop_after:
+                break
+    weights = nn.utils.parameters_to_vector(model.parameters()).detach().clone().numpy()
+    return {
+        "weights": weights,
+        "history": history,
+        "seen": seen,
+        "seeds": list(dict.fromkeys(seeds)),
+    }
+
+
+class Spare(nn.Module):
+    """A network with a layer that no output depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.spare = nn.Linear(4, 1), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+def weigh_positive(y) -> float:
+    return float((y > 0).sum())
+
+
+def loss_of_positive(output, y):
+    return losses_of(output, y)[y[:, 0] > 0].mean()
+
+
+def loss_that_overflows(output, y):
+    """Rows with a large target overflow fp16 when they are scaled, so one rank's may alone."""
+    factor = torch.where(y[:, 0].abs() > 3.5, 1e4, 1.0)
+    return (losses_of(output, y) * factor).mean()
+
+
+CASES: dict[str, dict] = {
+    # 70 rows make a last batch of 6, which two ranks share evenly and three do too.
+    "float32": {},
+    # A last batch of one row: fewer than there are ranks; so are the rows of validation.
+    "float64": {"dtype": torch.float64, "rows": 65, "val_rows": 1},
+    "odd": {"dtype": torch.float64, "batch_rows": 7},
+    "micro": {"dtype": torch.float64, "micro_batch_rows": 3},
+    "weighed": {
+        "dtype": torch.float64,
+        "batch_rows": 5,
+        "weigh": weigh_positive,
+        "loss": loss_of_positive,
+    },
+    "spare": {"dtype": torch.float64, "layers": lambda: (Spare(),)},
+    "fp16": {"precision": "fp16", "loss": loss_that_overflows, "max_epochs": 4},
+    "stopped early": {
+        "dtype": torch.float64,
+        "learning_rate": 0.5,
+        "max_epochs": 20,
+        "patience_epochs": 2,
+    },
+}
+
+
+def compare_with_one(ranks) -> dict:
+    """Return what needs the company of other ranks: the cases, dropout twice, refusals."""
+    found = {name: fit(ranks, **options) for name, options in CASES.items()}
+    found["dropout"] = [fit(ranks, dropout=0.3)["weights"] for _ in range(2)]
+    try:
+        fit(ranks, layers=lambda: (nn.Linear(4, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)))
+    except ContractError as error:
+        found["batch norm"] = str(error)
+    try:
+        ranks.from_first(_refuse)
+    except ContractError as error:
+        found["refused"] = error.what
+    return found
+
+
+def _refuse():
+    raise ContractError("the first rank's refusal", fix="none")
+
+
+def resume_in_the_middle(ranks) -> tuple:
+    """Return the weights of a training and of one that went on after its first epoch."""
+    kept = []
+
+    def keep(state):
+        parts = {
+            part: {name: tensor.clone() for name, tensor in getattr(state, part).items()}
+            for part in ("model", "best", "optimizer", "rng")
+        }
+        kept.append(dataclasses.replace(state, **parts))
+
+    layers = {"layers": lambda: (nn.Linear(4, 33), nn.Tanh(), nn.Dropout(0.3), nn.Linear(33, 1))}
+    whole = fit(ranks, keep=keep, **layers)
+    resumed = fit(ranks, resume=ranks.from_first(lambda: kept[0]), **layers)
+    return whole["weights"], resumed["weights"]
+
+
+def killed_in_a_step(ranks) -> None:
+    fit(ranks, die=(1, 7))
+
+
+def fail_on(ranks, rank: int):
+    """One rank raises, the others wait for it."""
+    ranks.total(torch.ones(1))
+    if ranks.split.rank == rank:
+        raise TrainingFailed("this rank's own trouble", fix="none")
+    return ranks.total(torch.ones(1))
+
+
+def unit_alone(ranks, spec):
+    """Fit a unit; return its member and what this rank heard."""
+    heard = []
+    member = train_unit(spec, heard.append, ranks=ranks)
+    return member, [event.kind for event in heard]
