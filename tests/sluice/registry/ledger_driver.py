@@ -1,4 +1,4 @@
-"""Real processes that die or race in the ledger: ``python -m ... MODE URL ARTIFACTS``.
+"""Real processes that die or race in the ledger: ``python -m ... MODE URL ARTIFACTS STRIDE``.
 
 A program of its own, because it forks: the test process has threads. Prints what happened as JSON.
 """
@@ -121,8 +121,8 @@ def in_child(work: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def kill_everywhere(bench: Bench, action: str) -> dict[str, int]:
-    """Kill a promotion (2 to 3) or rollback (3 to 2) at every step it has, once each."""
+def kill_everywhere(bench: Bench, action: str, stride: int) -> dict[str, int]:
+    """Kill a promotion (2 to 3) or rollback (3 to 2) at every ``stride``-th step it has."""
     bench.prepare()
     before, after = (2, 3) if action == "promote" else (3, 2)
 
@@ -135,7 +135,7 @@ def kill_everywhere(bench: Bench, action: str) -> dict[str, int]:
     if action == "rollback":
         bench.promote(3, 2)
     kept = undone = 0
-    for step in range(1, 1000):
+    for step in range(1, 1000, stride):
 
         def work(step: int = step) -> None:
             die_at(step)
@@ -285,10 +285,10 @@ def race_to_register(bench: Bench) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    mode, url, artifacts = sys.argv[1:4]
+    mode, url, artifacts, stride = sys.argv[1:5]
     bench = Bench(url, Path(artifacts))
     if mode in ("promote", "rollback"):
-        result: object = kill_everywhere(bench, mode)
+        result: object = kill_everywhere(bench, mode, int(stride))
     elif mode == "random":
         result = kill_at_random(bench, rounds=8)
     elif mode == "race":
