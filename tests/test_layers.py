@@ -112,6 +112,18 @@ def test_the_engine_rule_sees_what_it_should(code, engines):
     assert early_engines(ast.parse(code)) == engines
 
 
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "sluice" / "cluster").glob("*.py")), ids=lambda p: p.name
+)
+def test_the_cluster_knows_neither_trainings_nor_searches(path):
+    """It runs any job, so that both stand on it."""
+    rooms = {"sluice.training", "sluice.tuning"}
+
+    assert {
+        found for found in imported(ast.parse(path.read_text())) if names(found, rooms)
+    } == set()
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_module_keeps_its_layer_and_loads_no_engine(path):
     tree = ast.parse(path.read_text())

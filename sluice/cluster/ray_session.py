@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from sluice.cluster.places import count_places
-from sluice.cluster.process_pool import count_cores
 from sluice.cluster.settings import ComputeSettings
+from sluice.cores import count_cores
 from sluice.errors import SettingsError
 
 _REACH_S = 5.0
