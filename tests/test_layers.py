@@ -29,7 +29,10 @@ ENGINES = {
 ONE_ADAPTER = {
     "great_expectations": {"checks/expectations.py"},
     "wandb": {"sluice/tracking/wandb_mirror.py"},
-    "ray": {f"sluice/cluster/{name}.py" for name in ("ray_session", "ray_train", "plain_tuner")},
+    "ray": {
+        f"sluice/cluster/{name}.py"
+        for name in ("ray_address", "ray_session", "ray_train", "plain_tuner")
+    },
     "optuna": {"sluice/tuning/proposals.py"},
 }
 SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))

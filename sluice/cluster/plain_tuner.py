@@ -8,21 +8,21 @@ import contextlib
 import io
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sluice.cores import count_cores
 from sluice.errors import SearchFailed
 
-Params = Mapping[str, Any]
-Train = Callable[[Params, Callable[[int, float], None]], None]
+Trial = TypeVar("Trial")
+Train = Callable[[Trial, Callable[[int, float], None]], None]
 """(values, report): trains one trial and reports every epoch, counted from 1, and its loss."""
 
 
 def tune_plainly(
-    train: Train,
-    trials: Sequence[Params],
+    train: Train[Trial],
+    trials: Sequence[Trial],
     *,
     max_epochs: int,
     grace_epochs: int,

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from sluice.cluster.jobs import Done, Lost, Pool, Told
 from sluice.cluster.process_pool import count_processes, open_process_pool
 from sluice.cluster.ray_pool import open_ray_pool
+from sluice.cluster.ray_session import join_ray
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import Interrupted, TrainingFailed
 from sluice.training.device import device_on_ray
@@ -73,11 +74,13 @@ def train_members(
     left = [index for index in range(len(units)) if index not in finished]
     left.sort(key=lambda index: -len(units[index].fold.train))
     with _interruptible(len(units), finished):
-        if ranks > 1:
-            for index in left:
-                finished[index] = train_unit_on_ranks(
-                    units[index], on_event, compute=compute, clock=clock
-                )
+        if left and ranks > 1:
+            with join_ray(compute):  # once for all units: it takes seconds
+                here = compute.model_copy(update={"address": None})
+                for index in left:
+                    finished[index] = train_unit_on_ranks(
+                        units[index], on_event, compute=here, clock=clock
+                    )
         elif not on_ray and min(len(left), count_processes(compute)) <= 1:
             for index in left:
                 finished[index] = fit_unit(units[index], on_event, clock)
