@@ -93,4 +93,6 @@ def test_ranks_report_to_this_machine_and_it_is_said_when_that_process_is_lost(r
 
 
 def reporting(actors):
-    return [a for a in actors.values() if a["ActorClassName"] == "Box" and a["State"] == "ALIVE"]
+    return [
+        a for a in actors.values() if a["ActorClassName"].endswith("Box") and a["State"] == "ALIVE"
+    ]
