@@ -84,7 +84,7 @@ class _Run:
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._value: bytes | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._fit, daemon=True)
         self._thread.start()
 
@@ -119,7 +119,10 @@ class _Run:
     def _fit(self) -> None:
         try:
             self._value = self._trainer.fit().return_value
-        except Exception as error:  # the edge of the thread
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # the edge of the thread; Ray exits when it is left
             self._error = error
 
 

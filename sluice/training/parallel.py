@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from sluice.cluster.jobs import Done, Lost, Pool, Told
-from sluice.cluster.process_pool import count_processes, open_process_pool
+from sluice.cluster.process_pool import open_process_pool
 from sluice.cluster.ray_pool import open_ray_pool
 from sluice.cluster.ray_session import join_ray
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import Interrupted, TrainingFailed
 from sluice.training.device import device_on_ray
 from sluice.training.members import Member
+from sluice.training.unfinished import left_behind
 from sluice.training.unit import (
     Clock,
     Hear,
@@ -25,6 +26,7 @@ from sluice.training.unit_job import UnitJob, fit_unit
 from sluice.training.unit_on_ranks import train_unit_on_ranks
 
 _IMPORTS = ("sluice.training.unit_job",)
+_SHOWN = 5
 
 
 def train_members(
@@ -41,9 +43,11 @@ def train_members(
     again elsewhere, from its last checkpoint, up to ``compute.retries`` times.
 
     Without an address and GPUs to reserve, units run in processes of this machine: Ray would cost
-    seconds and half a gigabyte there and give nothing. One unit left, or place for one, then runs
-    in this process. Else they run on Ray, where 'auto' means the GPU when one is reserved. Units of
-    several ranks run one after another: each takes as many processes.
+    seconds and half a gigabyte there and give nothing. With ``compute.workers`` of 1 they run in
+    this process, whose errors are seen in place; other processes have a fixed hash seed, so that
+    code that goes over sets gives the same bits everywhere but there. Else they run on Ray, where
+    'auto' means the GPU when one is reserved. Units of several ranks run one after another: each
+    takes as many processes.
 
     Args:
         specs: The units; on a cluster, ``runs`` and ``artifacts`` are the same folders everywhere.
@@ -73,15 +77,16 @@ def train_members(
     reused = len(finished)
     left = [index for index in range(len(units)) if index not in finished]
     left.sort(key=lambda index: -len(units[index].fold.train))
+    for index in left:
+        differing = left_behind(units[index])
+        if differing:
+            reason = "; ".join(differing[:_SHOWN])
+            on_event(unit_event(units[index], "replaces", 0, reason=reason))
+            break  # the others were left for the same reason
     with _interruptible(len(units), finished):
         if left and ranks > 1:
-            with join_ray(compute):  # once for all units: it takes seconds
-                here = compute.model_copy(update={"address": None})
-                for index in left:
-                    finished[index] = train_unit_on_ranks(
-                        units[index], on_event, compute=here, clock=clock
-                    )
-        elif not on_ray and min(len(left), count_processes(compute)) <= 1:
+            _fit_on_ranks(units, left, finished, on_event, compute=compute, clock=clock)
+        elif not on_ray and compute.workers == 1:
             for index in left:
                 finished[index] = fit_unit(units[index], on_event, clock)
         elif left:
@@ -99,6 +104,23 @@ def _for_ray(spec: UnitSpec, compute: ComputeSettings) -> UnitSpec:
         artifacts=spec.artifacts.absolute(),
         runs=spec.runs.absolute(),
     )
+
+
+def _fit_on_ranks(
+    units: Sequence[UnitSpec],
+    left: Sequence[int],
+    finished: dict[int, Member],
+    on_event: Hear,
+    *,
+    compute: ComputeSettings,
+    clock: Clock,
+) -> None:
+    with join_ray(compute):  # once for all units: a start takes seconds
+        joined = compute.model_copy(update={"address": None})
+        for index in left:
+            finished[index] = train_unit_on_ranks(
+                units[index], on_event, compute=joined, clock=clock
+            )
 
 
 def _open_pool(
