@@ -194,6 +194,10 @@ class _Watch:
         self._ended: set[int] = set()
 
     def __call__(self, outcome: Outcome, trials: tuple[Trial, ...]) -> None:
+        if outcome.damaged_checkpoints:
+            self._log.warning(
+                f"trial {outcome.trial}: a damaged checkpoint was passed over; an older one is used"
+            )
         best = min(trials, key=lambda trial: (trial.loss, trial.id))
         for trial in trials:
             if trial.state != "running" and trial.id not in self._ended:
