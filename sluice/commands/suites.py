@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
     for name, command, example in (
         ("list", list_suites, "list sp500_volatility"),
         ("show", show, "show sp500_volatility hard"),
-        ("add", add, "add sp500_volatility panic --query 'vol_regime > 2 and returns_vs < -2'"),
+        ("add", add, "add sp500_volatility crashes --query 'returns_vs < -2'"),
         ("run", run, "run sp500_volatility --version 3"),
     ):
         group.command(name, epilog=f"Example: sluice suites {example}")(command)
@@ -79,6 +79,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a suite's rows and why each is in it."""
+    from sluice.evaluation.suites.suite import origin_words
+
     filed = _library(_settings(pipeline).name).load(name, version)
     if as_json:
         _print_json(filed.model_dump(mode="json") | {"digest": filed.suite.digest})
@@ -92,7 +94,7 @@ def show(
     console.print(table)
     if len(filed.suite.rows) > _SHOWN:
         console.print(f"and {len(filed.suite.rows) - _SHOWN} more; --json has all")
-    console.print(f"chosen by {filed.suite.origin.model_dump_json()}")
+    console.print(origin_words(filed.suite.origin))
 
 
 def add(

@@ -1,5 +1,6 @@
 """Suites that people make: by a query on the features, by a file of rows, from failures."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from sluice.errors import ContractError, SourceError
 from sluice.evaluation.losses import SUFFIXES
 from sluice.evaluation.production import row_labels
 from sluice.evaluation.suites.suite import Failures, FromFile, Origin, Query, Suite, suite_of
+
+_MOST_NAMED = 24
+"""Columns in a message."""
 
 _QUERY_ERRORS = (
     ArithmeticError,
@@ -44,7 +48,7 @@ def query_suite(name: str, expression: str, frame: pd.DataFrame) -> Suite:
         raise ContractError(
             f"Suite '{name}' needs a query that can be computed, got {expression!r}: "
             f"{type(error).__name__}: {error}.",
-            cause=f"The columns are {', '.join(map(str, frame.columns))}.",
+            cause=f"The columns are {_first(frame.columns)}.",
             fix="Write it as for pandas.DataFrame.query, such as 'volume_z > 2 and rsi_14 < 30'.",
         ) from None
     if not isinstance(found, pd.Series) or not pd.api.types.is_bool_dtype(found.dtype):
@@ -57,7 +61,8 @@ def query_suite(name: str, expression: str, frame: pd.DataFrame) -> Suite:
         raise ContractError(
             f"Suite '{name}' needs a query that some row meets, got {expression!r}, which is true "
             f"for none of {len(frame):,}.",
-            fix="Widen the query; compare it with the columns' ranges first.",
+            cause=_ranges(expression, frame),
+            fix="Widen the query.",
         )
     reason = f"meets {expression}"
     return suite_of(name, dict.fromkeys(labels.tolist(), reason), Query(expression=expression))
@@ -102,6 +107,22 @@ def failures_suite(name: str, reasons: Mapping[str, str], index: pd.Index, *, so
         ContractError: A row is not in the index, or there is none.
     """
     return _suite_of_known(name, list(reasons.items()), index, Failures(source=source))
+
+
+def _first(columns: pd.Index) -> str:
+    more = f" and {len(columns) - _MOST_NAMED} more" if len(columns) > _MOST_NAMED else ""
+    return ", ".join(map(str, columns[:_MOST_NAMED])) + more
+
+
+def _ranges(expression: str, frame: pd.DataFrame) -> str:
+    """Say what values the columns of an expression have."""
+    words = set(re.findall(r"\w+", expression))
+    told = [
+        f"{name} runs from {frame[name].min():.4g} to {frame[name].max():.4g}"
+        for name in map(str, frame.columns)
+        if name in words and pd.api.types.is_numeric_dtype(frame[name])
+    ]
+    return f"{', '.join(told)}." if told else ""
 
 
 def _suite_of_known(

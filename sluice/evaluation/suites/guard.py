@@ -75,7 +75,7 @@ def _broken(guard: SuiteGuard, result: SuiteResult) -> list[_Finding]:
         return []
     said = (
         f"{result.count('broken')} of {len(result.rows)} rows are broken "
-        f"({result.broken_share:.1%}), allowed {guard.max_broken_share:.1%}"
+        f"({result.broken_share:.2%}), allowed {guard.max_broken_share:.2%}"
     )
     if result.broken_share <= guard.max_broken_share:
         return [("pass", said, "")]

@@ -1,11 +1,15 @@
 """Pictures of suites: what changed on each of them, and every row of one."""
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sluice.evaluation.plots import GRID, INK, MUTED, as_png, new_figure, set_headline
 from sluice.evaluation.suites.result import CHANGES, Change, SuiteResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COLOUR: dict[Change, str] = {
     "fixed": "#1a7f4b",
@@ -71,8 +75,7 @@ def rows_png(result: SuiteResult, *, threshold: float | None, unit: str) -> byte
     losses = [loss for row in finite for loss in (row.reference_loss, row.candidate_loss)]
     is_log = bool(losses) and min(losses) > 0
     if is_log:
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        _use_logarithms(axes)
     for change in CHANGES:
         own = [row for row in finite if row.change == change]
         axes.scatter(
@@ -80,7 +83,6 @@ def rows_png(result: SuiteResult, *, threshold: float | None, unit: str) -> byte
             [row.candidate_loss for row in own],
             s=22,
             color=COLOUR[change],
-            alpha=0.8,
             linewidths=0,
             label=f"{change} ({result.count(change)})",
         )
@@ -105,7 +107,19 @@ def rows_png(result: SuiteResult, *, threshold: float | None, unit: str) -> byte
         detail,
         colour=INK,
     )
-    return as_png(figure)
+    return as_png(figure, palette=256)
+
+
+def _use_logarithms(axes: "Axes") -> None:
+    # Imported here: matplotlib takes half a second and Dagster loads every module.
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter("{x:g}")
 
 
 def _cut(name: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from sluice.evaluation.suites.gain import SuiteGain
+from sluice.evaluation.suites.suite import Origin
 from sluice.failfast.result import Standout
 from sluice.receipts import Receipt
 from sluice.settings import Record
@@ -41,6 +42,7 @@ class SuiteResult(Record):
     name: str
     version: int
     digest: str = Field(description="Of the suite.")
+    origin: Origin = Field(description="How the suite's rows were chosen.")
     num_rows: int = Field(description="Rows of the suite, scored or not.")
     rows: tuple[RowResult, ...] = Field(description="The scored ones, in time order.")
     gone: tuple[str, ...] = Field(description="Rows that are not in the data any more.")
@@ -136,8 +138,8 @@ class SuiteReport(Record):
             more = f" ({len(blocking) - 1} more)" if len(blocking) > 1 else ""
             return f"{blocking[0].reason}{more}"
         if not self.guards:
-            return f"{len(self.results)} suites were run; none of them is a guard."
-        return f"All {len(self.guards)} guards hold."
+            return f"Suites run: {len(self.results)}; none of them is a guard."
+        return f"Guards that hold: all {len(self.guards)}."
 
     def receipt(self, subject: Mapping[str, str], *, decided_at: datetime) -> Receipt:
         """Return the decision as a receipt of the gate 'suites'.

@@ -127,6 +127,7 @@ def _run_one(
         name=suite.name,
         version=filed.version,
         digest=suite.digest,
+        origin=suite.origin,
         num_rows=len(suite.rows),
         rows=_row_results(suite, at_M, arms, (candidate, reference), rows, frame, workload),
         gone=placement.gone,

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
 
-from sluice.digests import digest_json
+from sluice.digests import digest_json, short
 from sluice.errors import ContractError
 from sluice.settings import Record
 
@@ -52,6 +52,23 @@ class Failures(Record):
 
     kind: Literal["failures"] = "failures"
     source: str = Field(description="Where they failed, for people.")
+
+
+def origin_words(origin: HighestLoss | Query | FromFile | Failures) -> str:
+    """Say for people how the rows of a suite were chosen."""
+    if isinstance(origin, HighestLoss):
+        seeds = ", ".join(map(str, origin.chosen_by))
+        measured = f" It is measured by its other seeds than {seeds}." if seeds else ""
+        return (
+            f"The {origin.share:.2%} of rows with the highest loss of {short(origin.subject)}."
+            f"{measured} They are hard for that model: another of the same quality has its "
+            "own hard rows elsewhere and tends to be ahead here."
+        )
+    if isinstance(origin, Query):
+        return f"Rows where {origin.expression}."
+    if isinstance(origin, FromFile):
+        return f"Rows named by {origin.file}."
+    return f"Rows that failed: {origin.source}."
 
 
 Origin = Annotated[HighestLoss | Query | FromFile | Failures, Field(discriminator="kind")]

@@ -28,7 +28,7 @@ def test_a_query_takes_the_rows_for_which_it_is_true(expression, rows):
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
-        ("x > 1e9", "true for none of 120"),
+        ("x > 1e9", r"true for none of 120\. x runs from 0 to 30\."),
         ("z > 1", "needs a query that can be computed.*'z'"),
         ("x >", "needs a query that can be computed"),
         ("x > 'a'", "needs a query that can be computed"),

@@ -7,6 +7,7 @@ from sluice.evaluation.suites.gain import SuiteGain
 from sluice.evaluation.suites.guard import judge_guard
 from sluice.evaluation.suites.result import RowResult, SuiteReport, SuiteResult
 from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
+from sluice.evaluation.suites.suite import Query
 
 NAN = float("nan")
 SETTINGS = SuiteSettings()
@@ -41,6 +42,7 @@ def result(
         name="hard",
         version=3,
         digest="d" * 64,
+        origin=Query(expression="x > 1"),
         num_rows=len(rows) if num_rows is None else num_rows,
         rows=rows,
         gone=(),
@@ -88,7 +90,7 @@ def test_outcomes_by_hand(found, limits, outcome):
 def test_a_reason_names_the_suite_and_both_numbers():
     verdict = judge(result(broken=2, right=8), max_broken_share=0.1)
 
-    assert verdict.reason == ("Suite 'hard': 2 of 10 rows are broken (20.0%), allowed 10.0%.")
+    assert verdict.reason == ("Suite 'hard': 2 of 10 rows are broken (20.00%), allowed 10.00%.")
     assert judge(None, min_fixed=1).reason == (
         "The guard asks for suite 'hard', and there is none."
     )

@@ -51,7 +51,7 @@ def test_the_page_says_guard_counts_missing_rows_and_examples(report):
     page = suites_page(report, title="sp500 version 3", examples=2)
 
     assert first_tag(page) == ("guards: fail", "bad")
-    assert "3 of 5 rows are broken (60.0%), allowed 10.0%" in page
+    assert "3 of 5 rows are broken (60.00%), allowed 10.00%" in page
     assert "1 of 3 are not in the data any more: gone" in page
     assert "1 of 1 are rows that the candidate was trained on, and were not scored" in page
     assert "and 3 more rows" in page
