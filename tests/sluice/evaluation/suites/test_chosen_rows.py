@@ -32,7 +32,7 @@ def test_a_query_takes_the_rows_for_which_it_is_true(expression, rows):
         ("z > 1", "needs a query that can be computed.*'z'"),
         ("x >", "needs a query that can be computed"),
         ("x > 'a'", "needs a query that can be computed"),
-        ("x > @frame", "needs a query that can be computed"),
+        ("x < @frame.size", "needs a query that can be computed"),
         ("x.nothing() > 1", "needs a query that can be computed"),
         ("x + 1", "true or false for each row"),
         ("w = x", "true or false for each row"),
