@@ -3,7 +3,7 @@
 Shape legend: S = seeds, N = test rows over all folds, B = test examples of one fold.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from sluice.data.folds import Fold
 from sluice.digests import digest_frame, digest_json
 from sluice.errors import ContractError
 from sluice.evaluation.losses import LossTable
+from sluice.evaluation.metric_table import MetricTable
 from sluice.evaluation.production import latest_unseen, row_labels
 from sluice.training.members import Member
 from sluice.workloads.workload import Examples, Workload
@@ -35,18 +36,13 @@ class Scores:
     mistakes: LossTable | None
     """0/1 losses of a classifier on the same rows; None where there are no classes."""
 
-    metrics_by_seed: tuple[Mapping[str, float], ...]
-    """In the order of the seeds; one entry for a rule without seeds.
-
-    Each is the workload's metric per fold, averaged over folds by their number of test rows, so
-    that a metric that is a mean over rows is the mean over all rows.
-    """
+    metric_table: MetricTable
+    """The workload's metrics for each seed and fold."""
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Mean over seeds; NaN as soon as one seed is."""
-        first = self.metrics_by_seed[0]
-        return {name: float(np.mean([m[name] for m in self.metrics_by_seed])) for name in first}
+        """Mean over seeds and rows; NaN as soon as one seed is."""
+        return self.metric_table.means
 
 
 def score_members(
@@ -203,7 +199,7 @@ def _collect(
         mistakes=replace(losses, loss_SN=_stack(workload.mistakes, "mistakes", parts_S))
         if has_classes
         else None,
-        metrics_by_seed=tuple(_mean_metrics(workload, frame, parts) for parts in parts_S),
+        metric_table=_metric_table(workload, frame, parts_S, losses),
     )
 
 
@@ -237,15 +233,23 @@ def _per_example(
     return values
 
 
-def _mean_metrics(
-    workload: Workload, frame: pd.DataFrame, parts: Sequence[_Part]
-) -> dict[str, float]:
-    per_fold = [workload.metrics(output, examples, frame) for _, examples, output in parts]
-    share = [len(examples) for _, examples, _ in parts]
-    return {
-        name: float(np.average([metrics[name] for metrics in per_fold], weights=share))
-        for name in per_fold[0]
-    }
+def _metric_table(
+    workload: Workload, frame: pd.DataFrame, parts_S: Sequence[Sequence[_Part]], losses: LossTable
+) -> MetricTable:
+    found_SF = [
+        [workload.metrics(output, examples, frame) for _, examples, output in parts]
+        for parts in parts_S
+    ]
+    return MetricTable(
+        subject=losses.subject,
+        window=losses.window,
+        seeds=losses.seeds,
+        fold_rows=tuple(len(examples) for _, examples, _ in parts_S[0]),
+        values={
+            name: tuple(tuple(float(fold[name]) for fold in found_F) for found_F in found_SF)
+            for name in found_SF[0][0]
+        },
+    )
 
 
 def _require_shape(workload: Workload, output: Tensor, examples: Examples, who: str) -> None:

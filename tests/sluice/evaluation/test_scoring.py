@@ -45,7 +45,7 @@ def test_each_member_is_scored_on_the_test_rows_of_its_fold():
 def test_metrics_are_averaged_over_folds_by_their_rows():
     scores = score(MEMBERS)
 
-    by_seed = [seed["loss"] for seed in scores.metrics_by_seed]
+    by_seed = [seed["loss"] for seed in scores.metric_table.by_seed]
     assert by_seed == pytest.approx([(8 * 9 + 16 * 16) / 24, (8 * 49 + 16 * 64) / 24])
     assert scores.metrics["loss"] == pytest.approx(scores.losses.loss_SN.mean())
     assert scores.metrics["first_row"] == pytest.approx((8 * 16 + 16 * 24) / 24)
