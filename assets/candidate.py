@@ -1,6 +1,7 @@
 """The candidate as an immutable version in the registry, promoted or not."""
 
 import inspect
+import os
 from pathlib import Path
 
 import dagster as dg
@@ -11,13 +12,13 @@ from assets.metadata import table
 from assets.promotion_verdict import Decision
 from assets.resources import State, utc_now
 from assets.subjects import poc_subject, require_same
-from assets.tracking import mirror_version
 from sluice.digests import short
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import require
 from sluice.registry.environment import read_environment, read_git
 from sluice.registry.lineage import Lineage
 from sluice.registry.records import Registration
+from sluice.tracking.registry_mirror import mirror_history
 from sluice.training.members import TrainedModels
 
 VERDICT = "verdict"
@@ -108,10 +109,17 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 ),
                 [*receipts, receipt],
             )
+            told = mirror_history(
+                ledger,
+                pipeline.name,
+                pipeline.tracking,
+                store=state.store,
+                folder=state.home.wandb,
+                environ=os.environ,
+            )
         version = registration.version
         new = "new" if registration.created else "known: the same data, config, code and weights"
         context.log.info(f"version {version.number} ({new}), {receipt.outcome}: {receipt.reason}")
-        mirrored = mirror_version(pipeline, state, version, trained_models)
         return dg.MaterializeResult(
             value=registration,
             data_version=dg.DataVersion(version.candidate),
@@ -139,7 +147,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 "show": dg.MetadataValue.md(
                     f"`sluice registry show {pipeline.name} {version.number}`"
                 ),
-                "tracking": mirrored,
+                "tracking": told.reasons[-1] if told.reasons else "Mirrored before.",
             },
         )
 

@@ -1,11 +1,14 @@
 """What is in production: a pointer in the registry, moved on the evidence recorded there."""
 
+import os
+
 import dagster as dg
 from pydantic import Field
 
 from assets.resources import State
 from sluice.pipeline import PipelineSettings
 from sluice.registry.records import Promotion
+from sluice.tracking.registry_mirror import mirror_history
 
 
 class PromotionConfig(dg.Config):
@@ -39,6 +42,14 @@ def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 store=state.store,
             )
             version = ledger.version(pipeline.name, config.version)
+            mirror_history(
+                ledger,
+                pipeline.name,
+                pipeline.tracking,
+                store=state.store,
+                folder=state.home.wandb,
+                environ=os.environ,
+            )
         context.log.info(promotion.summary)
         return dg.MaterializeResult(
             value=promotion,

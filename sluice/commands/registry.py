@@ -1,43 +1,32 @@
 """``sluice registry``: look at versions, move the production pointer, check what is stored."""
 
-import getpass
-import json
-import math
-import os
-import sys
-from collections.abc import Mapping
-from datetime import UTC, datetime
-from pathlib import Path
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
-from rich.console import RenderableType
 from rich.text import Text
 
-from sluice.artifacts import ArtifactStore
-from sluice.commands.output import results
-from sluice.errors import IntegrityError, UnknownVersion
-from sluice.home import Home
+from sluice.commands import registry_files
+from sluice.commands.registry_access import (
+    Actor,
+    AnyModel,
+    AsJson,
+    KeyFile,
+    Model,
+    Number,
+    Reason,
+    artifact_store,
+    current_user,
+    known,
+    open_ledger,
+    read_key,
+    show_json,
+    show_result,
+)
+from sluice.errors import ContractError, IntegrityError, UnknownVersion
 from sluice.registry import display
 from sluice.registry.ledger import Ledger
 from sluice.registry.records import Promotion, Version
-
-Model = Annotated[str, typer.Argument(help="Name of the pipeline.", show_default=False)]
-AnyModel = Annotated[
-    str | None, typer.Argument(help="Name of the pipeline; all when left out.", show_default=False)
-]
-Number = Annotated[int, typer.Argument(min=1, help="Number of the version.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why, for the history.", show_default=False)]
-Actor = Annotated[
-    str | None,
-    typer.Option(
-        "--actor",
-        envvar="SLUICE_ACTOR",
-        help="Who, for the history; the user of the operating system when left out.",
-        show_default=False,
-    ),
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -54,7 +43,15 @@ def register(app: typer.Typer) -> None:
         ("history", history, "history sp500_volatility"),
         ("promote", promote, "promote sp500_volatility 2 --reason 'agreed in review'"),
         ("rollback", rollback, "rollback sp500_volatility --reason 'errors since noon'"),
+        ("at", at, "at sp500_volatility 2026-03-14T09:00:00Z"),
         ("verify", verify, "verify"),
+        (
+            "export",
+            registry_files.export_file,
+            "export sp500_volatility 2 sp500_volatility-2.sluice",
+        ),
+        ("import", registry_files.import_file, "import sp500_volatility-2.sluice"),
+        ("sign", registry_files.sign, "sign --key registry.key"),
     ):
         group.command(name, epilog=f"Example: sluice registry {example}")(command)
     app.add_typer(group)
@@ -62,15 +59,15 @@ def register(app: typer.Typer) -> None:
 
 def list_versions(model: AnyModel = None, as_json: AsJson = False) -> None:
     """List versions and their states."""
-    with _open() as ledger:
-        names = ledger.models() if model is None else [_known(ledger, model)]
+    with open_ledger() as ledger:
+        names = ledger.models() if model is None else [known(ledger, model)]
         versions = [version for name in names for version in ledger.versions(name)]
     if as_json:
-        _print_json([_brief(version) for version in versions])
+        show_json([_brief(version) for version in versions])
     elif versions:
-        _print(display.version_list(versions))
+        show_result(display.version_list(versions))
     else:
-        _print(Text("The registry holds no version yet. Run a pipeline first: sluice run"))
+        show_result(Text("The registry holds no version yet. Run a pipeline first: sluice run"))
 
 
 def show(
@@ -86,27 +83,59 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one version: state, the gate's numbers, lineage, metrics, receipts."""
-    with _open() as ledger:
+    with open_ledger() as ledger:
         found = _chosen(ledger, model, version)
         receipts = [linked.receipt for linked in ledger.receipts(model, found.number)]
+        imported = ledger.imported_receipts(model, found.number)
         judged = [receipt for receipt in receipts if receipt.gate == "promotion"]
         digest = judged[-1].subject.get("reference", "") if judged else ""
         reference = ledger.version_of(model, digest)
     if as_json:
         filed = [r.model_dump(mode="json") | {"digest": r.digest} for r in receipts]
-        _print_json(found.model_dump(mode="json") | {"receipts": filed})
+        foreign = [r.model_dump(mode="json") | {"digest": r.digest} for r in imported]
+        show_json(found.model_dump(mode="json") | {"receipts": filed, "imported_receipts": foreign})
     else:
-        _print(display.version_page(found, receipts, reference=reference))
+        page = display.version_page(found, receipts, imported, reference=reference)
+        show_result(page)
 
 
 def history(model: Model, as_json: AsJson = False) -> None:
     """Show who registered, promoted and rolled back what, when and why."""
-    with _open() as ledger:
-        entries = ledger.history(_known(ledger, model))
+    with open_ledger() as ledger:
+        entries = ledger.history(known(ledger, model))
     if as_json:
-        _print_json([entry.model_dump(mode="json") for entry in entries])
+        show_json([entry.model_dump(mode="json") for entry in entries])
     else:
-        _print(display.history_table(entries))
+        show_result(display.history_table(entries))
+
+
+def at(
+    model: Model,
+    time: Annotated[
+        str,
+        typer.Argument(help="ISO 8601 with its zone: 2026-03-14T09:00:00Z", show_default=False),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Show what was in production at a moment, who put it there, and on which receipt."""
+    try:
+        when = datetime.fromisoformat(time)
+    except ValueError:
+        raise ContractError(
+            f"A moment in ISO 8601 is required, got {time!r}.",
+            fix="Write it like 2026-03-14T09:00:00Z",
+        ) from None
+    with open_ledger() as ledger:
+        move = ledger.production_at(model, when)
+    if as_json:
+        show_json(None if move is None else move.model_dump(mode="json"))
+    elif move is None:
+        show_result(Text(f"{model}: nothing was in production at {when.isoformat()}."))
+    else:
+        show_result(
+            Text(f"{model}: version {move.to_version} was in production. It came there by:")
+        )
+        show_result(display.history_table([move]))
 
 
 def promote(
@@ -121,29 +150,36 @@ def promote(
             help="Accept a version that was rolled back since its gate passed. Gates still apply.",
         ),
     ] = False,
+    key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Put a version into production, on the receipts recorded for it."""
-    with _open() as ledger:
+    with open_ledger(key) as ledger:
         done = ledger.promote(
             model,
             version,
             expected=ledger.production_number(model),
             actor=actor or current_user(),
             reason=reason,
-            store=_store(),
+            store=artifact_store(),
             reinstate=reinstate,
         )
     _print_move(done, as_json=as_json)
 
 
-def rollback(model: Model, reason: Reason, actor: Actor = None, as_json: AsJson = False) -> None:
-    """Put the production version before the present one back.
+def rollback(
+    model: Model,
+    reason: Reason,
+    actor: Actor = None,
+    key: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put the last good production version before the present one back, once it loads.
 
     Repeat it to go further back. It never returns to a version that was rolled back.
     """
-    with _open() as ledger:
-        production = ledger.production_number(_known(ledger, model))
+    with open_ledger(key) as ledger:
+        production = ledger.production_number(known(ledger, model))
         if production is None:
             raise UnknownVersion(
                 f"{model} has nothing in production to roll back.",
@@ -154,60 +190,36 @@ def rollback(model: Model, reason: Reason, actor: Actor = None, as_json: AsJson 
             expected=production,
             actor=actor or current_user(),
             reason=reason,
-            store=_store(),
+            store=artifact_store(),
         )
     _print_move(done, as_json=as_json)
 
 
-def verify(model: AnyModel = None, as_json: AsJson = False) -> None:
-    """Check that everything stored is what it says it is: artifacts, receipts, history."""
-    with _open() as ledger:
-        findings = ledger.verify(model, store=_store())
+def verify(model: AnyModel = None, key: KeyFile = None, as_json: AsJson = False) -> None:
+    """Check that everything stored is what it says it is: artifacts, receipts, history, the log.
+
+    With a key also that every line of the log is signed with it.
+    """
+    with open_ledger() as ledger:
+        findings = ledger.verify(model, store=artifact_store(), key=read_key(key))
         names = ledger.models() if model is None else [model]
         # Damaged lineage is a finding, and versions() would stop at it.
         num_versions = 0 if findings else sum(len(ledger.versions(name)) for name in names)
     if as_json:
-        _print_json({"findings": [finding.model_dump(mode="json") for finding in findings]})
+        show_json({"findings": [finding.model_dump(mode="json") for finding in findings]})
         if findings:
             raise typer.Exit(IntegrityError.exit_code)
     elif findings:
-        _print(display.findings_table(findings))
+        show_result(display.findings_table(findings))
     else:
         plural = "" if num_versions == 1 else "s"
-        _print(Text(f"Nothing wrong found in {num_versions} version{plural}."))
+        show_result(Text(f"Nothing wrong found in {num_versions} version{plural}."))
     if findings:
         raise IntegrityError(
             f"The registry does not hold together: {len(findings)} "
             f"finding{'' if len(findings) == 1 else 's'}.",
             fix="Do what the list says, then verify again.",
         )
-
-
-def current_user() -> str:
-    """Return the name of the operating system's user, or its number when it has no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a number without an entry
-        return f"uid {os.getuid()}"
-
-
-def _home() -> Home:
-    return Home.from_environment(os.environ, cwd=Path.cwd())
-
-
-def _open() -> Ledger:
-    return Ledger.open(_home().registry_url, clock=lambda: datetime.now(UTC), create=False)
-
-
-def _store() -> ArtifactStore:
-    return ArtifactStore(_home().artifacts)
-
-
-def _known(ledger: Ledger, model: str) -> str:
-    """Return the model's name, or say which names there are."""
-    if model not in ledger.models():
-        ledger.version(model, 1)  # raises, and names what there is
-    return model
 
 
 def _chosen(ledger: Ledger, model: str, number: int | None) -> Version:
@@ -226,27 +238,8 @@ def _brief(version: Version) -> dict[str, Any]:
     return brief | {"metrics": version.lineage.metrics}
 
 
-def _print(content: RenderableType) -> None:
-    results(markup=False).print(content)
-
-
 def _print_move(done: Promotion, *, as_json: bool) -> None:
     if as_json:
-        _print_json(done.model_dump(mode="json") | {"summary": done.summary})
+        show_json(done.model_dump(mode="json") | {"summary": done.summary})
     else:
-        _print(Text(done.summary))
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(_finite(value), indent=2) + "\n")
-
-
-def _finite(value: Any) -> Any:
-    """Replace what JSON cannot hold by its name: NaN, Infinity, -Infinity."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return json.dumps(value)
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
+        show_result(Text(done.summary))

@@ -10,15 +10,14 @@ from torch import nn
 
 from sluice.artifacts import ArtifactStore
 from sluice.data.folds import Fold, RowRange
-from sluice.digests import short
-from sluice.errors import ContractError, SettingsError
+from sluice.errors import ContractError
 from sluice.evaluation.production import row_labels
 from sluice.evaluation.scoring import Scores, predict, score_production
 from sluice.models.settings import ModelSettings
 from sluice.registry.lineage import Lineage
+from sluice.registry.loading import rebuild
 from sluice.training.members import Member
 from sluice.training.weights import load_member
-from sluice.workloads.load import load_workload
 from sluice.workloads.workload import Workload
 
 REPRODUCED_RTOL = 1e-4
@@ -85,12 +84,9 @@ def score_version(
 
 
 def _rebuild(lineage: Lineage) -> tuple[Workload, ModelSettings]:
-    where = f"{lineage.model}, version in production ({short(lineage.candidate)})"
-    config = lineage.resolved_config
     try:
-        own = load_workload(str(config["workload"]), config["workload_settings"], where=where)
-        return own, ModelSettings.parse(config["model"], where=where)
-    except SettingsError as error:
+        return rebuild(lineage)
+    except ContractError as error:
         raise ContractError(
             f"The version in production cannot be built from its recorded settings: {error.what}",
             cause="The workload or its settings were renamed after it was promoted.",

@@ -1,6 +1,7 @@
 """What may be filed in the registry, and what is said when it may not."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from sluice.errors import ContractError, UnknownVersion
 from sluice.receipts import Receipt
@@ -55,6 +56,20 @@ def require_standing(standing: Receipt, receipt: Receipt) -> None:
             f"({receipt.outcome}, receipt {receipt.digest[:12]}) was handed over.",
             cause="Asking again until the answer is yes would void the gate's error rate.",
             fix="Use the receipt that record_decision returns, or judge on a newer window.",
+        )
+
+
+def require_past(when: datetime, *, now: datetime) -> None:
+    """Refuse a moment without a time zone, or one that has not come."""
+    if when.tzinfo is None:
+        raise ContractError(
+            f"A moment needs its time zone, got {when.isoformat()}.",
+            fix=f"Write it with one: {when.isoformat()}Z for UTC, or {when.isoformat()}+02:00",
+        )
+    if not when <= now:
+        raise ContractError(
+            f"The moment {when.isoformat()} has not come yet; it is {now.isoformat()}.",
+            fix="Name one in the past.",
         )
 
 

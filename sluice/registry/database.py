@@ -17,13 +17,10 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from sluice.errors import SettingsError, StorageError, UnknownVersion
-from sluice.registry import tables
+from sluice.registry import migrations, tables
 
 BUSY_TIMEOUT_S = 30.0
 """How long a writer waits for another one before it gives up."""
-
-_CREATE_LOCK = 7_236_019_114
-"""Any fixed number: PostgreSQL's advisory lock while the tables are made."""
 
 
 class Database:
@@ -35,7 +32,7 @@ class Database:
 
     @classmethod
     def open(cls, url: str, *, create: bool) -> "Database":
-        """Connect, and make the tables when there are none.
+        """Connect; make the tables when there are none, and bring older ones up to date.
 
         Args:
             url: Any SQLAlchemy URL of a database that several processes can see.
@@ -43,7 +40,7 @@ class Database:
 
         Raises:
             SettingsError: The URL is not one, or its driver is not installed.
-            StorageError: Unreachable, read-only, no database, or of another schema version.
+            StorageError: Unreachable, read-only, no database, or of a newer schema version.
             UnknownVersion: ``create`` is False and there is no registry.
         """
         parsed = _parse(url)
@@ -92,25 +89,17 @@ class Database:
 
     def _ensure_schema(self, *, create: bool) -> None:
         with self.read() as connection:
-            found = _schema_version(connection)
+            found = migrations.schema_version(connection)
         if found is None and not create:
             raise _no_registry(self.url)
-        if found is None:
+        if migrations.can_update(found):
             with self.write() as connection:
-                if connection.dialect.name == "postgresql":
-                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATE_LOCK)))
-                found = _schema_version(connection)
-                if found is None:  # nobody else made the tables while we waited
-                    tables.metadata.create_all(connection)
-                    tables.guard(connection)
-                    row = {"only_row": 1, "number": tables.SCHEMA_VERSION}
-                    connection.execute(sa.insert(tables.schema_version).values(row))
-                    found = tables.SCHEMA_VERSION
+                found = migrations.bring_up_to_date(connection)
         if found != tables.SCHEMA_VERSION:
             raise StorageError(
                 f"The registry {self.url} has schema version {found}, and this Sluice reads "
                 f"{tables.SCHEMA_VERSION}.",
-                cause="It was made by another version of Sluice.",
+                cause="It was made by a newer version of Sluice.",
                 fix="Use the Sluice that made it, or point SLUICE_REGISTRY_URL elsewhere.",
             )
 
@@ -171,16 +160,6 @@ def _begin_sqlite(connection: Connection) -> None:
     # A deferred transaction that turns into a writer can fail without waiting; IMMEDIATE waits.
     is_writer = connection.get_execution_options().get("sluice_writer", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
-
-
-def _schema_version(connection: Connection) -> int | None:
-    """Return the number, None when there are no tables; 0 for tables that are not ours."""
-    if not sa.inspect(connection).has_table(tables.schema_version.name):
-        return None
-    columns = {c["name"] for c in sa.inspect(connection).get_columns(tables.schema_version.name)}
-    if "number" not in columns:
-        return 0
-    return connection.execute(sa.select(tables.schema_version.c.number)).scalar() or 0
 
 
 def _no_registry(url: str) -> UnknownVersion:

@@ -29,6 +29,7 @@ STYLES: Mapping[str, str] = {
     "EQUIVALENT": "yellow",
     "promote": "green",
     "rollback": "yellow",
+    "unstage": "yellow",
 }
 
 
@@ -48,13 +49,18 @@ def version_list(versions: Sequence[Version]) -> Table:
 
 
 def version_page(
-    version: Version, receipts: Sequence[Receipt], *, reference: Version | None
+    version: Version,
+    receipts: Sequence[Receipt],
+    imported: Sequence[Receipt],
+    *,
+    reference: Version | None,
 ) -> Group:
     """Everything about one version: state, the gate's numbers, lineage, metrics, receipts.
 
     Args:
         version: What to show.
         receipts: Tied to it, oldest first.
+        imported: That came with it from another registry, oldest first.
         reference: The version it was compared with last, when that is registered.
     """
     title = Text.assemble(
@@ -68,6 +74,9 @@ def version_page(
     parts += _section("Lineage", _lineage(version.lineage, version.registered_at))
     parts += _section("Weights", _members(version.lineage))
     parts += _section("Receipts", _receipts(receipts))
+    if imported:
+        title_of_imported = "Receipts from another registry (nothing here rests on them)"
+        parts += _section(title_of_imported, _receipts(imported))
     return Group(*parts)
 
 
@@ -75,7 +84,7 @@ def history_table(entries: Sequence[HistoryEntry]) -> Table:
     """The audit, newest last."""
     table = _table("When [UTC]", "Action", "Version", "Who", "Why", "Receipt")
     for entry in entries:
-        before = "" if entry.action == "register" else f"{entry.from_version or 'none'} -> "
+        before = "" if entry.revision is None else f"{entry.from_version or 'none'} -> "
         table.add_row(
             Text(moment(entry.at)),
             word(entry.action),

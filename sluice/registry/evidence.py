@@ -9,9 +9,15 @@ from sqlalchemy import Connection
 
 from sluice.errors import IntegrityError
 from sluice.receipts import Receipt
-from sluice.registry import admission
+from sluice.registry import admission, log
 from sluice.registry.records import LinkedReceipt
-from sluice.registry.tables import decisions, receipts, recordings, version_receipts
+from sluice.registry.tables import (
+    decisions,
+    imported_receipts,
+    receipts,
+    recordings,
+    version_receipts,
+)
 
 
 def load_linked_receipts(connection: Connection, model: str, number: int) -> list[LinkedReceipt]:
@@ -37,15 +43,16 @@ def save_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> N
     known = sa.select(receipts.c.digest).where(receipts.c.digest == receipt.digest)
     if connection.execute(known).first() is not None:
         return
-    row = {
-        "digest": receipt.digest,
-        "gate": receipt.gate,
-        "payload": receipt.model_dump_json(),
-        "recorded_at": at,
-    }
     try:
         with connection.begin_nested():
-            connection.execute(sa.insert(receipts).values(row))
+            log.append(
+                connection,
+                receipts,
+                digest=receipt.digest,
+                gate=receipt.gate,
+                payload=receipt.model_dump_json(),
+                recorded_at=at,
+            )
     except sa.exc.IntegrityError:  # another model's writer stored the same one since
         connection.execute(known).one()
 
@@ -53,7 +60,7 @@ def save_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> N
 def log_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> None:
     """Store a receipt and note that it is the newest word on its subject."""
     save_receipt(connection, receipt, at=at)
-    connection.execute(sa.insert(recordings).values(receipt=receipt.digest, recorded_at=at))
+    log.append(connection, recordings, receipt=receipt.digest, recorded_at=at)
 
 
 def newest_receipt(connection: Connection, gate: str, subject: Mapping[str, str]) -> Receipt | None:
@@ -89,12 +96,42 @@ def link_receipts(
     for receipt in found:
         if receipt.digest not in linked:
             save_receipt(connection, receipt, at=at)
-            connection.execute(
-                sa.insert(version_receipts).values(
-                    model=model, number=number, receipt=receipt.digest, linked_at=at
-                )
+            log.append(
+                connection,
+                version_receipts,
+                model=model,
+                number=number,
+                receipt=receipt.digest,
+                linked_at=at,
             )
             linked.add(receipt.digest)
+
+
+def keep_imported(
+    connection: Connection, found: Iterable[Receipt], *, model: str, number: int, at: datetime
+) -> None:
+    """Store the receipts that came with an imported version, where no promotion looks for them."""
+    for receipt in {receipt.digest: receipt for receipt in found}.values():
+        save_receipt(connection, receipt, at=at)
+        log.append(
+            connection,
+            imported_receipts,
+            model=model,
+            number=number,
+            receipt=receipt.digest,
+            imported_at=at,
+        )
+
+
+def load_imported(connection: Connection, model: str, number: int) -> list[Receipt]:
+    """Return the receipts that came with a version from another registry, in their order."""
+    rows = connection.execute(
+        sa.select(receipts.c.digest, receipts.c.payload)
+        .join(imported_receipts, imported_receipts.c.receipt == receipts.c.digest)
+        .where(imported_receipts.c.model == model, imported_receipts.c.number == number)
+        .order_by(imported_receipts.c.id)
+    )
+    return [parse_receipt(row.digest, row.payload) for row in rows]
 
 
 def load_decision(connection: Connection, question: Mapping[str, str]) -> Receipt | None:
@@ -121,9 +158,7 @@ def decide(connection: Connection, model: str, receipt: Receipt, *, at: datetime
     if standing is not None:
         return standing
     log_receipt(connection, receipt, at=at)
-    connection.execute(
-        sa.insert(decisions).values(**question, receipt=receipt.digest, recorded_at=at)
-    )
+    log.append(connection, decisions, **question, receipt=receipt.digest, recorded_at=at)
     return receipt
 
 

@@ -1,72 +1,51 @@
 """The registry: versions, receipts, decisions, and the pointer to what is in production.
 
 Versions are immutable and numbered from 1 per model. Receipts and decisions are evidence that
-promotion reads again. Nothing here can be forced.
+promotion reads again. Nothing here can be forced. Every row that is added is a link of the log's
+hash chain, every line of history an event for whoever publishes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from types import TracebackType
-from typing import Self
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from sqlalchemy import Connection
 
 from sluice.artifacts import ArtifactStore
 from sluice.receipts import Receipt
-from sluice.registry import admission, evidence, promotion, queries, verification
-from sluice.registry.database import Database
+from sluice.registry import (
+    admission,
+    evidence,
+    log,
+    log_verification,
+    outbox,
+    promotion,
+    queries,
+    signing,
+    staging,
+    verification,
+)
 from sluice.registry.lineage import Lineage
+from sluice.registry.outbox import Deliver, Publication
+from sluice.registry.reading import LedgerReading
 from sluice.registry.records import (
     Finding,
-    HistoryEntry,
-    LinkedReceipt,
     Promotion,
     Registration,
     Version,
 )
-
-Clock = Callable[[], datetime]
-"""Returns the present moment, with its time zone."""
+from sluice.registry.signing import SigningKey
 
 
-class Ledger:
+class Ledger(LedgerReading):
     """The registry of one database. Use as a context manager, or call ``close``."""
 
-    def __init__(self, database: Database, *, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
-
-    @classmethod
-    def open(cls, url: str, *, clock: Clock, create: bool = True) -> Self:
-        """Connect to the registry.
-
-        Args:
-            url: SQLAlchemy URL, as in ``Home.registry_url``.
-            clock: Dates every entry.
-            create: False refuses a place without a registry instead of starting one.
-
-        Raises:
-            SettingsError, StorageError, UnknownVersion: See ``Database.open``.
-        """
-        return cls(Database.open(url, create=create), clock=clock)
-
-    def close(self) -> None:
-        """Let go of the database."""
-        self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def models(self) -> list[str]:
-        """Return the names of all models, sorted."""
-        with self._database.read() as connection:
-            return queries.model_names(connection)
+    @contextlib.contextmanager
+    def _write(self) -> Iterator[Connection]:
+        """Yield a connection whose changes are all kept, and signed when there is a key."""
+        with self._database.write() as connection:
+            yield connection
+            if self._key is not None:
+                signing.sign_head(connection, self._key, at=self._clock())
 
     def register(
         self,
@@ -88,11 +67,11 @@ class Ledger:
         """
         admission.require_consistent(model, lineage)
         at = self._clock()
-        with self._database.write() as connection:
+        with self._write() as connection:
             queries.lock_model(connection, model, at=at)
             known = queries.find_version(connection, model, candidate=lineage.candidate)
+            number = known.number if known else queries.insert_version(connection, lineage, at=at)
             if known is None:
-                number = queries.insert_version(connection, lineage, at=at)
                 queries.append_history(
                     connection,
                     at=at,
@@ -105,8 +84,6 @@ class Ledger:
                     receipt=None,
                     revision=None,
                 )
-            else:
-                number = known.number
             for receipt in receipts:
                 if receipt.gate == "promotion":
                     admission.require_standing(
@@ -114,23 +91,57 @@ class Ledger:
                     )
             evidence.link_receipts(connection, receipts, model=model, number=number, at=at)
             version = queries.load_version(connection, model, number)
+            before = known.state if known else "dev"
+            staging.note_change(connection, version, before=before, at=at, actor=actor)
         return Registration(version=version, created=known is None)
+
+    def adopt(
+        self, lineage: Lineage, receipts: Sequence[Receipt], *, actor: str, reason: str
+    ) -> Registration:
+        """File a version of another registry as dev; a known candidate stays as it is.
+
+        Its receipts are kept and shown. They promote nothing: no gate here gave them.
+
+        Args:
+            lineage: As the other registry has it.
+            receipts: As the other registry has them.
+            actor: Who, for the history.
+            reason: Where it is from, for the history.
+
+        Raises:
+            ContractError: The candidate digest is not that of the lineage's parts.
+        """
+        promotion.require_words(actor=actor, reason=reason)
+        model = lineage.model
+        admission.require_consistent(model, lineage)
+        at = self._clock()
+        with self._write() as connection:
+            queries.lock_model(connection, model, at=at)
+            known = queries.find_version(connection, model, candidate=lineage.candidate)
+            if known is not None:
+                return Registration(version=known, created=False)
+            number = queries.insert_version(connection, lineage, at=at)
+            queries.append_history(
+                connection,
+                at=at,
+                model=model,
+                action="import",
+                from_version=None,
+                to_version=number,
+                actor=actor,
+                reason=reason,
+                receipt=None,
+                revision=None,
+            )
+            evidence.keep_imported(connection, receipts, model=model, number=number, at=at)
+            version = queries.load_version(connection, model, number)
+        return Registration(version=version, created=True)
 
     def record_receipt(self, receipt: Receipt) -> None:
         """File a gate's receipt before there is a version to tie it to."""
         at = self._clock()
-        with self._database.write() as connection:
+        with self._write() as connection:
             evidence.log_receipt(connection, receipt, at=at)
-
-    def find_receipt(self, gate: str, subject: Mapping[str, str]) -> Receipt | None:
-        """Return the receipt of a gate recorded last about ``subject``, passed or not, or None.
-
-        Args:
-            gate: Its name.
-            subject: Digest by role; every role given must agree, the receipt may name more.
-        """
-        with self._database.read() as connection:
-            return evidence.newest_receipt(connection, gate, subject)
 
     def record_decision(self, model: str, receipt: Receipt) -> Receipt:
         """File the answer to the question in the receipt's subject; return the standing answer.
@@ -142,72 +153,9 @@ class Ledger:
             ContractError: The subject lacks candidate, reference or window.
         """
         at = self._clock()
-        with self._database.write() as connection:
+        with self._write() as connection:
             queries.lock_model(connection, model, at=at)
             return evidence.decide(connection, model, receipt, at=at)
-
-    def find_decision(
-        self, model: str, *, candidate: str, reference: str, window: str
-    ) -> Receipt | None:
-        """Return the recorded answer to exactly this question, or None."""
-        question = {"candidate": candidate, "reference": reference, "window": window}
-        with self._database.read() as connection:
-            return evidence.load_decision(connection, {"model": model} | question)
-
-    def latest_decision(self, model: str, *, candidate: str, window: str) -> Receipt | None:
-        """Return the last answer about a candidate on a window, whatever it was compared with."""
-        question = {"model": model, "candidate": candidate, "window": window}
-        with self._database.read() as connection:
-            return evidence.load_decision(connection, question)
-
-    def versions(self, model: str) -> list[Version]:
-        """Return the versions of a model by number; none for an unknown model."""
-        with self._database.read() as connection:
-            return queries.load_versions(connection, model)
-
-    def version(self, model: str, number: int) -> Version:
-        """Return one version.
-
-        Raises:
-            UnknownVersion: There is no such model, or no such number.
-        """
-        with self._database.read() as connection:
-            found = queries.find_version(connection, model, number=number)
-            if found is None:
-                raise admission.unknown(model, number, queries.model_names(connection))
-        return found
-
-    def version_of(self, model: str, candidate: str) -> Version | None:
-        """Return the version of a candidate digest, or None when it is not registered."""
-        with self._database.read() as connection:
-            return queries.find_version(connection, model, candidate=candidate)
-
-    def receipts(self, model: str, number: int) -> list[LinkedReceipt]:
-        """Return the receipts of one version in the order they were tied to it."""
-        with self._database.read() as connection:
-            return evidence.load_linked_receipts(connection, model, number)
-
-    def production(self, model: str) -> Version | None:
-        """Return the version in production, or None."""
-        with self._database.read() as connection:
-            number = queries.load_pointer(connection, model).version
-            return None if number is None else queries.load_version(connection, model, number)
-
-    def production_number(self, model: str) -> int | None:
-        """Return the number in production, or None; works when its lineage is damaged."""
-        with self._database.read() as connection:
-            return queries.load_pointer(connection, model).version
-
-    def previous_production(self, model: str) -> Version | None:
-        """Return the version a rollback would go to, or None."""
-        with self._database.read() as connection:
-            trail = promotion.production_trail(queries.load_history(connection, model))
-            return queries.load_version(connection, model, trail[-2]) if len(trail) > 1 else None
-
-    def history(self, model: str) -> list[HistoryEntry]:
-        """Return the audit of a model, oldest first."""
-        with self._database.read() as connection:
-            return queries.load_history(connection, model)
 
     def promote(
         self,
@@ -228,7 +176,7 @@ class Ledger:
             expected: Number the caller believes is in production, None for none.
             actor: Who, for the history.
             reason: Why, for the history.
-            store: Where its artifacts lie; all are read back first.
+            store: Where its artifacts lie; all are read back and its networks loaded first.
             reinstate: Also accept a receipt from before this version was rolled back. Every
                 gate still applies.
 
@@ -257,8 +205,8 @@ class Ledger:
             receipt = promotion.require_evidence(
                 connection, found, pointer=pointer, reinstate=reinstate
             )
-        promotion.verify_artifacts(found, store)
-        with self._database.write() as connection:
+        _require_loadable(found, store)
+        with self._write() as connection:
             return promotion.commit_move(
                 connection,
                 found,
@@ -273,10 +221,10 @@ class Ledger:
     def rollback(
         self, model: str, *, expected: int, actor: str, reason: str, store: ArtifactStore
     ) -> Promotion:
-        """Put the production version before ``expected`` back.
+        """Put the last good production version before ``expected`` back.
 
-        Repeating it goes one further back along the promotions each time, and refuses at the
-        first one; it never returns to a version that was left by a rollback.
+        Repeating it goes further back along the promotions each time, and refuses at the first
+        one; it never returns to a version that was left by a rollback.
 
         Raises:
             UnknownVersion: Nothing is in production, or nothing was before it.
@@ -289,8 +237,8 @@ class Ledger:
             number = promotion.rollback_target(connection, model, pointer)
             target = queries.load_version(connection, model, number)
         promotion.require_own_weights(target)
-        promotion.verify_artifacts(target, store)
-        with self._database.write() as connection:
+        _require_loadable(target, store)
+        with self._write() as connection:
             return promotion.commit_move(
                 connection,
                 target,
@@ -302,8 +250,53 @@ class Ledger:
                 receipt=None,
             )
 
-    def verify(self, model: str | None, *, store: ArtifactStore) -> list[Finding]:
+    def publish(self, model: str, consumer: str, deliver: Deliver) -> Publication:
+        """Tell a consumer every line of a model's history it has not heard of, in their order.
+
+        At least once: whoever is killed between telling and noting it tells it again next time,
+        under the same key. A consumer that fails is told from there on next time.
+
+        Args:
+            model: Its name; an unknown one has no history.
+            consumer: Its name in the ledger, always the same.
+            deliver: Tells one event and says what became of it.
+        """
+        with self._database.read() as connection:
+            events = outbox.pending(connection, model, consumer)
+        reasons: list[str] = []
+        delivered = 0
+        for event in events:
+            done = deliver(event)
+            reasons.append(done.reason)
+            if not done.ok:
+                break
+            with self._database.write() as connection:
+                outbox.mark_delivered(connection, event, consumer, at=self._clock())
+            delivered += 1
+        return Publication(
+            delivered=delivered, waiting=len(events) - delivered, reasons=tuple(reasons)
+        )
+
+    def sign(self) -> log.Head:
+        """Sign the log as it is, after checking that it adds up; return its head.
+
+        Raises:
+            IntegrityError: The log does not hold, or is not the one that was signed before.
+        """
+        assert self._key is not None, "the caller opens the ledger with a key to sign"
+        with self._write() as connection:
+            signing.require_sound(log_verification.check(connection))
+            return log.load_head(connection)
+
+    def verify(
+        self, model: str | None, *, store: ArtifactStore, key: SigningKey | None = None
+    ) -> list[Finding]:
         """Return everything in the registry (or one model) that does not hold; [] when all does.
+
+        Args:
+            model: Whose artifacts, receipts and moves; the log is checked whole in any case.
+            store: Where the artifacts lie.
+            key: Also check its signatures, and that every line is signed.
 
         Raises:
             UnknownVersion: There is no such model.
@@ -313,4 +306,14 @@ class Ledger:
             if model is not None and model not in names:
                 raise admission.unknown(model, None, names)
             chosen = names if model is None else [model]
-            return [f for name in chosen for f in verification.check(connection, name, store)]
+            findings = [f for name in chosen for f in verification.check(connection, name, store)]
+            findings += log_verification.check(connection)
+            if key is not None:
+                findings += signing.check(connection, key)
+        return findings
+
+
+def _require_loadable(version: Version, store: ArtifactStore) -> None:
+    from sluice.registry import loading  # brings torch, which looking around does not need
+
+    loading.require_loadable(version, store)

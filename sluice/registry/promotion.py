@@ -11,7 +11,6 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from sluice import receipts
-from sluice.artifacts import ArtifactStore
 from sluice.errors import (
     ContractError,
     GateBlocked,
@@ -22,22 +21,7 @@ from sluice.errors import (
 from sluice.registry import evidence, queries
 from sluice.registry.lineage import BASELINE, Lineage
 from sluice.registry.records import Action, HistoryEntry, LinkedReceipt, Pointer, Promotion, Version
-from sluice.registry.weights import require_intact
-
-
-def production_trail(entries: Sequence[HistoryEntry]) -> tuple[int, ...]:
-    """Return the versions a rollback walks back through; the last one is in production.
-
-    A promotion adds its version, a rollback takes the last one off. So a second rollback goes
-    one further back, and never returns to what was just left.
-    """
-    trail: list[int] = []
-    for entry in entries:
-        if entry.action == "promote":
-            trail.append(entry.to_version)
-        elif entry.action == "rollback" and trail:
-            trail.pop()
-    return tuple(trail)
+from sluice.registry.trail import production_trail
 
 
 def check_expected(connection: Connection, model: str, expected: int | None) -> Pointer:
@@ -151,6 +135,9 @@ def commit_move(
     """
     queries.lock_model(connection, version.model, at=at)
     revision = pointer.revision
+    last = queries.last_move(connection, version.model)
+    if last is not None:  # a clock that was set back must not make the past ambiguous
+        at = max(at, last.at)
     if not queries.move_pointer(connection, version.model, to=version.number, revision=revision):
         raise conflict(connection, version.model, pointer.version)
     queries.append_history(
@@ -176,7 +163,7 @@ def commit_move(
 
 
 def rollback_target(connection: Connection, model: str, pointer: Pointer) -> int:
-    """Return the production version before the present one.
+    """Return the last good production version before the present one.
 
     Raises:
         UnknownVersion: There is none.
@@ -198,22 +185,10 @@ def rollback_target(connection: Connection, model: str, pointer: Pointer) -> int
         raise UnknownVersion(
             f"{model} version {pointer.version} is in production, and no version before it is "
             "left to roll back to.",
-            cause="Rollbacks walk back along the promotions; this is the first one.",
+            cause="Rollbacks walk back along the promotions and pass over what was rolled back.",
             fix=f"See the way here: sluice registry history {model}",
         )
     return trail[-2]
-
-
-def verify_artifacts(version: Version, store: ArtifactStore) -> None:
-    """Read every artifact of a version, and the header of every weights file.
-
-    Raises:
-        IntegrityError: One is missing, changed, or no safetensors file.
-    """
-    for role, digest in version.lineage.weights().items():
-        require_intact(store, digest, what=f"{_of(version)}, {role}", is_weights=True)
-    for role, digest in version.lineage.other_artifacts().items():
-        require_intact(store, digest, what=f"{_of(version)}, {role}", is_weights=False)
 
 
 def require_words(**texts: str) -> None:

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from sqlalchemy import Connection
 
 from sluice.errors import IntegrityError
+from sluice.registry import log
 from sluice.registry.evidence import parse_receipt
 from sluice.registry.lineage import Lineage
 from sluice.registry.records import (
@@ -39,7 +40,7 @@ def lock_model(connection: Connection, model: str, *, at: datetime) -> None:
         return
     try:
         with connection.begin_nested():
-            connection.execute(sa.insert(models).values(name=model, created_at=at))
+            log.append(connection, models, name=model, created_at=at)
             connection.execute(
                 sa.insert(pointers).values(model=model, name=PRODUCTION, version=None, revision=0)
             )
@@ -93,19 +94,26 @@ def append_history(
     revision: int | None,
 ) -> None:
     """Write one line of the audit."""
-    connection.execute(
-        sa.insert(history).values(
-            at=at,
-            model=model,
-            action=action,
-            from_version=from_version,
-            to_version=to_version,
-            actor=actor,
-            reason=reason,
-            receipt=receipt,
-            revision=revision,
-        )
+    log.append(
+        connection,
+        history,
+        at=at,
+        model=model,
+        action=action,
+        from_version=from_version,
+        to_version=to_version,
+        actor=actor,
+        reason=reason,
+        receipt=receipt,
+        revision=revision,
     )
+
+
+def last_move(connection: Connection, model: str) -> HistoryEntry | None:
+    """Return the line of the last move of the pointer, or None."""
+    query = sa.select(history).where(history.c.model == model, history.c.revision.is_not(None))
+    row = connection.execute(query.order_by(history.c.id.desc())).first()
+    return None if row is None else HistoryEntry(**row._mapping)
 
 
 def load_versions(connection: Connection, model: str) -> list[Version]:
@@ -139,7 +147,7 @@ def load_version(connection: Connection, model: str, number: int) -> Version:
         model=row.model,
         number=row.number,
         candidate=row.candidate,
-        state=_state(connection, row.model, row.number),
+        state=_state(connection, row.model, row.number, row.candidate),
         registered_at=row.registered_at,
         lineage=_parse_lineage(row.lineage, row.model, row.number),
     )
@@ -151,14 +159,14 @@ def insert_version(connection: Connection, lineage: Lineage, *, at: datetime) ->
         sa.select(sa.func.max(versions.c.number)).where(versions.c.model == lineage.model)
     ).scalar()
     number = 1 if highest is None else int(highest) + 1
-    connection.execute(
-        sa.insert(versions).values(
-            model=lineage.model,
-            number=number,
-            candidate=lineage.candidate,
-            lineage=lineage.model_dump_json(),
-            registered_at=at,
-        )
+    log.append(
+        connection,
+        versions,
+        model=lineage.model,
+        number=number,
+        candidate=lineage.candidate,
+        lineage=lineage.model_dump_json(),
+        registered_at=at,
     )
     return number
 
@@ -176,7 +184,7 @@ def _parse_lineage(text: str, model: str, number: int) -> Lineage:
         ) from None
 
 
-def _state(connection: Connection, model: str, number: int) -> State:
+def _state(connection: Connection, model: str, number: int, candidate: str) -> State:
     if load_pointer(connection, model).version == number:
         return "production"
     was_served = sa.select(history.c.id).where(
@@ -194,11 +202,13 @@ def _state(connection: Connection, model: str, number: int) -> State:
         )
         .order_by(version_receipts.c.id.desc())
     ).first()
-    return "staging" if newest is not None and _is_pass(newest.digest, newest.payload) else "dev"
+    is_approved = newest is not None and _is_pass(newest.digest, newest.payload, candidate)
+    return "staging" if is_approved else "dev"
 
 
-def _is_pass(digest: str, payload: str) -> bool:
+def _is_pass(digest: str, payload: str, candidate: str) -> bool:
     try:
-        return parse_receipt(digest, payload).passed
+        receipt = parse_receipt(digest, payload)
+        return receipt.passed and receipt.subject.get("candidate") == candidate
     except IntegrityError:  # reported by verify and by promote; here it is merely no approval
         return False

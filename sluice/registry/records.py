@@ -10,8 +10,8 @@ from sluice.registry.lineage import Lineage
 from sluice.settings import Record
 
 State = Literal["dev", "staging", "production", "archived"]
-Action = Literal["register", "promote", "rollback"]
-Problem = Literal["artifact", "receipt", "lineage", "pointer", "history"]
+Action = Literal["register", "import", "stage", "unstage", "promote", "rollback"]
+Problem = Literal["artifact", "receipt", "lineage", "pointer", "history", "log", "signature"]
 
 
 class Version(Record):
@@ -22,7 +22,7 @@ class Version(Record):
     candidate: str
     state: State = Field(
         description="production: the pointer says so; archived: it was, once; staging: its last "
-        "promotion receipt passed; dev: anything else."
+        "promotion receipt from a gate here passed; dev: anything else."
     )
     registered_at: datetime
     lineage: Lineage
@@ -83,10 +83,17 @@ class Promotion(Record):
         return f"{self.model}: production is now version {self.version} (before: {before})."
 
 
+class Event(Record):
+    """A line of history on its way to whoever wants to hear of it."""
+
+    key: str = Field(description="The same for every delivery: tell it twice, do it once.")
+    entry: HistoryEntry
+
+
 class Finding(Record):
     """Something in the registry that does not hold."""
 
-    model: str
+    model: str = Field(description="Its name; empty when the registry itself is meant.")
     version: int | None
     problem: Problem
     what: str

@@ -1,4 +1,4 @@
-"""The ledger's tables, all named sluice_...; all but the pointers are append-only.
+"""The ledger's tables, all named sluice_...; most are append-only, and the log chains their rows.
 
 A version's state (dev, staging, production, archived) is no column: it is derived from the
 pointer, the history and the receipts, so that it cannot contradict them.
@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 
 from sqlalchemy import (
     Column,
-    Connection,
     Dialect,
     ForeignKey,
     ForeignKeyConstraint,
@@ -21,7 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 PRODUCTION = "production"
 
 _NAME = String(200)
@@ -152,30 +151,71 @@ history = Table(
     sqlite_autoincrement=True,
 )
 
-APPEND_ONLY = (versions, receipts, recordings, version_receipts, decisions, history)
+# Receipts that came with an imported version. No gate here gave them: they are shown, and neither
+# the version's state nor a promotion rests on them.
+imported_receipts = Table(
+    "sluice_imported_receipts",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("model", _NAME, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("receipt", _DIGEST, ForeignKey("sluice_receipts.digest"), nullable=False),
+    Column("imported_at", UtcTime, nullable=False),
+    ForeignKeyConstraint(["model", "number"], ["sluice_versions.model", "sluice_versions.number"]),
+    UniqueConstraint("model", "number", "receipt"),
+    sqlite_autoincrement=True,
+)
 
+# One chain over all tables and models, not one a model: so a model that was removed is missed.
+log = Table(
+    "sluice_log",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("entity", String(40), nullable=False),  # the table that the row was added to
+    Column("key", Text, nullable=False),  # its primary key, canonical JSON
+    Column("content", _DIGEST, nullable=False),
+    Column("previous", _DIGEST, nullable=False),
+    Column("digest", _DIGEST, nullable=False),
+    UniqueConstraint("entity", "key"),
+)
 
-def guard(connection: Connection) -> None:
-    """Make triggers that refuse to change or delete a row of an append-only table.
+log_head = Table(
+    "sluice_log_head",
+    metadata,
+    Column("only_row", Integer, primary_key=True, autoincrement=False),
+    Column("lines", Integer, nullable=False),
+    Column("digest", _DIGEST, nullable=False),
+)
 
-    They stop slips and stray scripts. Whoever may drop a trigger is found by ``verify`` instead.
-    """
-    dialect = connection.dialect.name
-    if dialect == "postgresql":
-        connection.exec_driver_sql(
-            "CREATE OR REPLACE FUNCTION sluice_append_only() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$ BEGIN RAISE EXCEPTION 'sluice: this table is append-only'; END $$"
-        )
-    for table in APPEND_ONLY:
-        if dialect == "postgresql":
-            connection.exec_driver_sql(
-                f"CREATE TRIGGER {table.name}_append_only "
-                f"BEFORE UPDATE OR DELETE OR TRUNCATE ON {table.name} "
-                "FOR EACH STATEMENT EXECUTE FUNCTION sluice_append_only()"
-            )
-        elif dialect == "sqlite":
-            for action in ("UPDATE", "DELETE"):
-                connection.exec_driver_sql(
-                    f"CREATE TRIGGER {table.name}_no_{action.lower()} BEFORE {action} "
-                    f"ON {table.name} BEGIN SELECT RAISE(ABORT, '{table.name} is append-only'); END"
-                )
+signatures = Table(
+    "sluice_signatures",
+    metadata,
+    Column("key_id", String(16), primary_key=True),
+    Column("line", Integer, ForeignKey("sluice_log.number"), primary_key=True),
+    Column("digest", _DIGEST, nullable=False),
+    Column("signature", _DIGEST, nullable=False),
+    Column("signed_at", UtcTime, nullable=False),
+)
+
+# Bookkeeping, not evidence: a row that is lost makes a line of history be told again.
+deliveries = Table(
+    "sluice_deliveries",
+    metadata,
+    Column("consumer", String(40), primary_key=True),
+    Column("line", Integer, ForeignKey("sluice_history.id"), primary_key=True),
+    Column("delivered_at", UtcTime, nullable=False),
+)
+
+LOGGED = (
+    models,
+    receipts,
+    versions,
+    recordings,
+    version_receipts,
+    imported_receipts,
+    decisions,
+    history,
+)
+"""Tables whose every row has a line in the log; in the order a migration writes them down."""
+
+APPEND_ONLY = (*LOGGED, log, signatures)

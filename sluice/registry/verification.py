@@ -8,9 +8,16 @@ from sqlalchemy import Connection
 from sluice.artifacts import ArtifactStore
 from sluice.errors import SluiceError
 from sluice.registry import evidence, queries
-from sluice.registry.promotion import production_trail, require_own_weights
+from sluice.registry.promotion import require_own_weights
 from sluice.registry.records import Finding, HistoryEntry, Problem
-from sluice.registry.tables import decisions, receipts, version_receipts, versions
+from sluice.registry.tables import (
+    decisions,
+    imported_receipts,
+    receipts,
+    version_receipts,
+    versions,
+)
+from sluice.registry.trail import production_trail
 from sluice.registry.weights import require_intact
 
 
@@ -59,14 +66,21 @@ def _check_receipts(connection: Connection, model: str) -> Iterator[Finding]:
         .where(version_receipts.c.model == model)
         .order_by(version_receipts.c.id)
     ).all()
+    imported = connection.execute(
+        sa.select(imported_receipts.c.number, receipts.c.digest, receipts.c.payload)
+        .join(receipts, receipts.c.digest == imported_receipts.c.receipt)
+        .where(imported_receipts.c.model == model)
+        .order_by(imported_receipts.c.id)
+    ).all()
     decided = connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
         .join(decisions, decisions.c.receipt == receipts.c.digest)
         .where(decisions.c.model == model)
         .order_by(decisions.c.id)
     ).all()
-    owners = {row.digest: row.number for row in linked}
-    for digest, payload in {row.digest: row.payload for row in (*linked, *decided)}.items():
+    owners = {row.digest: row.number for row in (*imported, *linked)}
+    rows = (*linked, *imported, *decided)
+    for digest, payload in {row.digest: row.payload for row in rows}.items():
         try:
             evidence.parse_receipt(digest, payload)
         except SluiceError as error:
@@ -76,7 +90,7 @@ def _check_receipts(connection: Connection, model: str) -> Iterator[Finding]:
 def _check_moves(connection: Connection, model: str) -> Iterator[Finding]:
     """Replay the history: it must be gapless and end where the pointer points."""
     entries = queries.load_history(connection, model)
-    moves = [entry for entry in entries if entry.action != "register"]
+    moves = [entry for entry in entries if entry.action in ("promote", "rollback")]
     pointer = queries.load_pointer(connection, model)
     for before, after in zip((None, *moves), moves, strict=False):
         yield from _check_step(before, after)
@@ -96,7 +110,7 @@ def _check_moves(connection: Connection, model: str) -> Iterator[Finding]:
             model=model,
             version=last,
             problem="history",
-            what=f"{model}: a rollback in the history went elsewhere than one promotion back.",
+            what=f"{model}: a rollback in the history did not go back along the promotions.",
             fix="The database was edited by hand: restore it from a backup.",
         )
 

@@ -1,9 +1,27 @@
-"""Whether stored weights would load: right bytes, and a safetensors file (REG-3)."""
+"""Whether stored weights are what they must be: right bytes, and a safetensors file (REG-3)."""
+
+from collections.abc import Mapping
 
 import safetensors
 
 from sluice.artifacts import ArtifactStore
 from sluice.errors import IntegrityError
+
+_FOREIGN: Mapping[bytes, str] = {
+    **{bytes([0x80, version]): "a Python pickle" for version in range(2, 6)},
+    b"PK": "a zip archive, as torch.save writes it around a pickle",
+    b"\x1f\x8b": "a gzip file, as joblib writes it around a pickle",
+    b"\x89HDF": "an HDF5 file",
+}
+"""What else weights come as, by the first bytes."""
+
+
+def foreign_format(content: bytes) -> str | None:
+    """Name the format that weights must not have, when it can be told from the first bytes.
+
+    A safetensors file begins with the length of its header, which never looks like these.
+    """
+    return next((name for magic, name in _FOREIGN.items() if content.startswith(magic)), None)
 
 
 def require_intact(store: ArtifactStore, digest: str, *, what: str, is_weights: bool) -> None:
@@ -22,19 +40,34 @@ def require_intact(store: ArtifactStore, digest: str, *, what: str, is_weights: 
         content = store.get(digest)
     except IntegrityError as error:
         raise IntegrityError(f"{what}: {error.what}", cause=error.cause, fix=error.fix) from None
-    if not is_weights:
-        return
+    if is_weights:
+        require_safetensors(content, what=f"{what}: artifact {digest}")
+
+
+def require_safetensors(content: bytes, *, what: str) -> None:
+    """Refuse weights in another format than safetensors; nothing in them is ever run.
+
+    Raises:
+        IntegrityError: They are a pickle, or another kind of file, or hold no tensor.
+    """
     try:
         num_tensors = len(safetensors.deserialize(content))  # type: ignore[no-untyped-call]
     except safetensors.SafetensorError as error:
-        raise _no_weights(what, digest, str(error)) from error
+        foreign = foreign_format(content)
+        if foreign is not None:
+            raise IntegrityError(
+                f"{what} must be a safetensors file of weights, and is {foreign}.",
+                cause="Loading a pickle runs whatever its author wrote into it.",
+                fix="Save the weights with safetensors.torch.save_file, or run the pipeline again.",
+            ) from error
+        raise _no_weights(what, str(error)) from error
     if num_tensors == 0:
-        raise _no_weights(what, digest, "it holds no tensor")
+        raise _no_weights(what, "it holds no tensor")
 
 
-def _no_weights(what: str, digest: str, why: str) -> IntegrityError:
+def _no_weights(what: str, why: str) -> IntegrityError:
     return IntegrityError(
-        f"{what}: artifact {digest} is no safetensors file of weights ({why}).",
+        f"{what} is no safetensors file of weights ({why}).",
         cause="The candidate was registered with something else under the weights' name.",
         fix="Run the pipeline again to make a candidate with weights.",
     )

@@ -81,6 +81,8 @@ class TrackedRun:
 
     scalars: tuple[Scalar, ...]
     tags: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    """Further names of the manifest's artifact, 'production' for one."""
 
     def __post_init__(self) -> None:
         try:
@@ -104,4 +106,7 @@ class TrackedRun:
     @property
     def run_id(self) -> str:
         """Name of the content: the same run has the same id, however often it is mirrored."""
-        return digest_json(asdict(self))[:16]
+        content = asdict(self)
+        if not self.aliases:  # a run without them keeps the id it always had
+            del content["aliases"]
+        return digest_json(content)[:16]

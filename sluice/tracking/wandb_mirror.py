@@ -224,7 +224,7 @@ def _tell(payload: Mapping[str, Any]) -> str:
         )
         with artifact.new_file("manifest.json") as file:
             json.dump(payload["manifest"], file, indent=2, sort_keys=True)
-        session.log_artifact(artifact, aliases=[payload["candidate"][:12]])
+        session.log_artifact(artifact, aliases=[payload["candidate"][:12], *payload["aliases"]])
         return str(Path(session.dir).parent)
 
 

@@ -13,6 +13,7 @@ from sluice.artifacts import ArtifactStore
 from sluice.errors import ContractError
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
+from sluice.registry.weights import foreign_format
 from sluice.training.members import Member
 from sluice.training.seeds import Stream
 from sluice.workloads.workload import Workload
@@ -55,7 +56,8 @@ def unpack(content: bytes, *, where: str) -> tuple[dict[str, Tensor], dict[str, 
         facts = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][_FACTS])
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise ContractError(
-            f"{where} must be a safetensors file written by Sluice, and is not ({error!r}).",
+            f"{where} must be a safetensors file written by Sluice, and is "
+            f"{foreign_format(content) or f'not ({error!r})'}.",
             fix="Name a file of weights, or run the pipeline again to make one.",
         ) from error
     return tensors, facts

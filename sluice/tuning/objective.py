@@ -22,9 +22,10 @@ from sluice.training.checkpoint_writer import CheckpointWriter
 from sluice.training.code import code_digest
 from sluice.training.loop import EpochResult, TrainState, train
 from sluice.training.seeds import Stream, derive_seed, deterministic
+from sluice.training.settings import NO_EFFECT
 from sluice.tuning.recipe import setup_of
 from sluice.tuning.records import EpochLosses, Outcome, Segment
-from sluice.tuning.spaces import NO_EFFECT, Setup
+from sluice.tuning.spaces import Setup
 from sluice.workloads.load import load_workload
 from sluice.workloads.workload import Examples, Workload
 
@@ -87,12 +88,12 @@ class TrainingObjective:
         began, workload = perf_counter(), self._open()
         frame = load_table(self.table, ArtifactStore(self.artifacts))
         histories: list[tuple[EpochResult, ...]] = []
-        reason = ""
+        reason, damaged = "", 0
         for fold in self.folds:
             name = f"fold-{fold.fold_id}"
             try:
                 with Stream(derive_seed(self.seed, "unit")).active(), deterministic():
-                    history = self._fit(
+                    history, passed_over = self._fit(
                         segment,
                         workload,
                         workload.examples(frame, fold.train),
@@ -103,6 +104,7 @@ class TrainingObjective:
                 reason = f"Fold {fold.fold_id}: {error}"
                 break
             histories.append(history)
+            damaged += passed_over
         status = "failed" if reason else "reached"
         if not reason and all(len(history) < segment.until for history in histories):
             status = "finished"
@@ -114,6 +116,7 @@ class TrainingObjective:
             status=status,
             reason=reason,
             seconds=perf_counter() - began,
+            damaged_checkpoints=damaged,
         )
 
     def _open(self) -> Workload:
@@ -127,10 +130,11 @@ class TrainingObjective:
         train_rows: Examples,
         val_rows: Examples,
         folders: list[Path],
-    ) -> tuple[EpochResult, ...]:
-        state = self._restore(folders, segment.until)
+    ) -> tuple[tuple[EpochResult, ...], int]:
+        """Return the epochs, and how many damaged checkpoints were passed over on resuming."""
+        state, damaged = self._restore(folders, segment.until)
         if state is not None and len(state.history) == segment.until:
-            return state.history
+            return state.history, damaged
         setup = setup_of(self.base, segment.schedule, where=f"Trial {segment.trial}")
         model = prepare_model(workload, setup.model, train_rows, seed=self.seed)
         checkpoints = CheckpointWriter(
@@ -164,15 +168,17 @@ class TrainingObjective:
             if result.epoch == segment.until:
                 break
         assert state is not None  # a segment covers at least one epoch
-        return state.history
+        return state.history, damaged
 
-    def _restore(self, folders: list[Path], until: int) -> TrainState | None:
+    def _restore(self, folders: list[Path], until: int) -> tuple[TrainState | None, int]:
         """Return where to go on: in the segment, at its start, or None at the beginning."""
+        damaged = 0
         for folder in folders:
-            state = load_checkpoint(folder, subject=self._checkpoint_subject()).state
-            if state is not None and len(state.history) <= until:
-                return state
-        return None
+            restored = load_checkpoint(folder, subject=self._checkpoint_subject())
+            damaged += len(restored.damaged)
+            if restored.state is not None and len(restored.state.history) <= until:
+                return restored.state, damaged
+        return None, damaged
 
     def _checkpoint_subject(self) -> dict[str, Any]:
         # Not the values of the trial: PBT changes them between two checkpoints.

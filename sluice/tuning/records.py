@@ -62,6 +62,9 @@ class Outcome(Record):
     )
     reason: str = ""
     seconds: float = Field(0.0, description="Time a worker spent on it [s].")
+    damaged_checkpoints: int = Field(
+        0, description="Passed over for an older one; it changes no loss."
+    )
 
     @property
     def key(self) -> Key:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import Interrupted, SearchFailed
+from sluice.training.settings import NO_EFFECT
 from sluice.tuning.driver import Hear, Pool, ThisProcess, drive
 from sluice.tuning.journal import open_journal
 from sluice.tuning.objective import Objective
@@ -20,7 +21,7 @@ from sluice.tuning.recipe import setup_of
 from sluice.tuning.records import Exploit, SearchResult, Strategy, Trial
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.space_fit import require_fit
-from sluice.tuning.spaces import NO_EFFECT, Setup, Space
+from sluice.tuning.spaces import Setup, Space
 from sluice.tuning.stopping import StoppingSearch
 from sluice.tuning.strategy import choose_strategy
 

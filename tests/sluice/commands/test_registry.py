@@ -14,6 +14,7 @@ from sluice.errors import (
     ContractError,
     GateBlocked,
     IntegrityError,
+    SettingsError,
     SluiceError,
     UnknownVersion,
 )
@@ -197,6 +198,62 @@ def test_verify_names_what_is_damaged(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("home")
+def test_at_names_what_was_in_production() -> None:
+    moves = [e for e in invoke_json("history", MODEL) if e["revision"] is not None]
+    second = invoke_json("at", MODEL, moves[1]["at"])
+    assert (second["to_version"], second["actor"]) == (2, "ada")
+
+    page = invoke("at", MODEL, moves[0]["at"])
+    assert page.startswith(f"{MODEL}: version 1 was in production. It came there by:")
+    assert "none -> 1" in page
+    assert "nothing was in production" in invoke("at", MODEL, "2020-01-01T00:00:00Z")
+    assert invoke_json("at", MODEL, "2020-01-01T00:00:00+05:00") is None
+    with pytest.raises(ContractError, match="needs its time zone"):
+        invoke("at", MODEL, "2025-03-14T10:00:00")
+    with pytest.raises(ContractError, match="ISO 8601 is required, got 'yesterday'"):
+        invoke("at", MODEL, "yesterday")
+
+
+def test_version_leaves_and_arrives_as_one_file(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "v2.sluice"
+    said = invoke_json("export", MODEL, "2", str(file))
+    assert (said["version"], len(said["sha256"])) == (2, 64)
+    assert "is in" in invoke("export", MODEL, "2", str(file))
+
+    monkeypatch.setenv("SLUICE_HOME", str(home / "elsewhere"))
+    assert invoke("import", str(file), "--actor", "eve").strip() == f"{MODEL} version 1, dev."
+    assert "known already" in invoke("import", str(file))
+    assert not invoke_json("import", str(file))["created"]
+
+    shown = invoke_json("show", MODEL, "1")
+    assert (shown["state"], shown["receipts"]) == ("dev", [])
+    assert [r["gate"] for r in shown["imported_receipts"]] == ["poc", "promotion"]
+    assert "Receipts from another registry" in invoke("show", MODEL, "1")
+    assert "imported from v2.sluice" in " ".join(invoke("history", MODEL).split())
+    assert "Nothing wrong" in invoke("verify")
+
+
+def test_key_file_signs_and_verifies(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = home / "registry.key"
+    key.write_bytes(b"k" * 32)
+    with pytest.raises(IntegrityError, match="1 finding"):
+        invoke("verify", "--key", str(key))
+    assert "the last one is" in invoke("sign", "--key", str(key))
+    assert "Nothing wrong" in invoke("verify", "--key", str(key))
+
+    monkeypatch.setenv("SLUICE_REGISTRY_KEY", str(key))
+    invoke("promote", MODEL, "3", "--reason", "r")
+    invoke("rollback", MODEL, "--reason", "r")
+    assert "Nothing wrong" in invoke("verify")
+    assert invoke_json("sign")["lines"] > 0
+    monkeypatch.delenv("SLUICE_REGISTRY_KEY")
+    with pytest.raises(SettingsError, match="key file is required"):
+        invoke("sign")
+
+
+@pytest.mark.usefixtures("home")
 def test_unknown_names_are_answered_with_known_ones() -> None:
     for arguments in (
         ("show", "sp500"),
@@ -205,6 +262,8 @@ def test_unknown_names_are_answered_with_known_ones() -> None:
         ("verify", "sp500"),
         ("promote", "sp500", "1", "--reason", "r"),
         ("rollback", "sp500", "--reason", "r"),
+        ("at", "sp500", "2025-01-01T00:00:00Z"),
+        ("export", "sp500", "1", "file"),
     ):
         with pytest.raises(UnknownVersion, match=f"no model 'sp500'.*Known: {MODEL}"):
             invoke(*arguments)
@@ -224,6 +283,12 @@ def test_looking_where_there_is_no_registry_makes_none(
     assert not (tmp_path / "empty").exists()
 
 
-@pytest.mark.parametrize("command", ["list", "show", "history", "promote", "rollback", "verify"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("list", "show", "history", "promote", "rollback", "verify"),
+        *("at", "export", "import", "sign"),
+    ],
+)
 def test_help_has_an_example(command: str) -> None:
     assert f"Example: sluice registry {command}" in invoke(command, "--help")

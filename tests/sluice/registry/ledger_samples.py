@@ -3,16 +3,18 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import numpy as np
-from safetensors.numpy import save
+import torch
 
 from sluice.artifacts import ArtifactStore
 from sluice.digests import digest_bytes
+from sluice.models.linear import LastRowLinear
+from sluice.models.scaled import Scaled
 from sluice.receipts import Receipt
 from sluice.registry.environment import Environment, GitState
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE, Lineage
 from sluice.training.members import Member
+from sluice.training.weights import pack_model
 
 MODEL = "sp500_volatility"
 NOW = datetime(2025, 3, 14, 9, 26, 53, tzinfo=UTC)
@@ -30,13 +32,23 @@ class Clock:
         return self.now
 
 
+def sample_weights(value: float) -> bytes:
+    """Return a linear network whose every weight is ``value``; the sample's config builds it."""
+    network = LastRowLinear(2, 1)
+    torch.nn.init.constant_(network.head.weight, value)
+    torch.nn.init.constant_(network.head.bias, value)
+    return pack_model(
+        Scaled(network, num_features=2, num_outputs=1, scale_inputs=True, scale_target=True)
+    )
+
+
 def sample_lineage(store: ArtifactStore, *, salt: int = 0, model: str = MODEL) -> Lineage:
     """Return complete lineage of two members whose artifacts are in the store."""
     members = tuple(
         Member(
             seed=seed,
             fold_id=0,
-            weights=store.put(save({"w": np.full((2, 3), salt + 0.5 * seed, np.float32)})),
+            weights=store.put(sample_weights(salt + 0.5 * seed)),
             event_log=store.put(f"log {salt} {seed}".encode()),
             best_epoch=3,
             epochs_run=5,
@@ -53,7 +65,12 @@ def sample_lineage(store: ArtifactStore, *, salt: int = 0, model: str = MODEL) -
         candidate="",
         data=DATA,
         config=CONFIG,
-        resolved_config={"train": {"learning_rate": 2e-3}, "seeds": [0, 1]},
+        resolved_config={
+            "workload": "tests.support.synthetic:SineWorkload",
+            "workload_settings": {},
+            "model": {"architecture": "linear"},
+            "training": {"learning_rate": 2e-3},
+        },
         code=CODE,
         git=GitState(commit="4f" * 20, dirty=False, diff=None),
         seeds=(0, 1),

@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 import time
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from sluice.artifacts import ArtifactStore
 from sluice.errors import ContractError, StorageError, UnknownVersion
 from sluice.registry.database import Database
 from sluice.registry.ledger import Ledger
+from sluice.registry.signing import SigningKey
 from sluice.registry.tables import APPEND_ONLY
 from tests.sluice.registry.ledger_samples import (
     CONFIG,
@@ -59,7 +61,7 @@ def test_registering_again_makes_no_second_version(ledger: Ledger, store: Artifa
     assert again.version.lineage == first.version.lineage
     assert len(ledger.versions(MODEL)) == 1
     assert len(ledger.receipts(MODEL, 1)) == 2
-    assert [entry.action for entry in ledger.history(MODEL)] == ["register"]
+    assert [entry.action for entry in ledger.history(MODEL)] == ["register", "stage"]
 
 
 def test_numbers_count_per_model(ledger: Ledger, store: ArtifactStore) -> None:
@@ -87,6 +89,34 @@ def test_state_follows_evidence_and_pointer(ledger: Ledger, store: ArtifactStore
     rejected = sample_lineage(store, salt=9)
     ledger.register(MODEL, rejected, [promotion_receipt(rejected.candidate, outcome="REJECT")])
     assert states() == ["archived", "production", "dev"]
+
+
+def test_every_change_of_state_is_a_line_of_history(ledger: Ledger, store: ArtifactStore) -> None:
+    """REG-1: dev to staging on evidence, back to dev when newer evidence says no."""
+    lineage = sample_lineage(store, salt=1)
+    yes = promotion_receipt(lineage.candidate)
+    no = promotion_receipt(lineage.candidate, outcome="REJECT", window="b" * 64)
+
+    states = []
+    for receipts in ([poc_receipt()], [yes], [yes], [no]):
+        states.append(ledger.register(MODEL, lineage, receipts, actor="nightly").version.state)
+
+    assert states == ["dev", "staging", "staging", "dev"]
+    lines = ledger.history(MODEL)
+    assert [line.action for line in lines] == ["register", "stage", "unstage"]
+    assert [line.receipt for line in lines] == [None, yes.digest, no.digest]
+    assert lines[2].reason == "the promotion gate said REJECT"
+    assert {line.actor for line in lines} == {"nightly"}
+    assert all(line.revision is None for line in lines)
+
+
+def test_receipt_about_another_candidate_stages_nothing(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
+    lineage = sample_lineage(store)
+    ledger.register(MODEL, lineage, [promotion_receipt(OTHER)])
+
+    assert ledger.version(MODEL, 1).state == "dev"
 
 
 def test_same_question_keeps_its_first_answer(ledger: Ledger) -> None:
@@ -217,8 +247,9 @@ def test_evidence_keeps_nan(ledger: Ledger, store: ArtifactStore) -> None:
 
 def test_history_cannot_be_rewritten(url: str, store: ArtifactStore) -> None:
     """REG-2: the audit is append-only, for SQL as well."""
-    with Ledger.open(url, clock=Clock()) as ledger:
+    with Ledger.open(url, clock=Clock(), key=SigningKey(b"k" * 32)) as ledger:
         promote_chain(ledger, store, 1)
+        ledger.adopt(sample_lineage(store, salt=7), [poc_receipt()], actor="a", reason="r")
         before = ledger.history(MODEL)
     database = Database.open(url, create=False)
     for table in APPEND_ONLY:
@@ -269,3 +300,45 @@ def test_sqlite_is_in_wal_mode_and_waits_for_a_writer(tmp_path: Path, store: Art
             assert time.monotonic() - started >= 0.2
         finally:
             other.close()
+
+
+def test_what_was_in_production_at_a_moment(ledger: Ledger, store: ArtifactStore) -> None:
+    """REG-2: between any two moves, at a move itself, before the first, and after a rollback."""
+    promote_chain(ledger, store, 2)
+    ledger.rollback(MODEL, expected=2, actor="bob", reason="errors", store=store)
+    moves = [line for line in ledger.history(MODEL) if line.revision is not None]
+    instant = timedelta(microseconds=1)
+
+    def there(when: datetime) -> int | None:
+        found = ledger.production_at(MODEL, when)
+        return None if found is None else found.to_version
+
+    assert [there(move.at) for move in moves] == [1, 2, 1]
+    assert [there(move.at - instant) for move in moves] == [None, 1, 2]
+    elsewhere = moves[1].at.astimezone(timezone(timedelta(hours=9)))
+    assert there(elsewhere) == 2
+    found = ledger.production_at(MODEL, moves[2].at + instant)
+    assert found is not None
+    assert (found.action, found.actor) == ("rollback", "bob")
+
+
+def test_moment_must_be_past_and_have_a_zone(ledger: Ledger, store: ArtifactStore) -> None:
+    register_sample(ledger, store, salt=1)
+
+    with pytest.raises(ContractError, match="needs its time zone"):
+        ledger.production_at(MODEL, NOW.replace(tzinfo=None))
+    with pytest.raises(ContractError, match="has not come yet"):
+        ledger.production_at(MODEL, NOW + timedelta(days=1))
+    with pytest.raises(UnknownVersion, match="no model 'x'"):
+        ledger.production_at("x", NOW)
+
+
+def test_clock_that_goes_back_does_not_reorder_the_past(url: str, store: ArtifactStore) -> None:
+    with Ledger.open(url, clock=Clock()) as ledger:
+        promote_chain(ledger, store, 2)
+    with Ledger.open(url, clock=Clock(NOW - timedelta(days=1))) as ledger:
+        done = ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
+        moves = [line.at for line in ledger.history(MODEL) if line.revision is not None]
+
+    assert moves == sorted(moves)
+    assert done.at == moves[-1]

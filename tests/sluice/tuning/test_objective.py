@@ -69,6 +69,20 @@ def test_a_piece_trains_only_its_own_epochs(objective, tmp_path, monkeypatch):
     assert trained == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_damaged_checkpoint_is_passed_over_and_said(objective, tmp_path):
+    own = objective()
+    own.run(segment(2), tmp_path / "a", None)
+    sound = own.run(segment(6, start=(0, 2)), tmp_path / "b", tmp_path / "a")
+    for path in (tmp_path / "a" / "fold-0").glob("epoch-*"):
+        path.write_bytes(path.read_bytes()[:-100])
+
+    again = own.run(segment(6, start=(0, 2)), tmp_path / "c", tmp_path / "a")
+
+    assert again.damaged_checkpoints > 0
+    assert sound.damaged_checkpoints == 0
+    assert curve(again) == curve(sound)
+
+
 def test_a_piece_run_again_or_without_its_start_gives_the_same(objective, tmp_path):
     own = objective()
     own.run(segment(2), tmp_path / "a", None)

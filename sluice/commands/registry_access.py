@@ -1,0 +1,106 @@
+"""What every registry command needs: the ledger, the store, who is asking, and printing."""
+
+import getpass
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+
+from sluice.artifacts import ArtifactStore
+from sluice.commands.output import results
+from sluice.home import Home
+from sluice.registry.ledger import Ledger
+from sluice.registry.signing import SigningKey
+
+Model = Annotated[str, typer.Argument(help="Name of the pipeline.", show_default=False)]
+AnyModel = Annotated[
+    str | None, typer.Argument(help="Name of the pipeline; all when left out.", show_default=False)
+]
+Number = Annotated[int, typer.Argument(min=1, help="Number of the version.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why, for the history.", show_default=False)]
+Actor = Annotated[
+    str | None,
+    typer.Option(
+        "--actor",
+        envvar="SLUICE_ACTOR",
+        help="Who, for the history; the user of the operating system when left out.",
+        show_default=False,
+    ),
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key",
+        envvar="SLUICE_REGISTRY_KEY",
+        help="File with the secret that signs and verifies; nothing is signed without one.",
+        show_default=False,
+    ),
+]
+
+
+def current_user() -> str:
+    """Return the name of the operating system's user, or its number when it has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a number without an entry
+        return f"uid {os.getuid()}"
+
+
+def _home() -> Home:
+    return Home.from_environment(os.environ, cwd=Path.cwd())
+
+
+def open_ledger(key: Path | None = None, *, create: bool = False) -> Ledger:
+    """Open the registry; with a key file every change is signed."""
+    return Ledger.open(
+        _home().registry_url,
+        clock=lambda: datetime.now(UTC),
+        create=create,
+        key=read_key(key),
+    )
+
+
+def read_key(path: Path | None) -> SigningKey | None:
+    """Read the key file, when there is one."""
+    return None if path is None else SigningKey.read(path)
+
+
+def artifact_store() -> ArtifactStore:
+    """Return the store beside the registry."""
+    return ArtifactStore(_home().artifacts)
+
+
+def known(ledger: Ledger, model: str) -> str:
+    """Return the model's name, or say which names there are."""
+    if model not in ledger.models():
+        ledger.version(model, 1)  # raises, and names what there is
+    return model
+
+
+def show_result(content: RenderableType) -> None:
+    """Print for people."""
+    results(markup=False).print(content)
+
+
+def show_json(value: Any) -> None:
+    """Print for machines: strict JSON."""
+    sys.stdout.write(json.dumps(_finite(value), indent=2) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    """Replace what JSON cannot hold by its name: NaN, Infinity, -Infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(value)
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,70 @@
+"""Making a version's networks again from what is recorded of it (REG-2, REG-3).
+
+Imports torch: the ledger, which only looks most of the time, imports this inside functions.
+"""
+
+from torch import nn
+
+from sluice.artifacts import ArtifactStore
+from sluice.digests import short
+from sluice.errors import ContractError, IntegrityError
+from sluice.models.settings import ModelSettings
+from sluice.registry.lineage import Lineage
+from sluice.registry.records import Version
+from sluice.registry.weights import require_intact
+from sluice.training.weights import load_member
+from sluice.workloads.load import load_workload
+from sluice.workloads.workload import Workload
+
+
+def rebuild(lineage: Lineage) -> tuple[Workload, ModelSettings]:
+    """Return the workload and the model settings that a version was trained with.
+
+    Raises:
+        ContractError: They are not recorded, or no longer import, or a setting is unknown.
+    """
+    where = f"{lineage.model}, candidate {short(lineage.candidate)}"
+    config = lineage.resolved_config
+    missing = [key for key in ("workload", "workload_settings", "model") if key not in config]
+    if missing:
+        raise ContractError(
+            f"{where}: the recorded settings lack {', '.join(missing)}.",
+            fix="Register the candidate again from a pipeline that records them.",
+        )
+    own = load_workload(str(config["workload"]), config["workload_settings"], where=where)
+    return own, ModelSettings.parse(config["model"], where=where)
+
+
+def load_networks(version: Version, store: ArtifactStore) -> list[nn.Module]:
+    """Return every network of a version, ready to predict, in the order of its members.
+
+    Raises:
+        IntegrityError: Weights are missing, changed, no safetensors file, or do not fit; or the
+            network cannot be built here. The message names the version and the part.
+    """
+    who = f"{version.model} version {version.number}"
+    try:
+        workload, settings = rebuild(version.lineage)
+        return [load_member(m, workload, settings, store) for m in version.lineage.members]
+    except ContractError as error:
+        raise IntegrityError(
+            f"{who} does not load: {error.what}",
+            cause=error.cause
+            or "Its workload or network is not importable here, or was renamed since.",
+            fix="Start the command where the pipeline's own code imports, or keep the old name "
+            "working; nothing was moved.",
+        ) from error
+
+
+def require_loadable(version: Version, store: ArtifactStore) -> None:
+    """Read every artifact of a version and load every network, as serving would.
+
+    Raises:
+        IntegrityError: An artifact is missing or changed, or a network does not load.
+    """
+    who = f"{version.model} version {version.number}"
+    for role, digest in version.lineage.weights().items():
+        require_intact(store, digest, what=f"{who}, {role}", is_weights=True)
+    for role, digest in version.lineage.other_artifacts().items():
+        require_intact(store, digest, what=f"{who}, {role}", is_weights=False)
+    load_networks(version, store)

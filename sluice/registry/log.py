@@ -1,0 +1,144 @@
+"""The log: every row of the append-only tables as one link of a hash chain (REG-2).
+
+A line holds the digest of its row, the digest of the line before, and its own; the head holds the
+number of lines and the last digest. So a changed byte, a removed line (the last one too), an
+edited row and two lines that changed places all leave a chain that does not add up. Whoever can
+write the database can also write a new chain: against that, sign the head (see ``signing``).
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Row, Table
+
+from sluice.digests import digest_json
+from sluice.errors import IntegrityError
+from sluice.registry.tables import log, log_head
+
+EMPTY = "0" * 64
+"""What stands for the digest before the first line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """Where the log ends."""
+
+    lines: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    """A new row, and the digest of its line in the log: unique, and the same for ever."""
+
+    row: Row[Any]
+    digest: str
+
+
+def start(connection: Connection) -> None:
+    """Make the head of an empty log."""
+    connection.execute(sa.insert(log_head).values(only_row=1, lines=0, digest=EMPTY))
+
+
+def load_head(connection: Connection) -> Head:
+    """Return where the log says that it ends.
+
+    Raises:
+        IntegrityError: It says nothing.
+    """
+    return _head(connection, sa.select(log_head.c.lines, log_head.c.digest))
+
+
+def append(connection: Connection, table: Table, **values: Any) -> Appended:
+    """Add one row to an append-only table, and its line to the log."""
+    # Locked before the row is written: two writers of one receipt would wait for each other.
+    head = lock_head(connection)
+    row = connection.execute(sa.insert(table).values(values).returning(*table.c)).one()
+    return Appended(row=row, digest=_extend(connection, head, [(table, row)]))
+
+
+def write_down(connection: Connection, rows: Iterable[tuple[Table, Row[Any]]]) -> None:
+    """Add the lines of rows that are there already, as a migration finds them."""
+    _extend(connection, lock_head(connection), rows)
+
+
+def row_key(table: Table, row: Row[Any]) -> list[Any]:
+    """Return the values of the row's primary key."""
+    return [row._mapping[column.name] for column in table.primary_key]
+
+
+def row_digest(row: Row[Any]) -> str:
+    """Return the digest of a row: every column, under its name."""
+    return digest_json({name: _plain(value) for name, value in row._mapping.items()})
+
+
+def line_digest(*, number: int, entity: str, key: str, content: str, previous: str) -> str:
+    """Return the digest of one line."""
+    return digest_json([number, entity, key, content, previous])
+
+
+def find_digest(connection: Connection, table: Table, row_id: int) -> str:
+    """Return the digest of the line that tells of a row.
+
+    Raises:
+        IntegrityError: There is none: the row was written past the ledger.
+    """
+    query = sa.select(log.c.digest).where(log.c.entity == table.name, log.c.key == f"[{row_id}]")
+    digest = connection.execute(query).scalar()
+    if digest is None:
+        raise IntegrityError(
+            f"{table.name} [{row_id}] has no line in the log.",
+            cause="The ledger's database was edited by hand or damaged.",
+            fix="Run sluice registry verify, and restore the database from a backup.",
+        )
+    return str(digest)
+
+
+def key_text(key: list[Any]) -> str:
+    """Return a key as the log holds it."""
+    return json.dumps(key)
+
+
+def lock_head(connection: Connection) -> Head:
+    """Return where the log ends, and let no other writer move it before this transaction ends."""
+    return _head(connection, sa.select(log_head.c.lines, log_head.c.digest).with_for_update())
+
+
+def _head(connection: Connection, query: sa.Select[tuple[int, str]]) -> Head:
+    row = connection.execute(query).first()
+    if row is None:
+        raise IntegrityError(
+            "The log of the registry has lost its head.",
+            cause="The ledger's database was edited by hand or damaged.",
+            fix="Restore the database from a backup.",
+        )
+    return Head(lines=row.lines, digest=row.digest)
+
+
+def _extend(connection: Connection, head: Head, rows: Iterable[tuple[Table, Row[Any]]]) -> str:
+    number, previous, lines = head.lines, head.digest, []
+    for table, row in rows:
+        number += 1
+        line = {
+            "number": number,
+            "entity": table.name,
+            "key": key_text(row_key(table, row)),
+            "content": row_digest(row),
+            "previous": previous,
+        }
+        previous = line_digest(**line)  # type: ignore[arg-type]
+        lines.append(line | {"digest": previous})
+    if lines:
+        connection.execute(sa.insert(log), lines)
+        connection.execute(sa.update(log_head).values(lines=number, digest=previous))
+    return previous
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="microseconds")
+    return value

@@ -1,0 +1,100 @@
+"""Taking a version from one registry to another (REG-1, REG-3)."""
+
+from pathlib import Path
+
+from sluice.artifacts import ArtifactStore
+from sluice.digests import digest_bytes, short
+from sluice.errors import IntegrityError
+from sluice.files import write_atomic
+from sluice.registry.ledger import Ledger
+from sluice.registry.records import Registration
+from sluice.registry.signing import SigningKey
+from sluice.registry.version_file import ExportedVersion, VersionFile, pack_version, read_version
+from sluice.registry.weights import require_safetensors
+
+
+def export_version(
+    ledger: Ledger,
+    model: str,
+    number: int,
+    *,
+    store: ArtifactStore,
+    target: Path,
+    key: SigningKey | None,
+) -> str:
+    """Write one version to a file and return the file's SHA-256.
+
+    Args:
+        ledger: Holds the version.
+        model: Its name.
+        number: Its number.
+        store: Holds its artifacts; each is checked as it is read.
+        target: The file; one that is there is replaced.
+        key: Signs the file.
+
+    Raises:
+        UnknownVersion: There is no such version.
+        IntegrityError: An artifact is missing or was changed.
+    """
+    version = ledger.version(model, number)
+    lineage = version.lineage
+    receipts = [
+        *ledger.imported_receipts(model, number),
+        *(linked.receipt for linked in ledger.receipts(model, number)),
+    ]
+    digests = {*lineage.weights().values(), *lineage.other_artifacts().values()}
+    exported = ExportedVersion(
+        number=number,
+        lineage=lineage,
+        receipts=tuple({receipt.digest: receipt for receipt in receipts}.values()),
+        history=tuple(
+            entry
+            for entry in ledger.history(model)
+            if number in (entry.from_version, entry.to_version)
+        ),
+    )
+    file = VersionFile(exported=exported, artifacts={d: store.get(d) for d in digests})
+    content = pack_version(file, key=key)
+    write_atomic(target, content)
+    return digest_bytes(content)
+
+
+def import_version(
+    ledger: Ledger, source: Path, *, store: ArtifactStore, actor: str, key: SigningKey | None
+) -> Registration:
+    """File the version in ``source`` as dev, after checking all of it.
+
+    Args:
+        ledger: Takes it under the next number of its model.
+        source: A file that ``export_version`` wrote.
+        store: Takes its artifacts.
+        actor: Who, for the history.
+        key: Requires the file's signature with this key.
+
+    Raises:
+        StorageError, ContractError, IntegrityError: See ``read_version``; or weights are no
+            safetensors file. Nothing is filed then.
+    """
+    file = read_version(source, key=key)
+    exported = file.exported
+    lineage = exported.lineage
+    for role, digest in lineage.weights().items():
+        require_safetensors(file.artifacts[digest], what=f"{source.name}, {role}")
+    if lineage.candidate != lineage.candidate_of_parts():
+        raise IntegrityError(
+            f"{source.name} is not as it was exported: its lineage names parts of another "
+            f"candidate than {short(lineage.candidate)}.",
+            cause="Data, config, code or weights were changed on the way.",
+            fix="Export it again; nothing was imported.",
+        )
+    for content in file.artifacts.values():
+        store.put(content)
+    registered = next((e for e in exported.history if e.revision is None), None)
+    when = f", registered {registered.at:%Y-%m-%d %H:%M:%S} UTC" if registered else ""
+    return ledger.adopt(
+        lineage,
+        exported.receipts,
+        actor=actor,
+        reason=f"imported from {source.name}: version {exported.number} of its registry{when}; "
+        f"SHA-256 {digest_bytes(source.read_bytes())}",
+    )

@@ -1,0 +1,197 @@
+"""One version as one file: a zip of its lineage, receipts, history and every artifact.
+
+Equal versions give equal bytes. Nothing is compressed and nothing is unpacked to a path: a part is
+read by its name in the manifest, checked against its SHA-256, and only then used.
+"""
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from sluice.digests import digest_bytes
+from sluice.errors import ContractError, IntegrityError, StorageError
+from sluice.receipts import Receipt
+from sluice.registry.lineage import Lineage
+from sluice.registry.records import HistoryEntry
+from sluice.registry.signing import SigningKey
+from sluice.settings import Record
+
+FORMAT = "sluice version"
+FORMAT_NUMBER = 1
+
+_MANIFEST, _CONTENT, _SIGNATURE = "manifest.json", "version.json", "signature.txt"
+_BEFORE_ZIP_KNEW_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+class ExportedVersion(Record):
+    """What a registry says of one version, without its artifacts."""
+
+    number: int
+    lineage: Lineage
+    receipts: tuple[Receipt, ...]
+    history: tuple[HistoryEntry, ...]
+
+
+class Manifest(Record):
+    """Which parts there are, by name, each with its SHA-256."""
+
+    format: str
+    format_number: int
+    parts: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionFile:
+    """A version that left its registry."""
+
+    exported: ExportedVersion
+    artifacts: Mapping[str, bytes]
+    """Content by digest."""
+
+
+def pack_version(file: VersionFile, *, key: SigningKey | None) -> bytes:
+    """Return the file's bytes, the same for the same version.
+
+    Args:
+        file: What to write.
+        key: Signs the manifest, and with it every part.
+    """
+    parts = {_CONTENT: _json(file.exported.model_dump(mode="json"))}
+    parts |= {f"artifacts/{digest}": content for digest, content in file.artifacts.items()}
+    digests = {name: digest_bytes(content) for name, content in parts.items()}
+    manifest = Manifest(format=FORMAT, format_number=FORMAT_NUMBER, parts=digests)
+    parts[_MANIFEST] = _json(manifest.model_dump(mode="json"))
+    if key is not None:
+        text = f"{key.key_id} {key.sign('version file', digest_bytes(parts[_MANIFEST]))}"
+        parts[_SIGNATURE] = text.encode()
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(parts):
+            info = zipfile.ZipInfo(name, _BEFORE_ZIP_KNEW_TIME)
+            info.create_system, info.external_attr = 3, 0o644 << 16
+            archive.writestr(info, parts[name])
+    return target.getvalue()
+
+
+def read_version(path: Path, *, key: SigningKey | None) -> VersionFile:
+    """Read a file that ``pack_version`` made, and check every part of it.
+
+    Args:
+        path: The file.
+        key: Requires a signature of the manifest with this key.
+
+    Raises:
+        StorageError: The file cannot be read.
+        ContractError: It is no such file, or of another format.
+        IntegrityError: A part is missing, unexpected, changed, or not signed with the key.
+
+    Cost:
+        Holds the whole version in memory.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            parts = _read_parts(archive, str(path))
+    except OSError as error:
+        raise StorageError(
+            f"The file {path} cannot be read ({error.strerror or error}).",
+            fix="Name a file that sluice registry export made.",
+        ) from error
+    except zipfile.BadZipFile as error:
+        raise _damaged(str(path), f"it is damaged ({error})") from error
+    if key is not None:
+        _require_signed(parts, str(path), key)
+    parts.pop(_SIGNATURE, None)
+    parts.pop(_MANIFEST)
+    try:
+        exported = ExportedVersion.model_validate_json(parts.pop(_CONTENT))
+    except (KeyError, ValidationError) as error:
+        raise _damaged(str(path), f"its description cannot be read ({error})") from None
+    artifacts = {name.removeprefix("artifacts/"): content for name, content in parts.items()}
+    _require_whole(exported.lineage, artifacts, str(path))
+    return VersionFile(exported=exported, artifacts=artifacts)
+
+
+def _read_parts(archive: zipfile.ZipFile, where: str) -> dict[str, bytes]:
+    names = [info.filename for info in archive.infolist()]
+    if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
+        raise _damaged(where, "a part is compressed")  # a small file could fill the memory
+    if len(set(names)) != len(names):
+        raise _damaged(where, "a part is there twice")
+    if _MANIFEST not in names:
+        raise ContractError(
+            f"{where} must be a version that was exported, and holds no {_MANIFEST}.",
+            fix="Name a file that sluice registry export made.",
+        )
+    manifest_text = archive.read(_MANIFEST)
+    manifest = _parse_manifest(manifest_text, where)
+    expected = {_MANIFEST, *manifest.parts}
+    found = set(names) - {_SIGNATURE}
+    for name in sorted(expected ^ found):
+        raise _damaged(where, f"{name!r} is {'missing' if name in expected else 'unexpected'}")
+    parts = {_MANIFEST: manifest_text}
+    for name, digest in manifest.parts.items():
+        parts[name] = archive.read(name)
+        if digest_bytes(parts[name]) != digest:
+            raise _damaged(where, f"{name!r} holds other bytes than the manifest says")
+    if _SIGNATURE in names:
+        parts[_SIGNATURE] = archive.read(_SIGNATURE)
+    return parts
+
+
+def _parse_manifest(text: bytes, where: str) -> Manifest:
+    try:
+        found = json.loads(text)
+        number = found["format_number"]
+    except (ValueError, KeyError, TypeError):
+        raise _damaged(where, "its manifest cannot be read") from None
+    if number != FORMAT_NUMBER:
+        raise ContractError(
+            f"{where} has format {number}, and this Sluice reads format {FORMAT_NUMBER}.",
+            fix="Export it again with the same version of Sluice as this one.",
+        )
+    try:
+        manifest = Manifest.model_validate(found)
+    except ValidationError:
+        raise _damaged(where, "its manifest cannot be read") from None
+    if manifest.format != FORMAT:
+        raise _damaged(where, f"it is a {manifest.format!r}, not a {FORMAT!r}")
+    return manifest
+
+
+def _require_whole(lineage: Lineage, artifacts: Mapping[str, bytes], where: str) -> None:
+    """Every artifact of the lineage under its digest, and nothing else."""
+    named = {*lineage.weights().values(), *lineage.other_artifacts().values()}
+    for digest in sorted(named ^ artifacts.keys()):
+        state = "missing" if digest in named else "not part of the version"
+        raise _damaged(where, f"artifact {digest[:12]} is {state}")
+    for digest, content in artifacts.items():
+        if digest_bytes(content) != digest:
+            raise _damaged(where, f"artifact {digest[:12]} holds other bytes than its name says")
+
+
+def _require_signed(parts: Mapping[str, bytes], where: str, key: SigningKey) -> None:
+    text = parts.get(_SIGNATURE, b"").decode("ascii", errors="replace")
+    _, _, signature = text.partition(" ")
+    if not key.fits(signature, "version file", digest_bytes(parts[_MANIFEST])):
+        raise IntegrityError(
+            f"{where} is not signed with the key given.",
+            cause="It was exported without this key, or changed since.",
+            fix="Export it again with --key, or import it without.",
+        )
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, indent=1).encode()
+
+
+def _damaged(where: str, why: str) -> IntegrityError:
+    return IntegrityError(
+        f"{where} is not as it was exported: {why}.",
+        cause="The file was changed or damaged on its way.",
+        fix="Copy it again, or export it again; nothing was imported.",
+    )

@@ -1,0 +1,103 @@
+"""REG-2, REG-3: what goes into production was loaded first, as serving would load it."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import IntegrityError
+from sluice.registry.ledger import Ledger
+from sluice.registry.lineage import BASELINE, Lineage
+from sluice.registry.loading import load_networks
+from tests.sluice.registry.ledger_samples import (
+    MODEL,
+    poc_receipt,
+    promote_chain,
+    promotion_receipt,
+    sample_lineage,
+)
+
+
+def with_weights(lineage: Lineage, weights: str) -> Lineage:
+    member = lineage.members[0].model_copy(update={"weights": weights})
+    return named(lineage.model_copy(update={"members": (member, *lineage.members[1:])}))
+
+
+def with_config(lineage: Lineage, **changes: Any) -> Lineage:
+    return named(lineage.model_copy(update={"resolved_config": lineage.resolved_config | changes}))
+
+
+def named(lineage: Lineage) -> Lineage:
+    return lineage.model_copy(update={"candidate": lineage.candidate_of_parts()})
+
+
+def approve(ledger: Ledger, lineage: Lineage, reference: str = BASELINE) -> int:
+    receipts = [poc_receipt(), promotion_receipt(lineage.candidate, reference=reference)]
+    return ledger.register(MODEL, lineage, receipts).version.number
+
+
+def promote(ledger: Ledger, store: ArtifactStore, number: int) -> None:
+    ledger.promote(MODEL, number, expected=None, actor="a", reason="r", store=store)
+
+
+def test_networks_predict_what_their_weights_say(ledger: Ledger, store: ArtifactStore) -> None:
+    """A linear network whose weights are all 1.5: 1.5 * (last row + mean row) + 1.5."""
+    lineage = sample_lineage(store, salt=1)
+    version = ledger.register(MODEL, lineage, []).version
+    _, network = load_networks(version, store)
+
+    assert network(torch.ones(1, 3, 2)).item() == pytest.approx(1.5 * 4 + 1.5)
+
+
+def unloadable(store: ArtifactStore, tmp_path: Path) -> dict[str, tuple[Lineage, str]]:
+    good = sample_lineage(store, salt=1)
+    torch.save({"w": torch.zeros(2)}, tmp_path / "w.pt")
+    saved, pickled = (tmp_path / "w.pt").read_bytes(), pickle.dumps({"w": [1.0]})
+    return {
+        "another architecture": (
+            with_config(good, model={"architecture": "gru", "hidden": 4}),
+            "version 1 does not load: The weights of seed 0.* must fit",
+        ),
+        "another class": (
+            with_config(good, workload="tests.support.synthetic:Gone"),
+            "version 1 does not load: .*Gone",
+        ),
+        "no model": (
+            named(good.model_copy(update={"resolved_config": {"x": 1}})),
+            "lack workload, workload_settings, model",
+        ),
+        "pickle": (with_weights(good, store.put(pickled)), "and is a Python pickle.*runs whatever"),
+        "torch.save": (with_weights(good, store.put(saved)), "as torch.save writes it"),
+    }
+
+
+CASES = ("another architecture", "another class", "no model", "pickle", "torch.save")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_does_not_load_is_not_promoted(
+    ledger: Ledger, store: ArtifactStore, tmp_path: Path, case: str
+) -> None:
+    lineage, said = unloadable(store, tmp_path)[case]
+    number = approve(ledger, lineage)
+
+    with pytest.raises(IntegrityError, match=said):
+        promote(ledger, store, number)
+
+    assert ledger.production_number(MODEL) is None
+
+
+def test_rollback_loads_before_it_moves(
+    ledger: Ledger, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes are all right, and the network they belong to is gone."""
+    promote_chain(ledger, store, 2)
+    monkeypatch.delattr("tests.support.synthetic.SineWorkload")
+
+    with pytest.raises(IntegrityError, match=r"version 1 does not load.*nothing was moved"):
+        ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
+
+    assert ledger.production_number(MODEL) == 2

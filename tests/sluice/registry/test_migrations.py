@@ -1,0 +1,136 @@
+"""A registry made by the first schema opens, keeps everything, and gets its log."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import StorageError
+from sluice.registry import log, migrations
+from sluice.registry.database import Database
+from sluice.registry.ledger import Ledger
+from sluice.registry.outbox import Delivery
+from sluice.registry.records import Event
+from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, sample_lineage
+
+OLD = Path(__file__).with_name("schema_1")
+"""Tables and rows as the first schema had them: versions 1 to 3 promoted, then back to 2."""
+
+
+def make_old(url: str) -> sa.Engine:
+    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    name = engine.dialect.name
+    with engine.begin() as connection:
+        raw = connection.connection.driver_connection
+        assert raw is not None
+        tables, rows = ((OLD / f"{n}.sql").read_text() for n in (name, "rows"))
+        if name == "sqlite":
+            raw.executescript(tables + rows)
+        else:
+            raw.execute(tables)
+            raw.execute(rows)
+            for table in ("recordings", "version_receipts", "decisions", "history"):
+                raw.execute(f"SELECT setval('sluice_{table}_id_seq', max(id)) FROM sluice_{table}")
+    return engine
+
+
+@pytest.fixture
+def old(url: str, store: ArtifactStore) -> str:
+    for salt in (1, 2, 3):
+        sample_lineage(store, salt=salt)
+    make_old(url).dispose()
+    return url
+
+
+def later() -> Clock:
+    return Clock(NOW.replace(year=2026))
+
+
+def test_old_registry_keeps_everything_and_verifies(old: str, store: ArtifactStore) -> None:
+    with Ledger.open(old, clock=later(), create=False) as ledger:
+        assert ledger.verify(None, store=store) == []
+        assert [v.state for v in ledger.versions(MODEL)] == ["archived", "production", "archived"]
+        assert len(ledger.history(MODEL)) == 7
+        assert ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store).version == 1
+        assert ledger.verify(None, store=store) == []
+
+
+def test_old_history_is_not_told_to_the_mirror_again(old: str, store: ArtifactStore) -> None:
+    told: list[str] = []
+
+    def deliver(event: Event) -> Delivery:
+        told.append(event.entry.action)
+        return Delivery(ok=True, reason="")
+
+    with Ledger.open(old, clock=later()) as ledger:
+        ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
+        ledger.publish(MODEL, migrations.MIRROR, deliver)
+
+    assert told == ["rollback"]
+
+
+def test_migrated_rows_are_guarded_and_logged(old: str) -> None:
+    database = Database.open(old, create=False)
+    with pytest.raises(StorageError, match="append-only"), database.write() as connection:
+        connection.execute(sa.text("UPDATE sluice_models SET name = 'x'"))
+    with database.read() as connection:
+        head = log.load_head(connection)
+    database.close()
+
+    # 1 model, 5 receipts, 3 versions, 5 recordings, 6 links, 3 decisions, 7 lines of history
+    assert head.lines == 30
+
+
+def test_migration_happens_once_when_several_open_at_once(old: str, store: ArtifactStore) -> None:
+    def open_one(_: int) -> int:
+        with Ledger.open(old, clock=later()) as ledger:
+            return len(ledger.history(MODEL))
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(open_one, range(6))) == [7] * 6
+    with Ledger.open(old, clock=later()) as ledger:
+        assert ledger.verify(None, store=store) == []
+
+
+class Killed(BaseException):
+    """Stands for a process that ends here."""
+
+
+def test_migration_that_dies_anywhere_leaves_the_old_schema_whole(
+    old: str, store: ArtifactStore
+) -> None:
+    """Every statement of it in turn; each time the first schema is still there, alone."""
+    engine = sa.create_engine(old.replace("postgresql:", "postgresql+psycopg:"))
+    step = 1
+    while dies_at(step, old):
+        with engine.connect() as connection:
+            assert migrations.schema_version(connection) == 1
+            assert not sa.inspect(connection).has_table("sluice_log")
+        step += 1
+    engine.dispose()
+
+    assert step > 25
+    with Ledger.open(old, clock=later()) as ledger:
+        assert ledger.verify(None, store=store) == []
+
+
+def dies_at(step: int, url: str) -> bool:
+    """Open the registry and stop at the ``step``-th statement; say whether it came so far."""
+    count = 0
+
+    def touch(*_: object) -> None:
+        nonlocal count
+        count += 1
+        if count == step:
+            raise Killed
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", touch)
+    try:
+        Database.open(url, create=False).close()
+    except Killed:
+        return True
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", touch)
+    return False

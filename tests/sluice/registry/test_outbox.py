@@ -1,0 +1,120 @@
+"""REG-2: every line of history is told at least once, in order, under one key."""
+
+import pytest
+
+from sluice.artifacts import ArtifactStore
+from sluice.registry.ledger import Ledger
+from sluice.registry.outbox import Delivery
+from sluice.registry.records import Event
+from tests.sluice.registry.ledger_samples import (
+    MODEL,
+    promote_chain,
+    register_sample,
+    sample_lineage,
+)
+
+
+class Consumer:
+    """Hears events; fails at chosen ones, dies at chosen ones."""
+
+    def __init__(self) -> None:
+        self.heard: list[Event] = []
+        self.fails_at: str | None = None
+        self.dies_at: str | None = None
+
+    def __call__(self, event: Event) -> Delivery:
+        if event.entry.action == self.fails_at:
+            return Delivery(ok=False, reason="out of order")
+        self.heard.append(event)
+        if event.entry.action == self.dies_at:
+            raise KeyboardInterrupt  # told, and gone before it was noted
+        return Delivery(ok=True, reason=event.entry.action)
+
+    @property
+    def actions(self) -> list[str]:
+        return [event.entry.action for event in self.heard]
+
+
+def test_each_move_is_told_once_and_in_order(ledger: Ledger, store: ArtifactStore) -> None:
+    promote_chain(ledger, store, 2)
+    consumer = Consumer()
+
+    first = ledger.publish(MODEL, "board", consumer)
+    ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
+    second = ledger.publish(MODEL, "board", consumer)
+    third = ledger.publish(MODEL, "board", consumer)
+
+    steps = ["register", "stage", "promote"]
+    assert consumer.actions == [*steps, *steps, "rollback"]
+    assert [e.entry for e in consumer.heard] == ledger.history(MODEL)
+    assert [(p.delivered, p.waiting) for p in (first, second, third)] == [(6, 0), (1, 0), (0, 0)]
+    assert len({event.key for event in consumer.heard}) == 7
+    assert first.reasons == (*steps, *steps)
+
+
+def test_consumers_and_models_do_not_wait_for_each_other(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
+    register_sample(ledger, store, salt=1)
+    ledger.register("other", sample_lineage(store, model="other"), [])
+    broken, sound, other = Consumer(), Consumer(), Consumer()
+    broken.fails_at = "register"
+
+    ledger.publish(MODEL, "broken", broken)
+    ledger.publish("other", "broken", other)
+    ledger.publish(MODEL, "sound", sound)
+
+    assert (broken.actions, other.actions) == ([], ["register"])
+    assert sound.actions == ["register", "stage"]
+    assert ledger.publish("nothing", "sound", sound).delivered == 0
+
+
+def test_failure_holds_back_what_comes_after_it(ledger: Ledger, store: ArtifactStore) -> None:
+    promote_chain(ledger, store, 1)
+    consumer = Consumer()
+    consumer.fails_at = "stage"
+
+    held = ledger.publish(MODEL, "board", consumer)
+    assert (held.delivered, held.waiting, held.reasons) == (1, 2, ("register", "out of order"))
+
+    consumer.fails_at = None
+    again = ledger.publish(MODEL, "board", consumer)
+
+    assert (again.delivered, again.waiting) == (2, 0)
+    assert consumer.actions == ["register", "stage", "promote"]
+
+
+def test_death_between_telling_and_noting_tells_it_again_under_the_same_key(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
+    promote_chain(ledger, store, 1)
+    consumer = Consumer()
+    consumer.dies_at = "stage"
+    with pytest.raises(KeyboardInterrupt):
+        ledger.publish(MODEL, "board", consumer)
+
+    consumer.dies_at = None
+    ledger.publish(MODEL, "board", consumer)
+
+    assert consumer.actions == ["register", "stage", "stage", "promote"]
+    assert consumer.heard[1] == consumer.heard[2]
+
+
+def test_two_publishers_at_once_lose_nothing_and_fail_not(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
+    """The second one tells everything while the first one is at its first event."""
+    promote_chain(ledger, store, 1)
+    inner, outer = Consumer(), Consumer()
+
+    def slow(event: Event) -> Delivery:
+        if not inner.heard:
+            ledger.publish(MODEL, "board", inner)
+        return outer(event)
+
+    told = ledger.publish(MODEL, "board", slow)
+
+    assert told.delivered == 3
+    assert inner.heard == outer.heard
+    assert ledger.publish(MODEL, "board", outer).delivered == 0
+    assert ledger.verify(None, store=store) == []

@@ -1,0 +1,127 @@
+"""A key finds what a hash chain alone cannot: a log written anew by somebody else."""
+
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import IntegrityError, SettingsError
+from sluice.registry import log
+from sluice.registry.database import Database
+from sluice.registry.ledger import Ledger
+from sluice.registry.signing import SigningKey
+from sluice.registry.tables import APPEND_ONLY, LOGGED, log_head, signatures
+from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, register_sample
+
+KEY, OTHER = SigningKey(b"k" * 32), SigningKey(b"o" * 32)
+
+
+def findings(ledger: Ledger, store: ArtifactStore, key: SigningKey = KEY) -> list[str]:
+    return [f.what for f in ledger.verify(None, store=store, key=key)]
+
+
+def forge(path: Path, *, sign_again: bool = False) -> None:
+    """Edit a row and write the whole chain anew, as who can write the database is able to."""
+    database = Database.open(f"sqlite:///{path}", create=False)
+    with database.write() as connection:
+        for table in APPEND_ONLY:
+            for action in ("update", "delete"):
+                connection.execute(sa.text(f"DROP TRIGGER {table.name}_no_{action}"))
+        connection.execute(sa.text("UPDATE sluice_history SET actor = 'eve' WHERE id = 1"))
+        kept = connection.execute(sa.select(signatures)).all()
+        connection.execute(sa.delete(signatures))
+        connection.execute(sa.delete(log.log))
+        connection.execute(sa.delete(log_head))
+        log.start(connection)
+        rows = [(t, row) for t in LOGGED for row in connection.execute(sa.select(t))]
+        log.write_down(connection, rows)
+        if kept and not sign_again:
+            connection.execute(sa.insert(signatures), [row._asdict() for row in kept])
+    database.close()
+
+
+def test_every_change_is_signed_and_verifies(url: str, store: ArtifactStore) -> None:
+    with Ledger.open(url, clock=Clock(), key=KEY) as ledger:
+        promote_chain(ledger, store, 2)
+        ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
+
+        assert findings(ledger, store) == []
+        (unsigned,) = findings(ledger, store, OTHER)
+    assert "lines of the log are not signed with this key, which is all of them" in unsigned
+
+
+def test_what_was_written_without_the_key_is_told_until_it_is_signed(
+    url: str, store: ArtifactStore
+) -> None:
+    with Ledger.open(url, clock=Clock(), key=KEY) as ledger:
+        register_sample(ledger, store, salt=1)
+    with Ledger.open(url, clock=Clock()) as ledger:
+        register_sample(ledger, store, salt=2)
+        (unsigned,) = findings(ledger, store)
+    assert unsigned.startswith("The last 8 lines of the log are not signed with this key.")
+    with Ledger.open(url, clock=Clock(), key=KEY) as ledger:
+        assert ledger.sign() == ledger.sign()
+        assert findings(ledger, store) == []
+
+
+def test_rewritten_chain_is_found_with_the_key_and_only_with_it(
+    tmp_path: Path, store: ArtifactStore
+) -> None:
+    url = f"sqlite:///{tmp_path / 'r.db'}"
+    with Ledger.open(url, clock=Clock(), key=KEY) as ledger:
+        promote_chain(ledger, store, 1)
+    forge(tmp_path / "r.db")
+    with Ledger.open(url, clock=Clock(), key=KEY) as ledger:
+        assert ledger.verify(None, store=store) == []
+        assert "Line 11 of the log is not the one that was signed." in findings(ledger, store)
+        with pytest.raises(IntegrityError, match="not the one that was signed"):
+            register_sample(ledger, store, salt=9)
+        assert len(ledger.versions(MODEL)) == 1
+
+
+def test_removed_signatures_are_missed(tmp_path: Path, store: ArtifactStore) -> None:
+    url = f"sqlite:///{tmp_path / 'r.db'}"
+    with Ledger.open(url, clock=Clock(), key=KEY) as ledger:
+        promote_chain(ledger, store, 1)
+    forge(tmp_path / "r.db", sign_again=True)
+    with Ledger.open(url, clock=Clock()) as ledger:
+        (finding,) = findings(ledger, store)
+
+    assert "which is all of them" in finding
+
+
+def test_broken_log_is_not_signed(tmp_path: Path, store: ArtifactStore) -> None:
+    url = f"sqlite:///{tmp_path / 'r.db'}"
+    with Ledger.open(url, clock=Clock()) as ledger:
+        promote_chain(ledger, store, 1)
+    database = Database.open(url, create=False)
+    with database.write() as connection:
+        connection.execute(sa.text("DROP TRIGGER sluice_history_no_update"))
+        connection.execute(sa.text("UPDATE sluice_history SET actor = 'eve'"))
+    database.close()
+
+    with (
+        Ledger.open(url, clock=Clock(), key=KEY) as ledger,
+        pytest.raises(IntegrityError, match="does not hold is not signed"),
+    ):
+        ledger.sign()
+
+
+def test_key_file_must_be_a_secret(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    with pytest.raises(SettingsError, match=r"cannot be read.*openssl rand"):
+        SigningKey.read(path)
+    path.write_bytes(b"short")
+    with pytest.raises(SettingsError, match="at least 32 bytes"):
+        SigningKey.read(path)
+    path.write_bytes(b"k" * 32)
+
+    assert SigningKey.read(path) == KEY
+    assert "kkk" not in repr(KEY)
+    assert KEY.key_id != OTHER.key_id
+
+
+def test_signature_of_one_thing_is_none_of_another() -> None:
+    assert KEY.sign("log head", "1 x") != KEY.sign("version file", "1 x")
+    assert not KEY.fits("\u00e9", "log head", "1 x")

@@ -1,0 +1,250 @@
+"""REG-1, REG-3: a version as one file, there and back, or refused."""
+
+import json
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sluice.artifacts import ArtifactStore
+from sluice.digests import digest_bytes
+from sluice.errors import ContractError, GateBlocked, IntegrityError, SluiceError, StorageError
+from sluice.registry.ledger import Ledger
+from sluice.registry.signing import SigningKey
+from sluice.registry.transfer import export_version, import_version
+from tests.sluice.registry.ledger_samples import (
+    MODEL,
+    Clock,
+    poc_receipt,
+    promote_chain,
+    promotion_receipt,
+    sample_lineage,
+)
+
+KEY, OTHER_KEY = SigningKey(b"k" * 32), SigningKey(b"o" * 32)
+Parts = dict[str, bytes]
+
+
+@pytest.fixture
+def away(tmp_path: Path) -> Iterator[tuple[Ledger, ArtifactStore]]:
+    """Another registry with another store."""
+    with Ledger.open(f"sqlite:///{tmp_path / 'away.db'}", clock=Clock()) as opened:
+        yield opened, ArtifactStore(tmp_path / "away")
+
+
+@pytest.fixture
+def file(ledger: Ledger, store: ArtifactStore, tmp_path: Path) -> Path:
+    promote_chain(ledger, store, 2)
+    target = tmp_path / "v2.sluice"
+    export_version(ledger, MODEL, 2, store=store, target=target, key=KEY)
+    return target
+
+
+def bring(away: tuple[Ledger, ArtifactStore], file: Path, key: SigningKey | None = None) -> str:
+    done = import_version(away[0], file, store=away[1], actor="eve", key=key)
+    return f"{done.version.number} {done.version.state} {done.created}"
+
+
+def test_imported_version_is_dev_with_its_receipts(
+    ledger: Ledger, away: tuple[Ledger, ArtifactStore], file: Path
+) -> None:
+    there, store = away
+
+    assert bring(away, file, KEY) == "1 dev True"
+
+    assert there.version(MODEL, 1).lineage == ledger.version(MODEL, 2).lineage
+    assert [r.digest for r in there.imported_receipts(MODEL, 1)] == [
+        linked.receipt.digest for linked in ledger.receipts(MODEL, 2)
+    ]
+    assert there.receipts(MODEL, 1) == []
+    (line,) = there.history(MODEL)
+    assert (line.action, line.actor) == ("import", "eve")
+    assert "imported from v2.sluice: version 2 of its registry" in line.reason
+    assert digest_bytes(file.read_bytes()) in line.reason
+    assert there.verify(None, store=store) == []
+    assert bring(away, file) == "1 dev False"
+    assert len(there.history(MODEL)) == 1
+
+
+def test_imported_receipts_promote_nothing(
+    away: tuple[Ledger, ArtifactStore], ledger: Ledger, store: ArtifactStore, tmp_path: Path
+) -> None:
+    """They say PROMOTE against the baseline, which is what is needed here, and are not ours."""
+    promote_chain(ledger, store, 1)
+    target = tmp_path / "v1"
+    export_version(ledger, MODEL, 1, store=store, target=target, key=None)
+    bring(away, target)
+    there, their_store = away
+    with pytest.raises(GateBlocked, match="receipt of the poc gate is required, and there is none"):
+        there.promote(MODEL, 1, expected=None, actor="a", reason="r", store=their_store)
+
+    lineage = there.version(MODEL, 1).lineage
+    there.register(MODEL, lineage, [poc_receipt(), promotion_receipt(lineage.candidate)])
+    done = there.promote(MODEL, 1, expected=None, actor="a", reason="r", store=their_store)
+
+    assert done.moved
+
+
+def test_same_version_gives_the_same_bytes(
+    ledger: Ledger, store: ArtifactStore, file: Path, tmp_path: Path
+) -> None:
+    again = tmp_path / "again"
+    digest = export_version(ledger, MODEL, 2, store=store, target=again, key=KEY)
+
+    assert again.read_bytes() == file.read_bytes()
+    assert digest == digest_bytes(file.read_bytes())
+
+
+def rewrite(file: Path, change: Callable[[Parts], None], compression: int = 0) -> None:
+    with zipfile.ZipFile(file) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    change(parts)
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+
+
+def with_manifest(change: Callable[[Parts], None]) -> Callable[[Parts], None]:
+    """Let whoever changes a part also write the manifest anew."""
+
+    def changed(parts: Parts) -> None:
+        change(parts)
+        manifest = json.loads(parts["manifest.json"])
+        manifest["parts"] = {
+            n: digest_bytes(c) for n, c in parts.items() if n not in ("manifest.json", SIGNATURE)
+        }
+        parts["manifest.json"] = json.dumps(manifest).encode()
+
+    return changed
+
+
+SIGNATURE = "signature.txt"
+
+
+def weights(parts: Parts) -> str:
+    return next(n for n, c in parts.items() if n.startswith("artifacts/") and b"x_mean" in c)
+
+
+def flip(parts: Parts) -> None:
+    parts[weights(parts)] = parts[weights(parts)][:-1] + b"\xff"
+
+
+def drop(parts: Parts) -> None:
+    del parts[weights(parts)]
+
+
+def traverse(parts: Parts) -> None:
+    parts["artifacts/../../../evil"] = b"evil"
+
+
+def newer(parts: Parts) -> None:
+    parts["manifest.json"] = parts["manifest.json"].replace(
+        b'"format_number": 1', b'"format_number": 2'
+    )
+
+
+def better_metrics(parts: Parts) -> None:
+    parts["version.json"] = parts["version.json"].replace(b"0.643", b"0.143")
+
+
+def other_data(parts: Parts) -> None:
+    data = json.loads(parts["version.json"])["lineage"]["data"]
+    parts["version.json"] = parts["version.json"].replace(
+        f'"data": "{data}"'.encode(), f'"data": "{"e" * 64}"'.encode()
+    )
+
+
+def pickle_for_weights(parts: Parts) -> None:
+    """The whole file made to fit: a candidate whose weights are a pickle."""
+    name = weights(parts)
+    del parts[name]
+    content = b"\x80\x04K\x01."
+    parts[f"artifacts/{digest_bytes(content)}"] = content
+    old, new = name.removeprefix("artifacts/"), digest_bytes(content)
+    parts["version.json"] = parts["version.json"].replace(old.encode(), new.encode())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (flip, "holds other bytes than the manifest says"),
+        (drop, "is missing"),
+        (traverse, "'artifacts/../../../evil' is unexpected"),
+        (newer, "has format 2, and this Sluice reads format 1"),
+        (better_metrics, "'version.json' holds other bytes"),
+        (with_manifest(flip), "holds other bytes than its name says"),
+        (with_manifest(drop), "is missing"),
+        (with_manifest(traverse), "not part of the version"),
+        (with_manifest(other_data), "names parts of another candidate"),
+        (with_manifest(pickle_for_weights), "and is a Python pickle"),
+        (lambda parts: parts.pop("manifest.json"), "holds no manifest.json"),
+        (lambda parts: parts.update({"manifest.json": b"[]"}), "manifest cannot be read"),
+        (with_manifest(lambda parts: parts.update({"version.json": b"{}"})), "description cannot"),
+    ],
+)
+def test_tampered_file_is_refused(
+    away: tuple[Ledger, ArtifactStore],
+    file: Path,
+    tmp_path: Path,
+    change: Callable[[Parts], None],
+    said: str,
+) -> None:
+    rewrite(file, change)
+
+    with pytest.raises(SluiceError, match=said):
+        bring(away, file)
+
+    assert away[0].models() == []
+    assert not (tmp_path / "away").exists()
+    assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize("key", [OTHER_KEY, KEY])
+def test_consistent_forgery_needs_the_key(
+    away: tuple[Ledger, ArtifactStore], file: Path, key: SigningKey
+) -> None:
+    """Metrics and manifest rewritten together: only the signature tells."""
+    rewrite(file, with_manifest(better_metrics))
+
+    with pytest.raises(IntegrityError, match="not signed with the key given"):
+        bring(away, file, key)
+
+
+def test_compressed_doubled_and_foreign_files_are_refused(
+    away: tuple[Ledger, ArtifactStore], file: Path, tmp_path: Path
+) -> None:
+    rewrite(file, lambda _: None, zipfile.ZIP_DEFLATED)
+    with pytest.raises(IntegrityError, match="a part is compressed"):
+        bring(away, file)
+    rewrite(file, lambda _: None)
+    with zipfile.ZipFile(file, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("version.json", b"{}")
+    with pytest.raises(IntegrityError, match="a part is there twice"):
+        bring(away, file)
+    file.write_bytes(b"no zip")
+    with pytest.raises(IntegrityError, match="it is damaged"):
+        bring(away, file)
+    with pytest.raises(StorageError, match="cannot be read"):
+        bring(away, tmp_path / "nowhere")
+
+
+def test_missing_artifact_is_not_exported(
+    ledger: Ledger, store: ArtifactStore, tmp_path: Path
+) -> None:
+    lineage = sample_lineage(store)
+    ledger.register(MODEL, lineage, [])
+    store.path(lineage.members[0].weights).unlink()
+
+    with pytest.raises(IntegrityError, match="required and missing"):
+        export_version(ledger, MODEL, 1, store=store, target=tmp_path / "x", key=None)
+    assert not (tmp_path / "x").exists()
+
+
+def test_lineage_of_another_shape_is_a_contract(
+    away: tuple[Ledger, ArtifactStore], store: ArtifactStore
+) -> None:
+    changed = sample_lineage(store).model_copy(update={"data": "e" * 64})
+
+    with pytest.raises(ContractError, match="data, config, code and weights make"):
+        away[0].adopt(changed, [], actor="a", reason="r")

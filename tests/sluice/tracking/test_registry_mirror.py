@@ -1,0 +1,141 @@
+"""TRK-1: the registry's history reaches Weights & Biases, late if need be, never in its way."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.artifacts import ArtifactStore
+from sluice.registry.ledger import Ledger
+from sluice.tracking import registry_mirror
+from sluice.tracking.registry_mirror import mirror_history
+from sluice.tracking.tracked_run import TrackedRun
+from sluice.tracking.wandb_mirror import MirrorResult, TrackingSettings, mirror
+from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, sample_lineage
+
+SETTINGS = TrackingSettings(mode="offline")
+
+
+class Wandb:
+    """Stands for ``mirror``: keeps what it is told, or says no."""
+
+    def __init__(self) -> None:
+        self.runs: list[TrackedRun] = []
+        self.is_down = False
+
+    def __call__(self, run: TrackedRun, *_: object, **__: object) -> MirrorResult:
+        if not self.is_down:
+            self.runs.append(run)
+        return MirrorResult(
+            ok=not self.is_down,
+            mode="offline",
+            run_id=run.run_id,
+            folder=None,
+            reason="down" if self.is_down else "told",
+            seconds=0,
+        )
+
+
+@pytest.fixture
+def wandb(monkeypatch: pytest.MonkeyPatch) -> Wandb:
+    fake = Wandb()
+    monkeypatch.setattr(registry_mirror, "mirror", fake)
+    return fake
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(tmp_path / "artifacts")
+
+
+def publish(ledger: Ledger, store: ArtifactStore) -> tuple[int, int]:
+    folder = store.path("0" * 64).parent
+    done = mirror_history(ledger, MODEL, SETTINGS, store=store, folder=folder, environ={})
+    return done.delivered, done.waiting
+
+
+def test_versions_and_moves_are_runs(tmp_path: Path, store: ArtifactStore, wandb: Wandb) -> None:
+    with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
+        promote_chain(ledger, store, 2)
+        ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
+        wandb.is_down = True
+        assert publish(ledger, store) == (0, 7)
+        wandb.is_down = False
+        assert publish(ledger, store) == (7, 0)
+        assert publish(ledger, store) == (0, 0)
+
+    names = [run.name.removeprefix(f"{MODEL}-") for run in wandb.runs]
+    assert names == ["1", "1-promote-1", "2", "2-promote-2", "1-rollback-3"]
+    assert len({run.run_id for run in wandb.runs}) == 5
+    assert [run.aliases for run in wandb.runs] == [
+        (),
+        ("production",),
+        (),
+        ("production",),
+        ("production",),
+    ]
+    assert {s.name: s.value for s in wandb.runs[0].scalars}["test/mse"] == 0.643
+    assert wandb.runs[0].tags == ("linear",)
+
+
+def test_curves_come_from_the_versions_event_log(
+    tmp_path: Path, store: ArtifactStore, wandb: Wandb
+) -> None:
+    line = {"event": "epoch_complete", "seed": 0, "fold_id": 1, "epoch": 2}
+    line |= {"train_loss": 0.5, "val_loss": 0.75}
+    log = store.put(json.dumps(line).encode() + b"\n")
+    lineage = sample_lineage(store).model_copy(update={"artifacts": {"event log": log}})
+    with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
+        ledger.register(MODEL, lineage, [])
+        assert publish(ledger, store) == (1, 0)
+
+        curves = {s.name: (s.epoch, s.value) for s in wandb.runs[0].scalars if s.epoch}
+        assert curves == {
+            "train/seed0-fold1/loss": (2, 0.5),
+            "val/seed0-fold1/loss": (2, 0.75),
+        }
+
+
+def test_lost_event_log_waits_and_stops_nothing(
+    tmp_path: Path, store: ArtifactStore, wandb: Wandb
+) -> None:
+    lineage = sample_lineage(store).model_copy(update={"artifacts": {"event log": "e" * 64}})
+    with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
+        ledger.register(MODEL, lineage, [])
+
+        assert publish(ledger, store) == (0, 1)
+    assert wandb.runs == []
+
+
+def test_alias_does_not_rename_runs_without_one(wandb: Wandb) -> None:
+    del wandb
+    run = TrackedRun(
+        name="n", pipeline="p", candidate="c", config={}, manifest={}, scalars=(), tags=()
+    )
+
+    assert run.run_id == "77be6a13132a3e66"
+    assert dataclasses.replace(run, aliases=("production",)).run_id != run.run_id
+
+
+@pytest.mark.slow
+def test_move_reaches_wandb_itself(
+    tmp_path: Path, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The promotion alone: the version's own run is tested with the mirror."""
+    fake = Wandb()
+
+    def only_moves(run: TrackedRun, *arguments: Any, **options: Any) -> MirrorResult:
+        return (mirror if run.aliases else fake)(run, *arguments, **options)
+
+    monkeypatch.setattr(registry_mirror, "mirror", only_moves)
+    with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
+        promote_chain(ledger, store, 1)
+        done = mirror_history(
+            ledger, MODEL, SETTINGS, store=store, folder=tmp_path / "wandb", environ=os.environ
+        )
+
+    assert (done.delivered, done.waiting) == (3, 0), done.reasons
+    assert len(list((tmp_path / "wandb" / "wandb").glob("offline-run-*"))) == 1
