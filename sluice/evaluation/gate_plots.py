@@ -86,8 +86,8 @@ def power_curve(
     if not error > 0 or not math.isfinite(freedom):
         return np.full(gain_G.shape, math.nan)
     reach = float(stdtrit(freedom, 1 - verdict.alpha))
-    chance_G: NDArray[np.float64] = stdtr(freedom, (gain_G - verdict.required) / error - reach)
-    return chance_G
+    score_G = (gain_G - verdict.required) / error - reach
+    return np.asarray(stdtr(freedom, score_G), np.float64)
 
 
 def power_png(verdict: Verdict, *, power: float) -> bytes:

@@ -54,7 +54,8 @@ def measure_resampling(
     blocks = CircularBlockBootstrap(length, loss_NS, seed=rng)
     arch_R = np.empty(resamples)
     started = time.perf_counter()
-    for at, ((drawn_NS,), _) in enumerate(blocks.bootstrap(resamples)):
+    for at, (drawn, _) in enumerate(blocks.bootstrap(resamples)):
+        drawn_NS = np.asarray(drawn[0])
         arch_R[at] = -drawn_NS.mean(axis=0)[rng.integers(num_seeds, size=num_seeds)].mean()
     arch_seconds = time.perf_counter() - started
     return ResamplingSpeed(
