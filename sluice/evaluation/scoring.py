@@ -68,23 +68,32 @@ def score_members(
         ContractError: A seed lacks a fold, has it twice, or has one that is not planned; or a
             member has seen test rows.
     """
-    by_place = {(member.seed, member.fold_id): member for member in members}
-    seeds = sorted({member.seed for member in members})
-    wanted = {(seed, fold.fold_id) for seed in seeds for fold in folds}
-    if by_place.keys() != wanted or len(by_place) != len(members):
-        missing, extra = sorted(wanted - by_place.keys()), sorted(by_place.keys() - wanted)
-        raise ContractError(
-            f"Every seed must have one member for each of {len(folds)} folds, got "
-            f"{len(members)} members for {len(seeds)} seeds; missing (seed, fold) {missing}, not "
-            f"planned {extra}, repeated {len(members) - len(by_place)}.",
-            fix="Train the missing members on these folds.",
-        )
+    seeds, parts_S = _member_outputs(workload, frame, folds, members, load)
+    return _collect(workload, frame, folds, seeds, parts_S, subject)
 
-    def pick(seed: int, fold: Fold) -> Member:
-        own = [by_place[seed, fold.fold_id]]
-        return latest_unseen(own, frame.index, fold, horizon_rows=workload.horizon_rows)
 
-    return _score_seeds(workload, frame, folds, seeds, pick, load, subject)
+def score_ensemble(
+    workload: Workload,
+    frame: pd.DataFrame,
+    folds: Sequence[Fold],
+    members: Sequence[Member],
+    load: LoadMember,
+    *,
+    subject: str,
+) -> Scores:
+    """Score the mean output of a candidate's seeds as one model, which has no seeds left.
+
+    It is what serves when all seeds are deployed together; the mean of their losses is not.
+
+    Raises:
+        ContractError: As ``score_members``.
+    """
+    _, parts_S = _member_outputs(workload, frame, folds, members, load)
+    mean_parts = [
+        (*same[0][:2], torch.stack([output for *_, output in same]).mean(dim=0))
+        for same in zip(*parts_S, strict=True)
+    ]
+    return _collect(workload, frame, folds, (), [mean_parts], subject)
 
 
 def score_production(
@@ -112,7 +121,8 @@ def score_production(
         own = [member for member in members if member.seed == seed]
         return latest_unseen(own, frame.index, fold, horizon_rows=workload.horizon_rows)
 
-    return _score_seeds(workload, frame, folds, seeds, pick, load, subject)
+    parts_S = _outputs(workload, frame, folds, seeds, pick, load)
+    return _collect(workload, frame, folds, tuple(seeds), parts_S, subject)
 
 
 def score_baseline(
@@ -147,15 +157,41 @@ def window_digest(frame: pd.DataFrame, folds: Sequence[Fold]) -> str:
 _Part = tuple[Fold, Examples, Tensor]
 
 
-def _score_seeds(
+def _member_outputs(
+    workload: Workload,
+    frame: pd.DataFrame,
+    folds: Sequence[Fold],
+    members: Sequence[Member],
+    load: LoadMember,
+) -> tuple[tuple[int, ...], list[list[_Part]]]:
+    """Return the seeds and, for each, its own members' outputs on the folds' test rows."""
+    by_place = {(member.seed, member.fold_id): member for member in members}
+    seeds = sorted({member.seed for member in members})
+    wanted = {(seed, fold.fold_id) for seed in seeds for fold in folds}
+    if by_place.keys() != wanted or len(by_place) != len(members):
+        missing, extra = sorted(wanted - by_place.keys()), sorted(by_place.keys() - wanted)
+        raise ContractError(
+            f"Every seed must have one member for each of {len(folds)} folds, got "
+            f"{len(members)} members for {len(seeds)} seeds; missing (seed, fold) {missing}, not "
+            f"planned {extra}, repeated {len(members) - len(by_place)}.",
+            fix="Train the missing members on these folds.",
+        )
+
+    def pick(seed: int, fold: Fold) -> Member:
+        own = [by_place[seed, fold.fold_id]]
+        return latest_unseen(own, frame.index, fold, horizon_rows=workload.horizon_rows)
+
+    return tuple(seeds), _outputs(workload, frame, folds, seeds, pick, load)
+
+
+def _outputs(
     workload: Workload,
     frame: pd.DataFrame,
     folds: Sequence[Fold],
     seeds: Sequence[int],
     pick: Callable[[int, Fold], Member],
     load: LoadMember,
-    subject: str,
-) -> Scores:
+) -> list[list[_Part]]:
     if not seeds:
         raise ContractError("At least one member is required, got none.", fix="Train first.")
     chosen = {(seed, fold.fold_id): pick(seed, fold) for seed in seeds for fold in folds}
@@ -165,7 +201,7 @@ def _score_seeds(
             output = predict(load(chosen[seed, fold.fold_id]), examples.x)
             _require_shape(workload, output, examples, f"seed {seed}, fold {fold.fold_id}")
             parts.append((fold, examples, output))
-    return _collect(workload, frame, folds, tuple(seeds), parts_S, subject)
+    return parts_S
 
 
 def _test_examples(

@@ -1,6 +1,7 @@
 """STAT-1: the guards beside the gate; each must pass, and only proof passes."""
 
 import math
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from sluice.evaluation.guard_settings import GuardSettings, HardLimit, MetricMar
 from sluice.evaluation.guards import GuardEvidence, check_guards
 from sluice.evaluation.metric_table import MetricTable
 from sluice.evaluation.settings import GateSettings
+from sluice.evaluation.verdict import Verdict
+from sluice.receipts import Receipt
 from tests.sluice.evaluation.loss_samples import spread, table, two_recipes
 
 CANDIDATE, REFERENCE = two_recipes(np.random.default_rng(6), rho=0.0, gain=1.0)
@@ -238,6 +241,17 @@ def test_a_guard_that_did_not_pass_ends_a_promotion_by_name(gains, outcome):
     assert (verdict.outcome, verdict.passed) == (outcome, outcome == "PROMOTE")
     assert ("metric f1" in verdict.reason) == (outcome != "PROMOTE")
     assert len(verdict.guards) == 1
+
+
+def test_guards_are_in_the_receipt_and_come_out_of_it_again():
+    verdict = VERDICT.with_guards([guard(f1_margin(0.05))])
+
+    receipt = verdict.receipt({}, decided_at=datetime(2026, 1, 1, tzinfo=UTC))
+    again = Verdict.model_validate(Receipt.model_validate_json(receipt.model_dump_json()).evidence)
+
+    assert (receipt.outcome, receipt.passed) == ("INCONCLUSIVE", False)
+    assert again.guards[0].result == "insufficient"
+    assert math.isnan(again.guards[0].observed)
 
 
 def test_a_broken_guard_weighs_more_than_one_without_evidence():
