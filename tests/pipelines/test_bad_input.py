@@ -288,7 +288,7 @@ def test_json_error_is_one_object(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_cluster_that_is_not_there_costs_no_start_of_the_orchestrator(tmp_path, capfd):
-    assert run_command(["tune", "--address", "127.0.0.1:1"]) == 1
+    assert run_command(["tune", "--address", "127.0.0.1:1"]) == 2
 
     said = capfd.readouterr().err
     assert "The Ray cluster at '127.0.0.1:1' cannot be reached" in said
