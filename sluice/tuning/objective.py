@@ -15,13 +15,14 @@ import torch
 from sluice.artifacts import ArtifactStore
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table
-from sluice.errors import ContractError, TrainingFailed
+from sluice.errors import ContractError, SettingsError, TrainingFailed
 from sluice.models.scaled import prepare_model
 from sluice.training.checkpoint import load_checkpoint
 from sluice.training.checkpoint_writer import CheckpointWriter
 from sluice.training.code import code_digest
 from sluice.training.loop import EpochResult, TrainState, train
 from sluice.training.seeds import Stream, derive_seed, deterministic
+from sluice.tuning.accidents import is_accident
 from sluice.tuning.recipe import setup_of
 from sluice.tuning.records import EpochLosses, Outcome, Segment
 from sluice.tuning.spaces import NO_EFFECT, Setup
@@ -100,6 +101,8 @@ class TrainingObjective:
                         [folder / name, *([start / name] if start else [])],
                     )
             except TrainingFailed as error:
+                if is_accident(error):
+                    raise
                 reason = f"Fold {fold.fold_id}: {error}"
                 break
             histories.append(history)
@@ -134,7 +137,10 @@ class TrainingObjective:
         state, damaged = self._restore(folders, segment.until)
         if state is not None and len(state.history) == segment.until:
             return state.history, damaged
-        setup = setup_of(self.base, segment.schedule, where=f"Trial {segment.trial}")
+        try:
+            setup = setup_of(self.base, segment.schedule, where=f"Trial {segment.trial}")
+        except SettingsError as error:  # of these values alone
+            raise TrainingFailed(error.what, cause=error.cause, fix=error.fix) from None
         model = prepare_model(workload, setup.model, train_rows, seed=self.seed)
         checkpoints = CheckpointWriter(
             folders[0],

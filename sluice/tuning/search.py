@@ -58,7 +58,9 @@ def run_search(
         ContractError: The folder holds another search; the differing settings are named.
         SettingsError: The space does not suit ``base``, or the cluster cannot be reached or is
             too small.
-        StorageError: Something cannot be written; what was written before is kept.
+        StorageError: Something cannot be written or read; what was written before is kept.
+        TrainingFailed: An accident stopped a trial: memory, a file, a worker that died more often
+            than ``compute.retries``. It is not written down; started again, the trial runs anew.
         Interrupted: The user stopped it (Ctrl-C).
     """
     strategy = choose_strategy(space, settings, max_epochs=base.training.max_epochs)
@@ -92,7 +94,7 @@ def run_search(
                     fix="Run again to go on: nothing that was finished is lost.",
                 ) from None
     exploits = tuple(search.exploits) if isinstance(search, PopulationSearch) else ()
-    return _result(search.trials, strategy, base, exploits)
+    return _result(search.trials, strategy, base, exploits, folder=folder)
 
 
 def _decisions(
@@ -129,7 +131,12 @@ def _num_ended(trials: tuple[Trial, ...]) -> int:
 
 
 def _result(
-    trials: tuple[Trial, ...], strategy: Strategy, base: Setup, exploits: tuple[Exploit, ...]
+    trials: tuple[Trial, ...],
+    strategy: Strategy,
+    base: Setup,
+    exploits: tuple[Exploit, ...],
+    *,
+    folder: Path,
 ) -> SearchResult:
     best = min(trials, key=lambda trial: (trial.loss, trial.id))
     if not math.isfinite(best.loss):
@@ -138,7 +145,8 @@ def _result(
             f"{trials[0].reason or 'no reason given'}",
             cause=f"{len({trial.reason for trial in trials})} different reasons among them.",
             fix="Correct what the first trial names; the POC gate shows most such errors within "
-            "seconds. If losses diverge, lower the top of the learning rate's range.",
+            "seconds. If losses diverge, lower the top of the learning rate's range. If it was "
+            f"none of the two, remove {folder} and run again: what is written there is final.",
         )
     return SearchResult(
         strategy=strategy,

@@ -146,6 +146,7 @@ def test_a_search_without_a_finite_trial_names_the_first_cause(toy, said, schedu
     with pytest.raises(SearchFailed, match=said) as caught:
         search(tmp_path, settings(8, scheduler), toy=toy)
     assert caught.value.exit_code == 1
+    assert f"remove {tmp_path} and run again" in caught.value.fix
 
 
 def test_ctrl_c_keeps_what_was_finished(tmp_path):
