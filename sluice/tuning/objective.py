@@ -10,8 +10,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
 
-import torch
-
 from sluice.artifacts import ArtifactStore
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table
@@ -77,7 +75,6 @@ class TrainingObjective:
             "workload_settings": workload.settings.model_dump(mode="json"),
             "base": self.base.model_dump(mode="json", exclude={"training": set(NO_EFFECT)}),
             "code": code_digest(workload, self.base.model),
-            "torch": torch.__version__,
             "train_seed": self.seed,
             # Train and validation rows only: a test window that moves changes no trial.
             "rows": [f.model_dump(mode="json", include={"train", "val"}) for f in self.folds],

@@ -1,7 +1,6 @@
 """A whole search: from a space and an objective to the result (TUNE-1..3)."""
 
 import contextlib
-import importlib.metadata
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, Literal
 
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import Interrupted, SearchFailed
+from sluice.tuning.code import search_code
 from sluice.tuning.driver import Hear, Pool, ThisProcess, drive
 from sluice.tuning.journal import open_journal
 from sluice.tuning.objective import Objective
@@ -74,8 +74,7 @@ def run_search(
         "search": settings.model_dump(mode="json"),
         # A GPU and a processor do not give the same bits; how much of one is reserved changes none.
         "on_gpu": compute.gpus_per_worker > 0,
-        # Their random numbers and proposals are part of the decisions.
-        "versions": {name: importlib.metadata.version(name) for name in ("numpy", "optuna")},
+        "code": search_code(),
     }
     search = _decisions(searched, base, settings, strategy)
     with open_journal(folder, subject=subject) as journal:
