@@ -99,7 +99,12 @@ def run_search(
 def _decisions(
     space: Space, base: Setup, settings: SearchSettings, strategy: Strategy
 ) -> StoppingSearch | PopulationSearch:
-    draw = own_first(random_proposals(space, base, seed=settings.seed), space, base)
+    draw = random_proposals(space, base, seed=settings.seed)
+    if strategy.proposals == "tpe":
+        draw = tpe_proposals(
+            space, base, seed=settings.seed, startup_trials=settings.startup_trials
+        )
+    draw = own_first(draw, space, base, seed=settings.seed)
     plan: dict[str, Any] = {
         "num_trials": settings.num_trials,
         "decision_epochs": strategy.decision_epochs,
@@ -107,9 +112,6 @@ def _decisions(
     }
     if strategy.scheduler == "pbt":
         return PopulationSearch(space, draw, seed=settings.seed, **plan)
-    if strategy.proposals == "tpe":
-        tpe = tpe_proposals(space, base, seed=settings.seed, startup_trials=settings.startup_trials)
-        draw = own_first(tpe, space, base)
     rule = rule_named(strategy.scheduler, reduction=settings.reduction)
     return StoppingSearch(draw, rule, lanes=settings.concurrent_trials, **plan)
 

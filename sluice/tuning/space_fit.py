@@ -68,8 +68,7 @@ def _indivisible(
 
 def _possible(space: Space, base: Setup, path: str) -> list[Value]:
     """Return the values a trial can have, under the condition that it is a transformer."""
-    group, _, name = path.partition(".")
-    fixed: Value = getattr(getattr(base, group), name)
+    fixed = base.value(path)
     parameter = space.parameters.get(path)
     if parameter is None:
         return [fixed]

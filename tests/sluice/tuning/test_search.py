@@ -18,7 +18,7 @@ from tests.sluice.tuning.toy_space import HERE, decisions, ignore, search, setti
 from tests.support.toy_search import LR, Toy
 
 CASES = {
-    "random": settings(12, "auto"),
+    "random": settings(12, "auto", seed=1),
     "tpe": settings(20, "auto"),
     "asha": settings(14, "asha", startup_trials=5),
     "pbt": settings(8, "pbt"),
