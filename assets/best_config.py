@@ -16,7 +16,6 @@ from sluice.pipeline import PipelineSettings
 from sluice.receipts import Receipt, require
 from sluice.reports.folder import save_page
 from sluice.settings import Record
-from sluice.tuning.default_space import default_space
 from sluice.tuning.plots import importance_png, sensitivity_png, trials_png
 from sluice.tuning.records import Outcome, Trial
 from sluice.tuning.spaces import Setup
@@ -103,7 +102,7 @@ def _search(
 ) -> Study | None:
     if pipeline.search is None:
         return None
-    space = pipeline.space or default_space(pipeline.setup)
+    space = pipeline.searched
     result = search_workload(
         pipeline.workload,
         pipeline.workload_settings,

@@ -19,10 +19,9 @@ from sluice.tuning.ray_segments import open_ray_segments
 from sluice.tuning.recipe import setup_of
 from sluice.tuning.records import Exploit, SearchResult, Strategy, Trial
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.space_fit import require_fit
 from sluice.tuning.spaces import NO_EFFECT, Setup, Space
 from sluice.tuning.stopping import StoppingSearch
-from sluice.tuning.strategy import choose_strategy
+from sluice.tuning.strategy import plan_search
 
 Where = Literal["ray", "this_process"]
 
@@ -63,9 +62,7 @@ def run_search(
             than ``compute.retries``. It is not written down; started again, the trial runs anew.
         Interrupted: The user stopped it (Ctrl-C).
     """
-    strategy = choose_strategy(space, settings, max_epochs=base.training.max_epochs)
-    searched = space.leading(len(strategy.parameters))
-    require_fit(searched, base)
+    strategy, searched = plan_search(space, settings, base)
     subject = {
         "objective": dict(objective.subject()),
         "space": searched.model_dump(mode="json"),

@@ -33,7 +33,7 @@ def _require_unchanged(space: Space, base: Setup) -> None:
                 raise SettingsError(
                     f"'training.{name}' cannot be searched while training.changes sets it after "
                     f"epoch {change.from_epoch}: the value of the trial would end there.",
-                    fix="Take it out of training.changes or out of the space.",
+                    fix="Take it out of training.changes, or write a space without it.",
                 )
 
 
