@@ -17,6 +17,7 @@ from sluice.commands.output import results
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
 from sluice.reports.folder import save_page
+from sluice.tuning.lanes import idle_workers
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup
 from sluice.tuning.strategy import plan_search
@@ -88,7 +89,8 @@ def _report(pipeline: PipelineSettings, best: BestConfig, study: Study, *, page:
         Text(f"  {result.strategy.reason}\n"),
         _best_trials(study),
     ]
-    parts += [Text(f"\n  note: {line}") for line in study.warnings]
+    idle = idle_workers(pipeline.search, pipeline.compute) if pipeline.search else ""
+    parts += [Text(f"\n  note: {line}") for line in (*study.warnings, idle) if line]
     changed = differing(study.base, best.setup)
     if changed:
         parts.append(Text("\nto write into the pipeline's file", style="bold"))

@@ -63,6 +63,8 @@ class TrainingObjective:
     table: TableRecord
     """The feature frame."""
     artifacts: Path
+    data_seed: int | None = None
+    """Base seed of the row order; ``seed`` when absent."""
     sys_path: tuple[str, ...] = ()
     """Folders to add to Python's path, so that the workload imports in another process."""
 
@@ -76,6 +78,7 @@ class TrainingObjective:
             "base": self.base.model_dump(mode="json", exclude={"training": set(NO_EFFECT)}),
             "code": code_digest(workload, self.base.model),
             "train_seed": self.seed,
+            "data_seed": self.data_seed,
             # Train and validation rows only: a test window that moves changes no trial.
             "rows": [f.model_dump(mode="json", include={"train", "val"}) for f in self.folds],
         }
@@ -138,20 +141,26 @@ class TrainingObjective:
             setup = setup_of(self.base, segment.schedule, where=f"Trial {segment.trial}")
         except SettingsError as error:  # of these values alone
             raise TrainingFailed(error.what, cause=error.cause, fix=error.fix) from None
-        model = prepare_model(workload, setup.model, train_rows, seed=self.seed)
         checkpoints = CheckpointWriter(
             folders[0],
             subject=self._checkpoint_subject(),
             every_epochs=setup.training.checkpoint_every_epochs,
         )
 
+        def ended(of: TrainState) -> bool:
+            return len(of.history) - of.best_epoch >= setup.training.patience_epochs
+
+        if state is not None and ended(state):
+            # The next segment looks for it here: the folder it came from is removed before.
+            checkpoints.offer(state, must=True)
+            return state.history, damaged
+        model = prepare_model(workload, setup.model, train_rows, seed=self.seed)
+
         def keep(new: TrainState) -> None:
             nonlocal state
             state = new
-            done = len(new.history)
-            ended = done - new.best_epoch >= setup.training.patience_epochs
             # The next segment goes on from the end.
-            checkpoints.offer(new, must=ended or done == segment.until)
+            checkpoints.offer(new, must=ended(new) or len(new.history) == segment.until)
 
         for result in train(
             model,
@@ -161,6 +170,7 @@ class TrainingObjective:
             val_rows,
             setup.training,
             seed=self.seed,
+            data_seed=self.data_seed,
             select=workload.select_epoch,
             weigh=workload.loss_weight,
             groups=workload.parameter_groups(model.network),
@@ -184,7 +194,8 @@ class TrainingObjective:
 
     def _checkpoint_subject(self) -> dict[str, Any]:
         # Not the values of the trial: PBT changes them between two checkpoints.
-        return {"data": self.table.digest, "workload": self.workload, "seed": self.seed}
+        seeds = {"seed": self.seed, "data_seed": self.data_seed}
+        return {"data": self.table.digest, "workload": self.workload, **seeds}
 
 
 def _means(histories: list[tuple[EpochResult, ...]]) -> tuple[EpochLosses, ...]:

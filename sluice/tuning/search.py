@@ -11,6 +11,7 @@ from sluice.errors import Interrupted, SearchFailed
 from sluice.tuning.code import search_code
 from sluice.tuning.driver import Hear, Pool, ThisProcess, drive
 from sluice.tuning.journal import open_journal
+from sluice.tuning.lanes import most_at_a_time
 from sluice.tuning.objective import Objective
 from sluice.tuning.population import PopulationSearch
 from sluice.tuning.proposals import own_first, random_proposals, tpe_proposals
@@ -80,7 +81,7 @@ def run_search(
         if search.ready():
             try:
                 with _pool(
-                    where, objective, folder, compute, most=settings.concurrent_trials
+                    where, objective, folder, compute, most=most_at_a_time(settings)
                 ) as pool:
                     drive(search, pool, journal, folder, hear)
             except KeyboardInterrupt:
