@@ -10,12 +10,14 @@ from pydantic import Field
 from assets.features import FeatureSet
 from assets.metadata import picture, table
 from assets.resources import Progress, State, utc_now
+from assets.run_records import write_run
 from assets.subjects import poc_subject, require_same, search_subject
 from sluice.digests import digest_json, short
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import Receipt, require
 from sluice.reports.folder import save_page
 from sluice.settings import Record
+from sluice.training.device import device_type
 from sluice.tuning.lanes import idle_workers
 from sluice.tuning.news import SearchNews
 from sluice.tuning.plots import importance_png, sensitivity_png, trials_png
@@ -68,6 +70,8 @@ def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         with state.ledger() as ledger:
             gated = poc_subject(pipeline, data)
             require(ledger.find_receipt("poc", gated), gate="poc", subject=gated)
+        if pipeline.search is not None:
+            write_run(pipeline, state.home, context.run.run_id, "search", data=data)
         study = _search(context, pipeline, state, progress, features, subject)
         setup = study.result.setup if study else pipeline.setup
         record = BestConfig(
@@ -91,8 +95,10 @@ def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
 
 
 def gpu_pool(pipeline: PipelineSettings) -> str | None:
-    """Return the concurrency pool of stages that use a GPU; None for those that do not."""
-    return "gpu" if pipeline.compute.gpus_per_worker > 0 else None
+    """Return the concurrency pool of stages that use a GPU here; None for those that do not."""
+    here = pipeline.compute.address is None
+    found = here and device_type(pipeline.training.device) == "cuda"
+    return "gpu" if found or pipeline.compute.gpus_per_worker > 0 else None
 
 
 def _search(

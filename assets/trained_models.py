@@ -1,9 +1,7 @@
 """Every seed and fold, fitted; what is already finished is not fitted again."""
 
-import inspect
 import sys
 import time
-from pathlib import Path
 
 import dagster as dg
 import pandas as pd
@@ -11,20 +9,19 @@ import pandas as pd
 from assets.best_config import BestConfig, gpu_pool, with_best
 from assets.features import FeatureSet
 from assets.metadata import picture, table
-from assets.resources import Progress, State, utc_now
+from assets.resources import Progress, State
+from assets.run_records import write_run
 from assets.subjects import candidate_subject, poc_subject, require_same
 from sluice.artifacts import ArtifactStore
 from sluice.data.table import load_table
 from sluice.evaluation.plots import training_curves_png
 from sluice.failfast.log.event_log import read_events
-from sluice.files import write_atomic
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import require
 from sluice.training.member_diagnosis import diagnose_members
 from sluice.training.members import TrainedModels
 from sluice.training.merged_log import merge_logs
 from sluice.training.parallel import train_members
-from sluice.training.run_record import read_run
 from sluice.training.unit import UnitEvent, UnitSpec
 
 
@@ -82,6 +79,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             for seed in pipeline.seeds
             for fold in features.folds
         ]
+        run_record = write_run(tuned, state.home, context.run.run_id, "training", data=data)
         started = time.perf_counter()
         members, reused = train_members(
             specs,
@@ -129,7 +127,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                     "\n".join(f"- {symptom.sentence}" for symptom in symptoms)
                     or "No symptom in the curves of any member."
                 ),
-                "run record": dg.MetadataValue.path(str(write_run(tuned, state, context, data))),
+                "run record": dg.MetadataValue.path(str(run_record)),
                 "loss per epoch": picture(
                     training_curves_png(curves, unit=pipeline.loaded_workload.loss_unit),
                     "training and validation loss per epoch",
@@ -154,23 +152,6 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         )
 
     return trained_models
-
-
-def write_run(
-    tuned: PipelineSettings, state: State, context: dg.AssetExecutionContext, data: str
-) -> Path:
-    """Write what was run, on what, by which command (REPRO-5); return the file."""
-    workload = tuned.loaded_workload
-    run = read_run(
-        tuned.config | {"seeds": list(tuned.seeds)},
-        data=data,
-        source=Path(inspect.getfile(type(workload))).parent,
-        store=state.store,
-        now=utc_now(),
-    )
-    path = state.home.run_records / f"{context.run.run_id}.json"
-    write_atomic(path, run.model_dump_json(indent=1).encode())
-    return path
 
 
 def epochs(event_log: str, store: ArtifactStore) -> pd.DataFrame:
@@ -199,6 +180,11 @@ class _Watch:
             self._log.warning(f"{unit}: a damaged checkpoint was passed over; an older one is used")
         if event.kind == "lost":
             self._log.warning(f"{unit}: {event.reason}; it goes on from its last checkpoint")
+        if event.kind == "replaces":
+            self._log.warning(
+                f"{unit} was left unfinished with other settings, and starts afresh: "
+                f"{event.reason}. Put them back to go on with it."
+            )
         at = (
             f"epoch {event.epochs_done}/{event.max_epochs}" if event.kind == "epoch" else event.kind
         )

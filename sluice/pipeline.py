@@ -17,7 +17,7 @@ from sluice.models.settings import ModelSettings
 from sluice.settings import Settings, nearest
 from sluice.tracking.wandb_mirror import TrackingSettings
 from sluice.training.diagnosis import DiagnosisSettings
-from sluice.training.settings import TrainSettings
+from sluice.training.settings import NO_EFFECT, TrainSettings
 from sluice.tuning.default_space import default_space
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.space_fit import require_fit
@@ -141,8 +141,7 @@ class PipelineSettings(Settings):
             "workload": self.workload,
             "workload_settings": self.loaded_workload.settings.model_dump(mode="json"),
             "model": self.model.model_dump(mode="json"),
-            # How often a checkpoint is written changes no bit of the result.
-            "training": self.training.model_dump(mode="json", exclude={"checkpoint_every_epochs"}),
+            "training": self.training.model_dump(mode="json", exclude=set(NO_EFFECT)),
             "data_seed": self.data_seed,
             # Gradients add up in another order.
             "ranks": self.compute.ranks_per_training,

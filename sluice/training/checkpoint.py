@@ -91,10 +91,25 @@ def load_checkpoint(folder: Path, *, subject: Mapping[str, Any]) -> Restored:
             content = path.read_bytes()
         except OSError as error:
             raise storage_error(path, error) from error
-        if digest_bytes(content)[:16] == path.stem.rpartition("-")[2]:
+        if _is_sound(path, content):
             return Restored(state=_decode(path, content, subject), damaged=tuple(damaged))
         damaged.append(path)
     return Restored(state=None, damaged=tuple(damaged))
+
+
+def newest_subject(folder: Path) -> Mapping[str, Any] | None:
+    """Return what the newest sound checkpoint in ``folder`` is of; None when there is none."""
+    for path in _newest_first(folder):
+        with contextlib.suppress(OSError):
+            content = path.read_bytes()
+            if _is_sound(path, content):
+                subject: Mapping[str, Any] = unpack(content, where=str(path))[1]["subject"]
+                return subject
+    return None
+
+
+def _is_sound(path: Path, content: bytes) -> bool:
+    return digest_bytes(content)[:16] == path.stem.rpartition("-")[2]
 
 
 def _drop(paths: list[Path]) -> None:

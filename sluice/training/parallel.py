@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from sluice.cluster.jobs import Done, Lost, Pool, Told
-from sluice.cluster.process_pool import count_processes, open_process_pool
+from sluice.cluster.process_pool import open_process_pool
 from sluice.cluster.ray_pool import open_ray_pool
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import Interrupted, TrainingFailed
 from sluice.training.device import device_on_ray
 from sluice.training.members import Member
+from sluice.training.unfinished import left_behind
 from sluice.training.unit import (
     Clock,
     Hear,
@@ -24,6 +25,7 @@ from sluice.training.unit_job import UnitJob, fit_unit
 from sluice.training.unit_on_ranks import train_unit_on_ranks
 
 _IMPORTS = ("sluice.training.unit_job",)
+_SHOWN = 5
 
 
 def train_members(
@@ -40,9 +42,11 @@ def train_members(
     again elsewhere, from its last checkpoint, up to ``compute.retries`` times.
 
     Without an address and GPUs to reserve, units run in processes of this machine: Ray would cost
-    seconds and half a gigabyte there and give nothing. One unit left, or place for one, then runs
-    in this process. Else they run on Ray, where 'auto' means the GPU when one is reserved. Units of
-    several ranks run one after another: each takes as many processes.
+    seconds and half a gigabyte there and give nothing. With ``compute.workers`` of 1 they run in
+    this process, whose errors are seen in place; other processes have a fixed hash seed, so that
+    code that goes over sets gives the same bits everywhere but there. Else they run on Ray, where
+    'auto' means the GPU when one is reserved. Units of several ranks run one after another: each
+    takes as many processes.
 
     Args:
         specs: The units; on a cluster, ``runs`` and ``artifacts`` are the same folders everywhere.
@@ -72,13 +76,19 @@ def train_members(
     reused = len(finished)
     left = [index for index in range(len(units)) if index not in finished]
     left.sort(key=lambda index: -len(units[index].fold.train))
+    for index in left:
+        differing = left_behind(units[index])
+        if differing:
+            reason = "; ".join(differing[:_SHOWN])
+            on_event(unit_event(units[index], "replaces", 0, reason=reason))
+            break  # the others were left for the same reason
     with _interruptible(len(units), finished):
         if ranks > 1:
             for index in left:
                 finished[index] = train_unit_on_ranks(
                     units[index], on_event, compute=compute, clock=clock
                 )
-        elif not on_ray and min(len(left), count_processes(compute)) <= 1:
+        elif not on_ray and compute.workers == 1:
             for index in left:
                 finished[index] = fit_unit(units[index], on_event, clock)
         elif left:

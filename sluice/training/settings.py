@@ -38,6 +38,10 @@ CHANGING = tuple(name for name in Change.model_fields if name != "from_epoch")
 """Settings that may change in mid-training: neither shapes nor steps per epoch depend on them."""
 
 
+NO_EFFECT = frozenset({"checkpoint_every_epochs", "loader_workers"})
+"""Training settings that change no bit of a result."""
+
+
 class TrainSettings(Settings):
     """How one (seed, fold) unit is fitted."""
 

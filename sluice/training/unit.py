@@ -36,16 +36,13 @@ from sluice.training.loop import EpochResult, TrainState, predict, train
 from sluice.training.members import Member
 from sluice.training.ranks import ONE, Ranks
 from sluice.training.seeds import Stream, derive_seed, deterministic
-from sluice.training.settings import TrainSettings
+from sluice.training.settings import NO_EFFECT, TrainSettings
 from sluice.training.unit_log import epoch_fields, rewind
 from sluice.training.weights import pack_model
 from sluice.workloads.load import load_workload
 from sluice.workloads.workload import Examples, Workload
 
 Clock = Callable[[], datetime]
-
-_WITHOUT_EFFECT = {"checkpoint_every_epochs", "loader_workers", "device"}
-"""Training settings that change no bit of the result, and one that is resolved first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +74,7 @@ class UnitSpec:
         return f"Seed {self.seed}, fold {self.fold.fold_id}"
 
 
-EventKind = Literal["started", "epoch", "finished", "reused", "lost"]
+EventKind = Literal["started", "epoch", "finished", "reused", "lost", "replaces"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +82,8 @@ class UnitEvent:
     """A piece of a unit's progress, for whoever watches."""
 
     kind: EventKind
-    """'lost': its process or machine is gone, and it starts again from its last checkpoint."""
+    """'lost': its process or machine is gone, and it starts again from its last checkpoint;
+    'replaces': one with other settings was left unfinished."""
     seed: int
     fold_id: int
     epochs_done: int
@@ -144,6 +142,8 @@ def train_unit(
     with _only_one(folder) if ranks.is_first else contextlib.nullcontext():
         member = ranks.from_first(lambda: _read_result(spec, subject))
         if member is not None:
+            if ranks.is_first:
+                discard_checkpoints(folder)
             on_event(unit_event(spec, "reused", member.epochs_run))
             return member
         with Stream(derive_seed(spec.seed, "unit")).active(), deterministic():
@@ -156,7 +156,22 @@ def train_unit(
 
 def find_finished(spec: UnitSpec) -> Member | None:
     """Return the unit's member when it is finished and its weights are sound, without fitting."""
-    return _read_result(spec, _subject(spec, open_workload(spec)))
+    subject = describe(spec)
+    member = _read_result(spec, subject)
+    if member is not None:
+        # Whoever fitted it may have been killed just before.
+        discard_checkpoints(_folder(spec, subject))
+    return member
+
+
+def describe(spec: UnitSpec) -> dict[str, Any]:
+    """Return all that determines the bits of the unit, by name; its digest names the folder."""
+    return _subject(spec, open_workload(spec))
+
+
+def folder_of(spec: UnitSpec) -> Path:
+    """Return the folder of the unit's checkpoints and log."""
+    return _folder(spec, describe(spec))
 
 
 def open_workload(spec: UnitSpec) -> Workload:
@@ -190,7 +205,7 @@ def _subject(spec: UnitSpec, workload: Workload) -> dict[str, Any]:
         "workload": spec.workload,
         "workload_settings": workload.settings.model_dump(mode="json"),
         "model": spec.model.model_dump(mode="json"),
-        "training": spec.training.model_dump(mode="json", exclude=_WITHOUT_EFFECT),
+        "training": spec.training.model_dump(mode="json", exclude={*NO_EFFECT, "device"}),
         # What 'auto' means here: a CPU and a GPU do not give the same bits.
         "device": device_type(spec.training.device),
         "code": code_digest(workload, spec.model),

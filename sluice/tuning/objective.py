@@ -20,10 +20,11 @@ from sluice.training.checkpoint_writer import CheckpointWriter
 from sluice.training.code import code_digest
 from sluice.training.loop import EpochResult, TrainState, train
 from sluice.training.seeds import Stream, derive_seed, deterministic
+from sluice.training.settings import NO_EFFECT
 from sluice.tuning.accidents import is_accident
 from sluice.tuning.recipe import setup_of
 from sluice.tuning.records import EpochLosses, Outcome, Segment
-from sluice.tuning.spaces import NO_EFFECT, Setup
+from sluice.tuning.spaces import Setup
 from sluice.workloads.load import load_workload
 from sluice.workloads.workload import Examples, Workload
 

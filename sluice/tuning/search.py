@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import Interrupted, SearchFailed
+from sluice.training.settings import NO_EFFECT
 from sluice.tuning.code import search_code
 from sluice.tuning.driver import Hear, Pool, ThisProcess, drive
 from sluice.tuning.journal import open_journal
@@ -20,7 +21,7 @@ from sluice.tuning.ray_segments import open_ray_segments
 from sluice.tuning.recipe import setup_of
 from sluice.tuning.records import Exploit, SearchResult, Strategy, Trial
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.spaces import NO_EFFECT, Setup, Space
+from sluice.tuning.spaces import Setup, Space
 from sluice.tuning.stopping import StoppingSearch
 from sluice.tuning.strategy import plan_search
 

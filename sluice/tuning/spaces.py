@@ -8,12 +8,10 @@ from pydantic import Field, ValidationError, model_validator
 from sluice.errors import SettingsError
 from sluice.models.settings import ModelSettings
 from sluice.settings import Settings, nearest
-from sluice.training.settings import TrainSettings
+from sluice.training.settings import NO_EFFECT, TrainSettings
 from sluice.tuning.parameters import Parameter, Params, Value, ends
 
 _GROUPS: Mapping[str, type[Settings]] = {"model": ModelSettings, "training": TrainSettings}
-NO_EFFECT = frozenset({"checkpoint_every_epochs", "loader_workers"})
-"""Training settings that change no bit of a result."""
 _FIXED = {
     "training.max_epochs": "It is the length of every trial, on which early stopping is planned.",
     "training.changes": "The scheduler 'pbt' finds them.",

@@ -53,6 +53,58 @@ def test_finished_units_are_reused_and_said(specs):
     assert time.perf_counter() - started < 1
 
 
+def test_a_changed_setting_starts_afresh_and_says_what_differs(specs):
+    """Whoever changed it by mistake can put it back and go on."""
+    (unit,) = specs(max_epochs=4)
+    stopping = iter(range(3))
+
+    def stop(event):
+        if event.kind == "epoch" and next(stopping) == 1:
+            raise Interrupted("stopped", fix="")
+
+    with pytest.raises(Interrupted):
+        train_members([unit], compute=ONE, on_event=stop)
+    heard, again = [], []
+    other = dataclasses.replace(
+        unit, training=unit.training.model_copy(update={"clip_norm": 1.0, "learning_rate": 0.02})
+    )
+    train_members([other], compute=ONE, on_event=heard.append)
+    train_members([unit], compute=ONE, on_event=again.append)
+
+    assert heard[0].kind == "replaces"
+    assert heard[0].reason == (
+        "training.clip_norm was 5.0, now 1.0; training.learning_rate was 0.01, now 0.02"
+    )
+    assert (heard[1].kind, heard[1].epochs_done) == ("started", 0)
+    assert (again[0].kind, again[0].epochs_done) == ("started", 2)
+
+
+def test_the_last_unit_left_runs_where_the_others_ran(specs, monkeypatch):
+    """Its process has the hash seed of theirs; this one's would give a set another order."""
+
+    class OpenedError(Exception):
+        pass
+
+    def opened(*_, **__):
+        raise OpenedError
+
+    monkeypatch.setattr("sluice.training.parallel._open_pool", opened)
+    with pytest.raises(OpenedError):
+        train_members(specs(max_epochs=1), compute=TWO, on_event=ignore)
+
+
+def test_checkpoints_of_a_unit_killed_at_its_very_end_are_removed(specs):
+    (unit,) = specs(max_epochs=1)
+    train_members([unit], compute=ONE, on_event=ignore)
+    (folder,) = unit.runs.glob("*/")
+    left = folder / f"epoch-000001-{'0' * 16}.safetensors"
+    left.write_bytes(b"")
+
+    train_members([unit], compute=ONE, on_event=ignore)
+
+    assert not left.exists()
+
+
 def test_a_failed_unit_is_named_and_stops_the_others(specs):
     """Fold 1 is heavier, starts first and fails; fold 0 is never started."""
     units = specs(folds=2, max_epochs=1)

@@ -1,0 +1,37 @@
+"""What was run, on what, by which command: written before the work begins (REPRO-5)."""
+
+import inspect
+from pathlib import Path
+
+from assets.resources import utc_now
+from sluice.artifacts import ArtifactStore
+from sluice.files import write_atomic
+from sluice.home import Home
+from sluice.pipeline import PipelineSettings
+from sluice.training.run_record import read_run
+
+
+def write_run(
+    pipeline: PipelineSettings, home: Home, run_id: str, stage: str, *, data: str
+) -> Path:
+    """Write the record of one stage of one run; return the file.
+
+    Args:
+        pipeline: With the settings that are used.
+        home: State folder.
+        run_id: Dagster's id of the run.
+        stage: 'search' or 'training'.
+        data: Digest of the feature frame.
+    """
+    searched = pipeline.search.model_dump(mode="json") if pipeline.search else None
+    used = {"seeds": list(pipeline.seeds), "compute": pipeline.compute.model_dump(mode="json")}
+    run = read_run(
+        pipeline.config | used | {"search": searched},
+        data=data,
+        source=Path(inspect.getfile(type(pipeline.loaded_workload))).parent,
+        store=ArtifactStore(home.artifacts),
+        now=utc_now(),
+    )
+    path = home.run_records / f"{run_id}-{stage}.json"
+    write_atomic(path, run.model_dump_json(indent=1).encode())
+    return path
