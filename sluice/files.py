@@ -39,6 +39,28 @@ def write_atomic(path: Path, content: bytes) -> None:
                 temporary.unlink()
 
 
+def write_new(path: Path, content: bytes) -> bool:
+    """Write ``content`` to ``path`` unless something is there; say whether it was written.
+
+    Of several processes that write one path at once, exactly one is told True.
+
+    Raises:
+        StorageError: As ``write_atomic``.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    write_atomic(temporary, content)
+    try:
+        os.link(temporary, path)
+        _sync_folder(path.parent)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise storage_error(path, error) from error
+    finally:
+        temporary.unlink()
+    return True
+
+
 def _sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY)
     try:

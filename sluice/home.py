@@ -57,6 +57,11 @@ class Home:
         return self.root / "gates"
 
     @property
+    def suites(self) -> Path:
+        """Index of the regression suites: a folder a pipeline; the rows are artifacts."""
+        return self.root / "suites"
+
+    @property
     def reports(self) -> Path:
         """Pages for people."""
         return self.root / "reports"

@@ -11,6 +11,7 @@ from sluice.cluster.settings import ComputeSettings
 from sluice.digests import digest_json
 from sluice.errors import SettingsError
 from sluice.evaluation.settings import GateSettings
+from sluice.evaluation.suites.settings import SuiteSettings
 from sluice.failfast.settings import PocSettings
 from sluice.imports import import_named
 from sluice.models.settings import ModelSettings
@@ -72,6 +73,7 @@ class PipelineSettings(Settings):
     diagnosis: DiagnosisSettings = DiagnosisSettings()
     poc: PocSettings = PocSettings()
     gate: GateSettings = GateSettings()
+    suites: SuiteSettings = SuiteSettings()
     tracking: TrackingSettings = TrackingSettings()
     schedule: ScheduleSettings = ScheduleSettings()
 

@@ -16,6 +16,7 @@ from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable, read_losses
 from sluice.evaluation.settings import GateSettings
 from sluice.evaluation.verdict import Verdict
+from sluice.files import write_atomic
 
 _DEFAULTS = GateSettings()
 _EXAMPLE = "Example: sluice gate --baseline production.parquet --candidate new.csv --horizon 1"
@@ -68,6 +69,10 @@ def gate(
             help="Rows of a bootstrap block; estimated when left out.", show_default=False
         ),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Also write a report with pictures to this file.", show_default=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Say whether the candidate is proven better than the baseline.
@@ -85,7 +90,11 @@ def gate(
         },
         where="sluice gate",
     )
-    verdict = judge_files(baseline, candidate, settings, horizon_rows=horizon)
+    ours, theirs = _read(candidate), _read(baseline)
+    verdict = compare(ours, theirs, settings, horizon_rows=horizon)
+    if html is not None:
+        title = f"{candidate.name} against {baseline.name}"
+        _write_report(html, title, verdict, ours, theirs, settings, horizon_rows=horizon)
     if as_json:
         typer.echo(json.dumps(_plain(verdict), indent=2))
     else:
@@ -94,22 +103,37 @@ def gate(
         raise typer.Exit(GATE_SAID_NO)
 
 
-def judge_files(
-    baseline: Path, candidate: Path, settings: GateSettings, *, horizon_rows: int
-) -> Verdict:
-    """Return the verdict on two files of losses.
+def _write_report(
+    path: Path,
+    title: str,
+    verdict: Verdict,
+    candidate: LossTable,
+    baseline: LossTable,
+    settings: GateSettings,
+    *,
+    horizon_rows: int,
+) -> None:
+    # Imported here: pictures are asked for rarely.
+    from sluice.evaluation.companions import CompanionSettings, accompany
+    from sluice.evaluation.gate_page import gate_page
 
-    Each arm's digest is that of its losses, so a file compared with itself, or with a copy, is
-    one model.
-
-    Raises:
-        SourceError: A file is missing or cannot be read.
-        ContractError: The files break the loss table's contract or hold different rows.
-    """
-    return compare(_read(candidate), _read(baseline), settings, horizon_rows=horizon_rows)
+    companions = accompany(
+        verdict, candidate, baseline, CompanionSettings(), horizon_rows=horizon_rows
+    )
+    page = gate_page(
+        verdict,
+        companions,
+        candidate,
+        baseline,
+        title=title,
+        advised_power=settings.advised_power,
+    )
+    write_atomic(path, page.encode())
+    typer.echo(f"report: {path}", err=True)
 
 
 def _read(path: Path) -> LossTable:
+    """Name the losses by their own digest, so that a file and its copy are one model."""
     table = read_losses(path, subject="")
     return replace(table, subject=digest_frame(table.to_frame()))
 

@@ -6,7 +6,6 @@ out that the recipe would give others with other seeds.
 Shape legend: S = seeds, N = test rows.
 """
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -15,6 +14,7 @@ from pydantic import Field
 
 from sluice.errors import ContractError
 from sluice.evaluation.losses import LossTable
+from sluice.evaluation.multiplicity import holm
 from sluice.settings import Record
 
 MOST_EXACT = 1_000
@@ -127,22 +127,6 @@ def mcnemar(candidate: LossTable, reference: LossTable, *, alpha: float) -> McNe
             for at, (only_ours, only_theirs, method, p_value) in enumerate(found)
         ),
     )
-
-
-def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Return the p-values adjusted for their number, in the order given.
-
-    statsmodels has it too, but collects garbage at every call, 0.2 s in a large process.
-
-    >>> holm([0.01, 0.04, 0.03])
-    (0.03, 0.06, 0.06)
-    """
-    order = np.argsort(p_values, kind="stable")
-    steps = np.arange(len(order), 0, -1)
-    raised = np.minimum(1.0, np.maximum.accumulate(steps * np.asarray(p_values)[order]))
-    adjusted = np.empty(len(order))
-    adjusted[order] = raised
-    return tuple(adjusted.tolist())
 
 
 def _mistakes(table: LossTable, name: str) -> NDArray[np.bool_]:

@@ -210,8 +210,8 @@ def set_headline(axes: "Axes", headline: str, detail: str, *, colour: str) -> No
     axes.text(0, 1.02, detail, transform=axes.transAxes, color=INK, fontsize=8.5, va="bottom")
 
 
-def as_png(figure: "Figure") -> bytes:
-    """Return the picture as a small PNG."""
+def as_png(figure: "Figure", *, palette: int = PALETTE) -> bytes:
+    """Return the picture as a small PNG; a colour of few points needs a larger palette."""
     # Pillow comes with matplotlib, which writes full-colour PNGs; a palette makes the same
     # picture a third of the size, and pictures in metadata lie in a database.
     from PIL import Image
@@ -219,5 +219,5 @@ def as_png(figure: "Figure") -> bytes:
     drawn, small = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png")
     with Image.open(drawn) as image:
-        image.convert("RGB").quantize(PALETTE).save(small, format="png", optimize=True)
+        image.convert("RGB").quantize(palette).save(small, format="png", optimize=True)
     return small.getvalue()

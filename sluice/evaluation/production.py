@@ -30,7 +30,7 @@ def latest_unseen(
     Raises:
         ContractError: Every member has seen the test rows, or a label is not of the index's kind.
     """
-    through = [_position_through(index, member.trained_through) for member in members]
+    through = [position_through(index, member.trained_through) for member in members]
     # Ties keep the first member; the fold number breaks them, so that their order is free.
     ranked = sorted(zip(through, members, strict=True), key=lambda pair: (pair[0], pair[1].fold_id))
     unseen = [member for at, member in ranked if fold.test.start - at > horizon_rows]
@@ -54,7 +54,7 @@ def row_labels(index: pd.Index) -> NDArray[np.str_]:
     return np.array([str(label) for label in index], np.str_)
 
 
-def _position_through(index: pd.Index, label: str) -> int:
+def position_through(index: pd.Index, label: str) -> int:
     """Position of the last row at or before ``label``; -1 when all rows come later."""
     try:
         if isinstance(index, pd.DatetimeIndex):

@@ -79,6 +79,7 @@ def score_version(
         scores,
         losses=replace(scores.losses, window=window),
         mistakes=None if mistakes is None else replace(mistakes, window=window),
+        metric_table=scores.metric_table.model_copy(update={"window": window}),
     )
 
 

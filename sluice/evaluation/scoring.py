@@ -3,7 +3,7 @@
 Shape legend: S = seeds, N = test rows over all folds, B = test examples of one fold.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from sluice.data.folds import Fold
 from sluice.digests import digest_frame, digest_json
 from sluice.errors import ContractError
 from sluice.evaluation.losses import LossTable
+from sluice.evaluation.metric_table import MetricTable
 from sluice.evaluation.production import latest_unseen, row_labels
 from sluice.training.members import Member
 from sluice.workloads.workload import Examples, Workload
@@ -35,18 +36,13 @@ class Scores:
     mistakes: LossTable | None
     """0/1 losses of a classifier on the same rows; None where there are no classes."""
 
-    metrics_by_seed: tuple[Mapping[str, float], ...]
-    """In the order of the seeds; one entry for a rule without seeds.
-
-    Each is the workload's metric per fold, averaged over folds by their number of test rows, so
-    that a metric that is a mean over rows is the mean over all rows.
-    """
+    metric_table: MetricTable
+    """The workload's metrics for each seed and fold."""
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Mean over seeds; NaN as soon as one seed is."""
-        first = self.metrics_by_seed[0]
-        return {name: float(np.mean([m[name] for m in self.metrics_by_seed])) for name in first}
+        """Mean over seeds and rows; NaN as soon as one seed is."""
+        return self.metric_table.means
 
 
 def score_members(
@@ -72,23 +68,32 @@ def score_members(
         ContractError: A seed lacks a fold, has it twice, or has one that is not planned; or a
             member has seen test rows.
     """
-    by_place = {(member.seed, member.fold_id): member for member in members}
-    seeds = sorted({member.seed for member in members})
-    wanted = {(seed, fold.fold_id) for seed in seeds for fold in folds}
-    if by_place.keys() != wanted or len(by_place) != len(members):
-        missing, extra = sorted(wanted - by_place.keys()), sorted(by_place.keys() - wanted)
-        raise ContractError(
-            f"Every seed must have one member for each of {len(folds)} folds, got "
-            f"{len(members)} members for {len(seeds)} seeds; missing (seed, fold) {missing}, not "
-            f"planned {extra}, repeated {len(members) - len(by_place)}.",
-            fix="Train the missing members on these folds.",
-        )
+    seeds, parts_S = _member_outputs(workload, frame, folds, members, load)
+    return _collect(workload, frame, folds, seeds, parts_S, subject)
 
-    def pick(seed: int, fold: Fold) -> Member:
-        own = [by_place[seed, fold.fold_id]]
-        return latest_unseen(own, frame.index, fold, horizon_rows=workload.horizon_rows)
 
-    return _score_seeds(workload, frame, folds, seeds, pick, load, subject)
+def score_ensemble(
+    workload: Workload,
+    frame: pd.DataFrame,
+    folds: Sequence[Fold],
+    members: Sequence[Member],
+    load: LoadMember,
+    *,
+    subject: str,
+) -> Scores:
+    """Score the mean output of a candidate's seeds as one model, which has no seeds left.
+
+    It is what serves when all seeds are deployed together; the mean of their losses is not.
+
+    Raises:
+        ContractError: As ``score_members``.
+    """
+    _, parts_S = _member_outputs(workload, frame, folds, members, load)
+    mean_parts = [
+        (*same[0][:2], torch.stack([output for *_, output in same]).mean(dim=0))
+        for same in zip(*parts_S, strict=True)
+    ]
+    return _collect(workload, frame, folds, (), [mean_parts], subject)
 
 
 def score_production(
@@ -116,7 +121,8 @@ def score_production(
         own = [member for member in members if member.seed == seed]
         return latest_unseen(own, frame.index, fold, horizon_rows=workload.horizon_rows)
 
-    return _score_seeds(workload, frame, folds, seeds, pick, load, subject)
+    parts_S = _outputs(workload, frame, folds, seeds, pick, load)
+    return _collect(workload, frame, folds, tuple(seeds), parts_S, subject)
 
 
 def score_baseline(
@@ -151,15 +157,41 @@ def window_digest(frame: pd.DataFrame, folds: Sequence[Fold]) -> str:
 _Part = tuple[Fold, Examples, Tensor]
 
 
-def _score_seeds(
+def _member_outputs(
+    workload: Workload,
+    frame: pd.DataFrame,
+    folds: Sequence[Fold],
+    members: Sequence[Member],
+    load: LoadMember,
+) -> tuple[tuple[int, ...], list[list[_Part]]]:
+    """Return the seeds and, for each, its own members' outputs on the folds' test rows."""
+    by_place = {(member.seed, member.fold_id): member for member in members}
+    seeds = sorted({member.seed for member in members})
+    wanted = {(seed, fold.fold_id) for seed in seeds for fold in folds}
+    if by_place.keys() != wanted or len(by_place) != len(members):
+        missing, extra = sorted(wanted - by_place.keys()), sorted(by_place.keys() - wanted)
+        raise ContractError(
+            f"Every seed must have one member for each of {len(folds)} folds, got "
+            f"{len(members)} members for {len(seeds)} seeds; missing (seed, fold) {missing}, not "
+            f"planned {extra}, repeated {len(members) - len(by_place)}.",
+            fix="Train the missing members on these folds.",
+        )
+
+    def pick(seed: int, fold: Fold) -> Member:
+        own = [by_place[seed, fold.fold_id]]
+        return latest_unseen(own, frame.index, fold, horizon_rows=workload.horizon_rows)
+
+    return tuple(seeds), _outputs(workload, frame, folds, seeds, pick, load)
+
+
+def _outputs(
     workload: Workload,
     frame: pd.DataFrame,
     folds: Sequence[Fold],
     seeds: Sequence[int],
     pick: Callable[[int, Fold], Member],
     load: LoadMember,
-    subject: str,
-) -> Scores:
+) -> list[list[_Part]]:
     if not seeds:
         raise ContractError("At least one member is required, got none.", fix="Train first.")
     chosen = {(seed, fold.fold_id): pick(seed, fold) for seed in seeds for fold in folds}
@@ -169,7 +201,7 @@ def _score_seeds(
             output = predict(load(chosen[seed, fold.fold_id]), examples.x)
             _require_shape(workload, output, examples, f"seed {seed}, fold {fold.fold_id}")
             parts.append((fold, examples, output))
-    return _collect(workload, frame, folds, tuple(seeds), parts_S, subject)
+    return parts_S
 
 
 def _test_examples(
@@ -203,7 +235,7 @@ def _collect(
         mistakes=replace(losses, loss_SN=_stack(workload.mistakes, "mistakes", parts_S))
         if has_classes
         else None,
-        metrics_by_seed=tuple(_mean_metrics(workload, frame, parts) for parts in parts_S),
+        metric_table=_metric_table(workload, frame, parts_S, losses),
     )
 
 
@@ -237,15 +269,23 @@ def _per_example(
     return values
 
 
-def _mean_metrics(
-    workload: Workload, frame: pd.DataFrame, parts: Sequence[_Part]
-) -> dict[str, float]:
-    per_fold = [workload.metrics(output, examples, frame) for _, examples, output in parts]
-    share = [len(examples) for _, examples, _ in parts]
-    return {
-        name: float(np.average([metrics[name] for metrics in per_fold], weights=share))
-        for name in per_fold[0]
-    }
+def _metric_table(
+    workload: Workload, frame: pd.DataFrame, parts_S: Sequence[Sequence[_Part]], losses: LossTable
+) -> MetricTable:
+    found_SF = [
+        [workload.metrics(output, examples, frame) for _, examples, output in parts]
+        for parts in parts_S
+    ]
+    return MetricTable(
+        subject=losses.subject,
+        window=losses.window,
+        seeds=losses.seeds,
+        fold_rows=tuple(len(examples) for _, examples, _ in parts_S[0]),
+        values={
+            name: tuple(tuple(float(fold[name]) for fold in found_F) for found_F in found_SF)
+            for name in found_SF[0][0]
+        },
+    )
 
 
 def _require_shape(workload: Workload, output: Tensor, examples: Examples, who: str) -> None:

@@ -1,6 +1,6 @@
 """What the promotion gate decided, with the numbers to argue with it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -8,6 +8,7 @@ from pydantic import Field
 
 from sluice.digests import short
 from sluice.errors import ContractError
+from sluice.evaluation.guards import GuardOutcome
 from sluice.receipts import Receipt
 from sluice.settings import Record
 
@@ -64,6 +65,9 @@ class Verdict(Record):
     num_rows: int = Field(description="Test rows over all folds.")
     block_length: int = Field(description="Rows of a bootstrap block.")
     folds: tuple[FoldGain, ...]
+    guards: tuple[GuardOutcome, ...] = Field(
+        (), description="What else was asked of it; each must have passed for a PROMOTE."
+    )
     reason: str = Field(description="One sentence for people.")
     remedy: str = Field(description="What to do next.")
 
@@ -71,6 +75,32 @@ class Verdict(Record):
     def passed(self) -> bool:
         """True only for PROMOTE: too little evidence does not pass."""
         return self.outcome == "PROMOTE"
+
+    def with_guards(self, outcomes: Sequence[GuardOutcome]) -> "Verdict":
+        """Return the verdict with its guards, of which any that did not pass ends a PROMOTE.
+
+        A broken guard makes it a REJECT, one without proof INCONCLUSIVE; other outcomes stay.
+        """
+        guards = tuple(outcomes)
+        broken = [guard for guard in guards if guard.result == "fail"]
+        unproven = [guard for guard in guards if not guard.passed and guard.result != "fail"]
+        if not self.passed or not (broken or unproven):
+            return self.model_copy(update={"guards": guards})
+        why = " ".join(guard.reason for guard in broken or unproven)
+        outcome: Outcome = "REJECT" if broken else "INCONCLUSIVE"
+        return self.model_copy(
+            update={
+                "guards": guards,
+                "outcome": outcome,
+                "reason": f"{self.reason.rstrip('.')}, but {why[0].lower()}{why[1:]}",
+                "remedy": "Keep what is in production. "
+                + (
+                    "Find out what the better loss was paid for with."
+                    if broken
+                    else "Hand over the evidence the guard lacks, or more seeds or test rows."
+                ),
+            }
+        )
 
     def receipt(self, subject: Mapping[str, str], *, decided_at: datetime) -> Receipt:
         """Return the decision as a receipt of the gate 'promotion'.

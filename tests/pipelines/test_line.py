@@ -214,8 +214,12 @@ def test_models_of_other_folds_are_not_evaluated(
     assert materialize_alone(other, home, "raw_data", checks=True).success
     assert materialize_alone(other, home, "features", checks=True).success
 
+    unsearched = materialize_alone(other, home, "evaluation")
+    assert materialize_alone(other, home, "poc_report").success
+    assert materialize_alone(other, home, "best_config").success
     alone = materialize_alone(other, home, "evaluation")
 
+    assert "The best config's config must belong to what is asked for now" in failure(unsearched)
     assert not alone.success
     assert "The trained models' config must belong to what is asked for now" in failure(alone)
 

@@ -44,22 +44,39 @@ def find_hard_examples(
     worst = finite[np.argsort(-loss_N[finite], kind="stable")][:count]
     if worst.size == 0:
         return ()
-    known = [name for name in feature_columns if name in frame.columns]
-    names = [name for name in known if pd.api.types.is_numeric_dtype(frame[name])]
-    looked_at = frame.iloc[rows]
-    value_ND = looked_at.loc[:, names].to_numpy(np.float64, na_value=np.nan)
-    score_ND = _deviations(value_ND)
+    standouts = find_standouts(worst, rows, frame, feature_columns)
     median = float(np.median(loss_N[finite]))
     return tuple(
         HardExample(
-            row=_label(looked_at.index[i]),
+            row=_label(frame.index[rows[i]]),
             loss=float(loss_N[i]),
             # A median at or below 0 is no measure of size.
             times_median=float(loss_N[i]) / median if median > 0 else float("nan"),
-            standouts=_standouts(names, value_ND[i], score_ND[i]),
+            standouts=found,
         )
-        for i in worst
+        for i, found in zip(worst, standouts, strict=True)
     )
+
+
+def find_standouts(
+    wanted: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    frame: pd.DataFrame,
+    feature_columns: tuple[str, ...],
+) -> tuple[tuple[Standout, ...], ...]:
+    """Return for each wanted example the features that stand out among all of them.
+
+    Args:
+        wanted: Places in ``rows``.
+        rows: Positions of the examples in ``frame``, (N,); the median is theirs.
+        frame: Feature frame.
+        feature_columns: Columns to look at; those the frame lacks are skipped.
+    """
+    known = [name for name in feature_columns if name in frame.columns]
+    names = [name for name in known if pd.api.types.is_numeric_dtype(frame[name])]
+    value_ND = frame.iloc[rows].loc[:, names].to_numpy(np.float64, na_value=np.nan)
+    score_ND = _deviations(value_ND)
+    return tuple(_standouts(names, value_ND[i], score_ND[i]) for i in wanted)
 
 
 def _deviations(value_ND: NDArray[np.float64]) -> NDArray[np.float64]:

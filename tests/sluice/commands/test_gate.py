@@ -158,3 +158,15 @@ def test_help_has_an_example():
 
     assert result.exit_code == 0
     assert "sluice gate --baseline production.parquet" in " ".join(result.stdout.split())
+
+
+@pytest.mark.slow
+def test_a_report_is_written_beside_the_answer(files, tmp_path):
+    page = tmp_path / "reports" / "gate.html"
+
+    result = invoke("--baseline", files["rule"], "--candidate", files["better"], "--html", page)
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith("PROMOTE")
+    assert str(page) in result.stderr
+    assert "better.parquet against rule.parquet" in page.read_text()

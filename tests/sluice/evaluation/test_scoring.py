@@ -9,6 +9,7 @@ from sluice.errors import ContractError
 from sluice.evaluation.scoring import (
     predict,
     score_baseline,
+    score_ensemble,
     score_members,
     score_production,
     window_digest,
@@ -45,10 +46,21 @@ def test_each_member_is_scored_on_the_test_rows_of_its_fold():
 def test_metrics_are_averaged_over_folds_by_their_rows():
     scores = score(MEMBERS)
 
-    by_seed = [seed["loss"] for seed in scores.metrics_by_seed]
+    by_seed = [seed["loss"] for seed in scores.metric_table.by_seed]
     assert by_seed == pytest.approx([(8 * 9 + 16 * 16) / 24, (8 * 49 + 16 * 64) / 24])
     assert scores.metrics["loss"] == pytest.approx(scores.losses.loss_SN.mean())
     assert scores.metrics["first_row"] == pytest.approx((8 * 16 + 16 * 24) / 24)
+
+
+def test_the_ensemble_is_the_mean_output_and_has_no_seeds():
+    losses = score_ensemble(WORKLOAD, FRAME, FOLDS, MEMBERS, load, subject="candidate").losses
+
+    assert losses.is_deterministic
+    assert losses.window == score(MEMBERS).losses.window
+    # Seeds miss by 3 and 7 on the first fold, by 4 and 8 on the second: together by 5 and 6.
+    assert losses.loss_SN.tolist() == [[25.0] * 8 + [36.0] * 16]
+    with pytest.raises(ContractError, match="missing"):
+        score_ensemble(WORKLOAD, FRAME, FOLDS, MEMBERS[1:], load, subject="candidate")
 
 
 def test_the_baseline_has_no_seeds_and_the_same_window():

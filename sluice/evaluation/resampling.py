@@ -1,0 +1,111 @@
+"""The two-way percentile interval: seeds and blocks of rows drawn again, together (STAT-1).
+
+Shown beside the gate, never deciding: over 5 seeds it misses a true null about 10 % of the time at
+a nominal 5 %, where the gate's Student bound does not.
+
+Shape legend: S = seeds of both arms, N = rows, n = rows of one fold, B = blocks, R = resamples.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.evaluation.estimate import Arm
+
+
+def two_way_interval(
+    candidate: Arm,
+    reference: Arm,
+    fold_N: NDArray[np.int64],
+    *,
+    block_length: int,
+    alpha: float,
+    resamples: int,
+    rng: np.random.Generator,
+) -> tuple[float, float]:
+    """Return the one-sided lower and upper percentile bound of the mean gain, each at ``alpha``.
+
+    NaN when a loss is not finite.
+    """
+    gain_R = resampled_gains(
+        candidate, reference, fold_N, block_length=block_length, resamples=resamples, rng=rng
+    )
+    low, high = np.quantile(gain_R, (alpha, 1 - alpha))
+    return float(low), float(high)
+
+
+def resampled_gains(
+    candidate: Arm,
+    reference: Arm,
+    fold_N: NDArray[np.int64],
+    *,
+    block_length: int,
+    resamples: int,
+    rng: np.random.Generator,
+) -> NDArray[np.float64]:
+    """Return the mean gain (R,) of each resample.
+
+    A resample draws the seeds of each arm with replacement and, inside each fold, circular blocks
+    of rows; both arms and all seeds share the rows drawn. Sums of all blocks are computed once, so
+    a resample adds up N / block_length numbers for each seed instead of N.
+
+    Args:
+        candidate: Losses (S, N).
+        reference: Losses on the same rows; S may differ.
+        fold_N: Fold of each row (N,); within a fold the rows are in time order.
+        block_length: Rows of a block; a fold shorter than it is drawn as whole [rows].
+        resamples: How many.
+        rng: Draws them.
+
+    Cost:
+        O(R x S x N / block_length) time, O(S x N) memory. 2,000 resamples of 2 x 8 seeds and
+        100,000 rows in blocks of 47 take a third of a second.
+
+    Source:
+        Politis & Romano (1992), circular blocks; Owen (2007), Annals of Applied Statistics 1(2),
+        drawing both ways.
+    """
+    loss_SN = np.concatenate((reference.loss_SN, candidate.loss_SN))
+    total_RS = np.zeros((resamples, loss_SN.shape[0]))
+    for fold in np.unique(fold_N):
+        total_RS += _fold_totals(loss_SN[:, fold_N == fold], block_length, resamples, rng)
+    theirs = reference.loss_SN.shape[0]
+    gain_R: NDArray[np.float64] = _mean_of_drawn(total_RS[:, :theirs], rng) - _mean_of_drawn(
+        total_RS[:, theirs:], rng
+    )
+    return gain_R / fold_N.size
+
+
+def _fold_totals(
+    loss_Sn: NDArray[np.float64], block_length: int, resamples: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Return the sum (R, S) over the drawn rows of one fold."""
+    n = loss_Sn.shape[1]
+    length = min(block_length, n)
+    whole, rest = divmod(n, length)
+    sums_nS = _circular_sums(loss_Sn, length)
+    rest_nS = _circular_sums(loss_Sn, rest) if rest else None
+    totals_RS = np.empty((resamples, loss_Sn.shape[0]))
+    drawn_BS, one_B = np.empty((whole, loss_Sn.shape[0])), np.ones(whole)
+    for total_S in totals_RS:
+        # Gathered in place and added up by BLAS: ten times as fast as sums_nS[...].sum(axis=0).
+        np.take(sums_nS, rng.integers(n, size=whole), axis=0, out=drawn_BS, mode="clip")
+        np.matmul(one_B, drawn_BS, out=total_S)
+        if rest_nS is not None:
+            total_S += rest_nS[rng.integers(n)]
+    return totals_RS
+
+
+def _circular_sums(loss_Sn: NDArray[np.float64], length: int) -> NDArray[np.float64]:
+    """Return the sum (n, S) of the block that begins at each row and wraps around the end."""
+    num_seeds, n = loss_Sn.shape
+    running = np.zeros((n + length, num_seeds))
+    np.cumsum(np.concatenate((loss_Sn, loss_Sn[:, : length - 1]), axis=1).T, 0, out=running[1:])
+    return running[length:] - running[:n]
+
+
+def _mean_of_drawn(total_RS: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return the mean (R,) over seeds drawn with replacement; one alone stays as it is."""
+    num_seeds = total_RS.shape[1]
+    drawn_RS = rng.integers(num_seeds, size=total_RS.shape)
+    mean_R: NDArray[np.float64] = np.take_along_axis(total_RS, drawn_RS, axis=1).mean(axis=1)
+    return mean_R

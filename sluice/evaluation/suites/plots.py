@@ -1,0 +1,126 @@
+"""Pictures of suites: what changed on each of them, and every row of one."""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sluice.evaluation.plots import GRID, INK, MUTED, as_png, new_figure, set_headline
+from sluice.evaluation.suites.result import CHANGES, Change, SuiteResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOUR: dict[Change, str] = {
+    "fixed": "#1a7f4b",
+    "broken": "#ba2525",
+    "still wrong": "#b7791f",
+    "still right": "#9fb3c8",
+}
+_NAME_CHARACTERS = 24
+
+
+def changes_png(results: tuple[SuiteResult, ...]) -> bytes:
+    """Draw a bar a suite: the shares of fixed, broken, still wrong and still right rows."""
+    figure, axes = new_figure(height_in=1.3 + 0.38 * max(1, len(results)))
+    for at, result in enumerate(results):
+        left = 0.0
+        if not result.rows:
+            axes.text(0.01, at, "no row could be scored", color=MUTED, va="center", fontsize=8.5)
+        for change in CHANGES:
+            share = result.count(change) / max(1, len(result.rows))
+            axes.barh(at, share, left=left, color=COLOUR[change], height=0.62)
+            if share > 0.05:
+                axes.text(
+                    left + share / 2,
+                    at,
+                    str(result.count(change)),
+                    color="white" if change != "still right" else INK,
+                    ha="center",
+                    va="center",
+                    fontsize=8.5,
+                )
+            left += share
+    axes.set_yticks(
+        range(len(results)),
+        [f"{_cut(result.name)} v{result.version}" for result in results],
+    )
+    axes.set_ylim(len(results) - 0.4, -0.6)
+    axes.set_xlim(0, 1)
+    axes.grid(visible=False)
+    axes.set_xlabel("share of the scored rows")
+    handles = [axes.plot([], [], "s", color=COLOUR[c], markersize=7)[0] for c in CHANGES]
+    figure.legend(handles, CHANGES, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    set_headline(axes, "From the reference to the candidate, suite by suite", "", colour=INK)
+    return as_png(figure)
+
+
+def rows_png(result: SuiteResult, *, threshold: float | None, unit: str) -> bytes:
+    """Draw each scored row: its loss with the reference and with the candidate.
+
+    Below the diagonal the candidate is better. Losses that are not finite are counted, not drawn.
+    Axes are logarithmic when all losses are positive, as the rows of a suite differ by far.
+
+    Args:
+        result: The candidate on one suite.
+        threshold: Higher losses are wrong; None where mistakes are counted.
+        unit: Of the losses.
+    """
+    figure, axes = new_figure(height_in=4.2)
+    finite = [
+        row
+        for row in result.rows
+        if math.isfinite(row.candidate_loss) and math.isfinite(row.reference_loss)
+    ]
+    losses = [loss for row in finite for loss in (row.reference_loss, row.candidate_loss)]
+    is_log = bool(losses) and min(losses) > 0
+    if is_log:
+        _use_logarithms(axes)
+    for change in CHANGES:
+        own = [row for row in finite if row.change == change]
+        axes.scatter(
+            [row.reference_loss for row in own],
+            [row.candidate_loss for row in own],
+            s=22,
+            color=COLOUR[change],
+            linewidths=0,
+            label=f"{change} ({result.count(change)})",
+        )
+    if losses:
+        ends = np.array([min(losses), max(losses)])
+        axes.plot(ends, ends, color=MUTED, linewidth=1)
+    if threshold is not None and math.isfinite(threshold) and (threshold > 0 or not is_log):
+        for line in (axes.axhline, axes.axvline):
+            line(threshold, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+    axes.grid(color=GRID)
+    axes.set_xlabel(f"loss of the reference [{unit}]")
+    axes.set_ylabel(f"loss of the candidate [{unit}]")
+    axes.legend(loc="best", frameon=False, fontsize=8.5)
+    missing = len(result.rows) - len(finite)
+    detail = "below the diagonal the candidate is better" + (
+        "; dashed: above it a row is wrong" if threshold is not None else ""
+    )
+    set_headline(
+        axes,
+        f"{_cut(result.name)}: {len(finite)} rows"
+        + (f", {missing} with losses that are not finite" if missing else ""),
+        detail,
+        colour=INK,
+    )
+    return as_png(figure, palette=256)
+
+
+def _use_logarithms(axes: "Axes") -> None:
+    # Imported here: matplotlib takes half a second and Dagster loads every module.
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter("{x:g}")
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _NAME_CHARACTERS else f"{name[: _NAME_CHARACTERS - 3]}..."

@@ -1,0 +1,77 @@
+"""A registered version on the rows of today: what the suites are run on outside the pipeline."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from sluice.artifacts import ArtifactStore
+from sluice.data.folds import Fold
+from sluice.evaluation.reference import score_version
+from sluice.evaluation.scoring import Scores, score_baseline, window_digest
+from sluice.evaluation.suites.run import Arms
+from sluice.models.settings import ModelSettings
+from sluice.registry.ledger import Ledger
+from sluice.registry.lineage import BASELINE
+from sluice.registry.records import Version
+from sluice.training.code import code_digest
+from sluice.workloads.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rows:
+    """What a workload's source holds now, and the windows it is tested on."""
+
+    raw: pd.DataFrame
+    frame: pd.DataFrame
+    folds: tuple[Fold, ...]
+
+    @classmethod
+    def load(cls, workload: Workload) -> "Rows":
+        """Read the source, compute the features, plan the folds."""
+        raw = workload.load_rows()
+        frame = workload.compute_features(raw)
+        return cls(raw=raw, frame=frame, folds=workload.plan_folds(frame))
+
+
+def score_arms(
+    version: Version, ledger: Ledger, workload: Workload, rows: Rows, store: ArtifactStore
+) -> Arms:
+    """Score a version, what it would replace, and the baseline, on the present test rows.
+
+    It would replace what is in production; what is in production itself is compared with what it
+    was compared with when it was made.
+
+    Raises:
+        ContractError: A version cannot be scored on these rows, or its code has changed and it
+            does not make its recorded losses any more.
+        IntegrityError: Weights are missing or damaged.
+    """
+    baseline = score_baseline(workload, rows.frame, rows.folds, subject=BASELINE)
+    reference = ledger.production(version.model)
+    if reference is not None and reference.candidate == version.candidate:
+        reference = ledger.version_of(version.model, version.lineage.reference)
+    return Arms(
+        candidate=score_registered(version, workload, rows, store),
+        reference=baseline
+        if reference is None
+        else score_registered(reference, workload, rows, store),
+        baseline=baseline,
+    )
+
+
+def score_registered(
+    version: Version, workload: Workload, rows: Rows, store: ArtifactStore
+) -> Scores:
+    """Score one version on the present test rows; see ``score_version`` for what it refuses."""
+    config = version.lineage.resolved_config
+    model = ModelSettings.parse(config["model"], where=f"version {version.number}")
+    return score_version(
+        version.lineage,
+        workload,
+        rows.raw,
+        rows.frame,
+        rows.folds,
+        store,
+        window=window_digest(rows.frame, rows.folds),
+        code=code_digest(workload, model),
+    )

@@ -1,0 +1,50 @@
+"""``sluice bench gate`` at its smallest (STAT-3)."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from pipelines import bench_gate
+from sluice.evaluation.benchmark import grid
+from sluice.evaluation.benchmark.worlds import World
+
+
+@pytest.fixture
+def invoke(monkeypatch):
+    monkeypatch.setattr(grid, "quick_grid", lambda: (World(rho=0.5, num_rows=300, num_seeds=5),))
+    monkeypatch.setattr(bench_gate, "_ATTEMPTS", 2)
+    monkeypatch.setattr(bench_gate, "_cores", lambda: 1)
+    monkeypatch.setenv("COLUMNS", "200")
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    bench_gate.register(app)
+    return lambda *options: CliRunner().invoke(app, ["gate", "--quick", *options])
+
+
+@pytest.mark.slow
+def test_json_holds_cells_families_and_speeds_and_progress_goes_elsewhere(invoke):
+    result = invoke("--simulations", "20", "--json")
+
+    found = json.loads(result.stdout)
+    (cell,) = found["cells"]
+    assert cell["false_promotions"]["total"] == cell["power"]["total"] == 20
+    assert set(cell["naive"]) == {"pooled", "seeds only", "blocks only", "rows only"}
+    assert [family["is_same_recipe"] for family in found["families"]] == [True, False]
+    assert found["speeds"][1]["reached"]
+    holds = [part["holds"] for part in found["cells"] + found["families"]]
+    assert result.exit_code == (0 if all(holds) else 1)
+
+
+@pytest.mark.slow
+def test_the_table_names_the_naive_tests_and_a_broken_figure_is_exit_code_one(invoke, monkeypatch):
+    monkeypatch.setattr("sluice.evaluation.benchmark.report.holds", lambda _cell: False)
+    monkeypatch.setattr(bench_gate, "measure_resampling_speeds", lambda resamples: [])  # noqa: ARG005
+
+    result = invoke("--simulations", "20")
+
+    assert result.exit_code == 1
+    assert "false, pooled" in result.stdout
+    assert "Retraining on one window" in result.stdout
+    assert "rho 0.5" not in result.stdout

@@ -1,0 +1,148 @@
+"""STAT-3: the gate's own error rates at reduced size, and that the counting counts."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from sluice.evaluation.benchmark import error_rates
+from sluice.evaluation.benchmark.error_rates import Rate, measure_cells, measure_family
+from sluice.evaluation.benchmark.grid import full_grid, quick_grid
+from sluice.evaluation.benchmark.report import cell_table, family_holds, family_table, holds
+from sluice.evaluation.benchmark.resampling_speed import measure_resampling
+from sluice.evaluation.benchmark.worlds import World
+from sluice.evaluation.comparison import compare
+from sluice.evaluation.settings import GateSettings
+
+SETTINGS = GateSettings()
+SHORT = World(rho=0.5, num_seeds=5, num_rows=400)
+
+
+def cells(*worlds: World, simulations: int, processes: int = 1):
+    return list(
+        measure_cells(worlds, SETTINGS, simulations=simulations, seed=1, processes=processes)
+    )
+
+
+@pytest.fixture(scope="module")
+def quick():
+    return cells(*quick_grid(), simulations=60)
+
+
+@pytest.mark.slow
+def test_false_promotions_and_power_hold_over_a_small_grid(quick):
+    false = sum(cell.false_promotions.count for cell in quick)
+    power = sum(cell.power.count for cell in quick)
+
+    # 99.9 % binomial bands of 240 simulations: 5 % nominal, and 0.75 on average.
+    assert 3 <= false <= 25
+    assert 0.65 * 240 <= power <= 0.86 * 240
+    assert all(map(holds, quick))
+
+
+@pytest.mark.slow
+def test_every_naive_test_is_shown_to_promote_falsely_where_it_forgets(quick):
+    together = {
+        name: sum(cell.naive[name].count for cell in quick) / 240 for name in quick[0].naive
+    }
+
+    assert together["pooled"] > 0.25
+    assert min(together[name] for name in ("seeds only", "blocks only", "rows only")) > 0.08
+
+
+def test_one_draw_counts_what_the_gate_says_with_and_without_the_gain():
+    """The shortcut (one comparison for null and power) against two comparisons."""
+    effect = SHORT.oracle_effect(alpha=SETTINGS.alpha, power=0.8)
+    rng = np.random.default_rng((1, 0, 0))
+    false = power = 0
+    for _ in range(20):
+        better, reference = SHORT.draw(rng, gain=effect)
+        null = dataclasses.replace(better, loss_SN=better.loss_SN + effect)
+        power += compare(better, reference, SETTINGS, horizon_rows=1).passed
+        false += compare(null, reference, SETTINGS, horizon_rows=1).passed
+
+    (found,) = cells(SHORT, simulations=20)
+
+    assert (found.false_promotions.count, found.power.count) == (false, power)
+    assert power > 8
+
+
+def test_the_count_does_not_depend_on_how_it_is_split(monkeypatch):
+    other = SHORT.model_copy(update={"rho": 0.0})
+    whole = cells(SHORT, other, simulations=12)
+
+    assert [cell.world for cell in whole] == [SHORT, other]
+    assert whole == cells(SHORT, other, simulations=12)
+    monkeypatch.setattr(error_rates, "_CHUNK", 5)
+    assert [cell.power.total for cell in cells(SHORT, other, simulations=12)] == [12, 12]
+
+
+@pytest.mark.exhaustive
+def test_several_processes_count_the_same(monkeypatch):
+    monkeypatch.setattr(error_rates, "_CHUNK", 5)
+
+    assert cells(SHORT, simulations=10, processes=2) == cells(SHORT, simulations=10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "is_same_recipe", [pytest.param(True, marks=pytest.mark.exhaustive), False]
+)
+def test_thirty_retrainings_on_one_window_share_one_alpha(is_same_recipe):
+    found = measure_family(
+        SHORT,
+        GateSettings(block_length=10),  # estimating it would take half the time
+        attempts=30,
+        is_same_recipe=is_same_recipe,
+        simulations=20,
+        seed=1,
+        processes=1,
+    )
+
+    # At 5 % four or more of 20 have a chance of 2 %; without the budget a third and more err.
+    assert found.with_budget.count <= 3
+    assert found.without_budget.count > found.with_budget.count + 2
+    assert family_holds(found)
+    assert family_table([found]).row_count == 1
+
+
+def test_the_interval_is_wilsons():
+    rate = Rate(count=7, total=100)
+
+    assert rate.interval == pytest.approx(tuple(binomtest(7, 100).proportion_ci(method="wilson")))
+    assert str(rate) == "7.0 % (3.4 to 13.7)"
+
+
+@pytest.mark.parametrize(
+    ("false", "power", "good"), [(60, 700, True), (90, 700, False), (50, 500, False)]
+)
+def test_a_rate_that_is_proven_beyond_its_figure_does_not_hold(false, power, good):
+    (cell,) = cells(World(num_rows=1000), simulations=1)
+    rates = {
+        "false_promotions": Rate(count=false, total=1000),
+        "power": Rate(count=power, total=1000),
+    }
+
+    changed = cell.model_copy(update=rates)
+
+    assert holds(changed) == good
+    assert cell_table([changed]).row_count == 1
+
+
+def test_the_full_grid_covers_every_direction_once():
+    grid = full_grid()
+
+    assert len(set(grid)) == len(grid)
+    assert {w.rho for w in grid} == {0.0, 0.3, 0.5, 0.8}
+    assert {w.horizon_rows for w in grid} == {1, 5, 20}
+    assert {w.num_seeds for w in grid} == {5, 8, 10}
+    assert {w.tails for w in grid} == {"normal", "t3", "clustered"}
+    assert all(w.num_rows >= 1000 and w.num_folds == 4 for w in grid)
+
+
+def test_resampling_is_the_same_as_archs_and_faster():
+    found = measure_resampling(num_seeds=8, num_rows=20_000, resamples=150, seed=0)
+
+    assert found.own_spread == pytest.approx(found.arch_spread, rel=0.3)
+    assert found.ratio > 2  # measured 30 and more; the machine may be busy

@@ -1,0 +1,91 @@
+"""The gain on a suite has the gate's own bounds, and none where nothing can be known (DATA-5)."""
+
+import numpy as np
+import pytest
+from scipy.special import stdtrit
+
+from sluice.evaluation.estimate import Arm
+from sluice.evaluation.suites.gain import measure_gain
+from sluice.evaluation.suites.settings import SuiteSettings
+
+SETTINGS = SuiteSettings()
+
+
+def arm(loss_SN: np.ndarray, *, rule: bool = False) -> Arm:
+    return Arm(loss_SN=loss_SN, is_deterministic=rule)
+
+
+def gain(candidate: np.ndarray, reference: np.ndarray, *, horizon_rows: int = 0, lacking: str = ""):
+    return measure_gain(
+        arm(candidate),
+        arm(reference, rule=True),
+        SETTINGS,
+        horizon_rows=horizon_rows,
+        lacking=lacking,
+    )
+
+
+def test_independent_rows_of_equal_seeds_have_the_bounds_of_the_one_sample_t_test():
+    gain_M = np.random.default_rng(3).normal(0.2, 1.0, 50)
+    reference = np.full((1, 50), 5.0)
+
+    found = gain(np.tile(5.0 - gain_M, (2, 1)), reference)
+
+    reach = stdtrit(49, 0.95) * gain_M.std(ddof=1) / np.sqrt(50)
+    assert found.gain == pytest.approx(gain_M.mean())
+    assert (found.low, found.high) == pytest.approx((gain_M.mean() - reach, gain_M.mean() + reach))
+
+
+@pytest.mark.parametrize(
+    ("shift", "outcome"), [(1.0, "BETTER"), (-1.0, "WORSE"), (0.0, "INCONCLUSIVE")]
+)
+def test_a_clear_gain_and_a_clear_loss_are_proven(shift, outcome):
+    rng = np.random.default_rng(4)
+    noise = rng.normal(size=(5, 200)) * 0.3
+    noise -= noise.mean()
+
+    assert gain(3.0 - shift + noise, np.full((1, 200), 3.0), horizon_rows=1).outcome == outcome
+
+
+def test_more_alpha_is_a_narrower_interval():
+    candidate = np.random.default_rng(4).normal(size=(3, 60))
+    bounds = [
+        measure_gain(
+            arm(candidate),
+            arm(np.zeros((1, 60)), rule=True),
+            SuiteSettings(alpha=alpha),
+            horizon_rows=1,
+            lacking="",
+        )
+        for alpha in (0.01, 0.05, 0.2)
+    ]
+
+    assert [b.low for b in bounds] == sorted(b.low for b in bounds)
+    assert [b.high for b in bounds] == sorted((b.high for b in bounds), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "horizon_rows", "lacking"),
+    [
+        (np.random.default_rng(0).normal(size=(3, 29)), 1, "29 scored rows, required 30"),
+        (np.zeros((3, 0)), 1, "no row was scored"),
+        (np.ones((3, 40)), 1, "the same on every row"),
+        (np.full((3, 40), np.nan), 1, "not finite"),
+        (np.random.default_rng(0).normal(size=(1, 40)), 1, "fewer than two seeds"),
+        (np.random.default_rng(0).normal(size=(3, 40)), 20, "two blocks of 39 rows"),
+    ],
+)
+def test_what_cannot_be_known_has_no_bounds_and_proves_nothing(candidate, horizon_rows, lacking):
+    found = gain(candidate, np.zeros((1, candidate.shape[1])), horizon_rows=horizon_rows)
+
+    assert lacking in found.lacking
+    assert np.isnan([found.low, found.high]).all()
+    assert found.outcome == "INCONCLUSIVE"
+
+
+def test_what_else_is_lacking_forbids_bounds():
+    candidate = np.random.default_rng(0).normal(size=(3, 40)) - 9
+
+    found = gain(candidate, np.zeros((1, 40)), lacking="chosen by all")
+
+    assert (found.lacking, found.outcome) == ("chosen by all", "INCONCLUSIVE")

@@ -1,0 +1,83 @@
+"""The page of suites says what a reviewer asks, and shows no markup of a user's (DATA-5)."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sluice.evaluation.suites.page import suites_page
+from sluice.evaluation.suites.plots import changes_png, rows_png
+from sluice.evaluation.suites.result import SuiteReport
+from sluice.evaluation.suites.run import run_suites
+from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
+from sluice.evaluation.suites.suite import FromFile, suite_of
+from sluice.reports.page import first_tag
+from tests.sluice.evaluation.suites.suite_samples import (
+    FIRST_TEST,
+    LABELS,
+    WORKLOAD,
+    arms,
+    filed,
+    flat,
+    frame,
+    members,
+    named,
+)
+
+
+@pytest.fixture(scope="module")
+def report() -> SuiteReport:
+    candidate, reference = flat(2), flat(2)
+    candidate[:, [60 - FIRST_TEST, 70 - FIRST_TEST]] = 9.0
+    candidate[:, 50 - FIRST_TEST] = np.nan
+    reference[:, 45 - FIRST_TEST] = 9.0
+    evil = {str(LABELS[60]): "<script>alert(1)</script>", str(LABELS[3]): "", "gone": ""}
+    return run_suites(
+        [
+            filed(named(45, 50, 60, 70, 80)),
+            filed(suite_of("marked", evil, FromFile(file="x.csv")), 4),
+            filed(named(1, name="leaked")),
+        ],
+        arms(candidate, reference, flat(1)),
+        WORKLOAD,
+        frame(),
+        members(),
+        SuiteSettings(guards=(SuiteGuard(suite="chosen", max_broken_share=0.1),)),
+    )
+
+
+def test_the_page_says_guard_counts_missing_rows_and_examples(report):
+    page = suites_page(report, title="sp500 version 3", examples=2)
+
+    assert first_tag(page) == ("guards: fail", "bad")
+    assert "3 of 5 rows are broken (60.00%), allowed 10.00%" in page
+    assert "1 of 3 are not in the data any more: gone" in page
+    assert "1 of 1 are rows that the candidate was trained on, and were not scored" in page
+    assert "and 3 more rows" in page
+    assert "<td>2020-03-01</td>" in page  # row 60, broken
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_without_suites_the_page_says_so(report):
+    empty = report.model_copy(update={"results": (), "guards": ()})
+
+    page = suites_page(empty, title="sp500", examples=2)
+
+    assert first_tag(page) == ("no guard", "plain")
+    assert "There is no suite yet" in page
+
+
+def test_pictures_are_small_and_drawn_with_losses_that_are_not_finite_and_without_rows(report):
+    pictures = [changes_png(report.results)] + [
+        rows_png(result, threshold=threshold, unit="nats")
+        for result in report.results
+        for threshold in (report.threshold, None)
+    ]
+
+    for png in pictures:
+        assert len(png) < 40_000
+        with Image.open(io.BytesIO(png)) as image:
+            assert image.width == 792
+            assert len(image.getcolors()) > 5
