@@ -1,7 +1,6 @@
 """``sluice bench train`` and ``sluice bench tune``: the speeds of training and of a search."""
 
 import json
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from rich.console import Console
 
 from pipelines.speeds import Speed, speed_table
 from sluice.commands.output import results
+from sluice.cores import count_cores
 from sluice.settings import Record
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
                 for seed in default.seeds[: 1 if quick else None]
                 for fold in folds
             ],
-            workers=_cores(),
+            workers=count_cores(),
             repeats=1 if quick else 5,
             folder=folder,
         )
@@ -169,9 +169,3 @@ def _at_most(name: str, value: float, unit: str, target: float) -> Speed:
 
 def _at_least(name: str, value: float, unit: str, target: float) -> Speed:
     return Speed(name=name, value=value, unit=unit, target=target, higher_is_better=True)
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

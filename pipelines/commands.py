@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
         from sluice.pipeline import defs_folder, find_pipeline
 
         settings = find_pipeline(pipeline, defs_folder())
-        _ = settings.loaded_workload  # a mistake here costs no start of the orchestrator
+        _require_sound(settings)
         home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
         _run(settings, home, as_json=as_json, started=started)
 
@@ -90,7 +90,7 @@ def register(app: typer.Typer) -> None:
             search={name: value for name, value in asked.items() if value is not None},
             compute={name: value for name, value in machines.items() if value is not None},
         )
-        _ = settings.loaded_workload  # a mistake here costs no start of the orchestrator
+        _require_sound(settings)
         home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
         search(settings, home, as_json=as_json)
 
@@ -196,6 +196,14 @@ def _prepared(home: Home) -> Home:
             fix="Make the folder writable, or point SLUICE_HOME at one that is.",
         )
     return home
+
+
+def _require_sound(settings: "PipelineSettings") -> None:
+    """Refuse here what would else cost a start of the orchestrator."""
+    from sluice.cluster.ray_address import require_cluster
+
+    _ = settings.loaded_workload
+    require_cluster(settings.compute.address)
 
 
 def _run(settings: "PipelineSettings", home: Home, *, as_json: bool, started: float) -> None:

@@ -29,7 +29,10 @@ ENGINES = {
 ONE_ADAPTER = {
     "great_expectations": {"checks/expectations.py"},
     "wandb": {"sluice/tracking/wandb_mirror.py"},
-    "ray": {f"sluice/cluster/{name}.py" for name in ("ray_session", "ray_train", "plain_tuner")},
+    "ray": {
+        f"sluice/cluster/{name}.py"
+        for name in ("ray_address", "ray_session", "ray_train", "plain_tuner")
+    },
     "optuna": {"sluice/tuning/proposals.py"},
 }
 SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
@@ -110,6 +113,18 @@ def test_the_layer_rule_sees_what_it_should(layer, code, wrong):
 )
 def test_the_engine_rule_sees_what_it_should(code, engines):
     assert early_engines(ast.parse(code)) == engines
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "sluice" / "cluster").glob("*.py")), ids=lambda p: p.name
+)
+def test_the_cluster_knows_neither_trainings_nor_searches(path):
+    """It runs any job, so that both stand on it."""
+    rooms = {"sluice.training", "sluice.tuning"}
+
+    assert {
+        found for found in imported(ast.parse(path.read_text())) if names(found, rooms)
+    } == set()
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))

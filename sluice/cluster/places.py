@@ -32,6 +32,29 @@ def count_places(machines: Sequence[Mapping[str, float]], compute: ComputeSettin
     raise _too_much(machines, compute)
 
 
+def require_places(machines: Sequence[Mapping[str, float]], compute: ComputeSettings) -> None:
+    """Refuse ranks that cannot all run at the same time: Ray itself waits for ever.
+
+    Args:
+        machines: As for ``count_places``.
+        compute: How many ranks a training has, and what each reserves.
+
+    Raises:
+        SettingsError: There are fewer places than ranks.
+    """
+    ranks = compute.ranks_per_training
+    places = count_places(machines, compute.model_copy(update={"workers": None}))
+    if places < ranks:
+        raise SettingsError(
+            f"{ranks} ranks (ranks_per_training) need a place each at the same time, there are "
+            f"{places}: each reserves {compute.cpus_per_worker:g} CPU (cpus_per_worker) and "
+            f"{compute.gpus_per_worker:g} GPU (gpus_per_worker) of one machine.",
+            cause="A rank cannot lie on two machines, so that a rest on each of them is of no use.",
+            fix="Lower ranks_per_training or what each reserves, or give the address of a cluster "
+            "that has as many.",
+        )
+
+
 def _shares(there: float, wanted: float) -> float:
     return math.floor(there / wanted + _ROUNDING)
 

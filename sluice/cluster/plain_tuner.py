@@ -10,18 +10,19 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from sluice.cores import count_cores
 from sluice.errors import SearchFailed
-from sluice.tuning.parameters import Params
 
-Train = Callable[[Params, Callable[[int, float], None]], None]
+Trial = TypeVar("Trial")
+Train = Callable[[Trial, Callable[[int, float], None]], None]
 """(values, report): trains one trial and reports every epoch, counted from 1, and its loss."""
 
 
 def tune_plainly(
-    train: Train,
-    trials: Sequence[Params],
+    train: Train[Trial],
+    trials: Sequence[Trial],
     *,
     max_epochs: int,
     grace_epochs: int,
@@ -55,10 +56,9 @@ def tune_plainly(
 
         train(trials[config["trial"]], report)
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     ray.init(
         address="local",
-        num_cpus=cores,
+        num_cpus=count_cores(),
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.ERROR,

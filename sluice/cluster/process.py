@@ -6,6 +6,7 @@ without a main guard.
 """
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,13 +19,20 @@ from sluice.cluster.jobs import run_job
 
 # Ctrl-C reaches every process of a terminal; only the parent decides what it means. So it is
 # ignored from the first line on, before the imports that take seconds. SIGTERM, by which the
-# parent ends a worker, becomes an exception: a file half written is removed on the way out.
-_START = (
-    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-    "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); "
-    "sys.path[:] = {path!r}; import {imports}; "
-    "from sluice.cluster.process import serve; serve({handle})"
-)
+# parent ends a worker, becomes an exception: a file half written is removed on the way out. A
+# second one is not heard: it would be raised in what libraries do at the end of a process.
+_START = """
+import signal, sys
+def end(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(143)
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, end)
+sys.path[:] = {path!r}
+import {imports}
+from sluice.cluster.process import serve
+serve({handle})
+"""
 WORKER_ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
     "PYTHONHASHSEED": "0",
@@ -96,4 +104,5 @@ def serve(handle: int) -> None:
         while True:
             run_job(pipe.recv_bytes(), pipe.send_bytes)
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # the parent is gone
+        # The parent is gone. A SIGTERM is late now: the process ends anyway.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)

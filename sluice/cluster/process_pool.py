@@ -4,7 +4,6 @@ Ray would take seconds to start and half a gigabyte of memory, and give nothing 
 """
 
 import contextlib
-import os
 import pickle
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from sluice.cluster.jobs import Arrival, Done, Job, Losses, read_news
 from sluice.cluster.places import count_places
 from sluice.cluster.process import Process, stop
 from sluice.cluster.settings import ComputeSettings
+from sluice.cores import count_cores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +124,3 @@ def count_processes(compute: ComputeSettings) -> int:
         SettingsError: Not one.
     """
     return count_places([{"CPU": float(count_cores())}], compute)
-
-
-def count_cores() -> int:
-    """Return how many processor cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))  # a container may grant fewer than the machine has
-    return os.cpu_count() or 1

@@ -7,18 +7,14 @@ it does well: it places workers on machines and says when one died.
 
 import contextlib
 import os
-import re
-import socket
 from collections.abc import Iterator
 from typing import Any
 
 from sluice.cluster.places import count_places
-from sluice.cluster.process_pool import count_cores
+from sluice.cluster.ray_address import require_cluster, unreachable
 from sluice.cluster.settings import ComputeSettings
+from sluice.cores import count_cores
 from sluice.errors import SettingsError
-
-_REACH_S = 5.0
-"""A cluster's port answers at once or not at all. Ray itself waits minutes, then exits."""
 
 
 @contextlib.contextmanager
@@ -35,7 +31,7 @@ def join_ray(compute: ComputeSettings) -> Iterator[Any]:
 
     own = not ray.is_initialized()
     if compute.address is not None:
-        _require_reachable(compute.address)
+        require_cluster(compute.address)
         if not own:
             raise SettingsError(
                 f"The cluster at '{compute.address}' is asked for, and Ray runs in this process "
@@ -57,8 +53,12 @@ def count_actors(ray: Any, compute: ComputeSettings) -> int:
     Raises:
         SettingsError: Not one.
     """
-    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return count_places(machines, compute)
+    return count_places(machines(ray), compute)
+
+
+def machines(ray: Any) -> list[dict[str, float]]:
+    """Return what each machine of the running Ray has."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def _start(ray: Any, compute: ComputeSettings) -> None:
@@ -72,32 +72,8 @@ def _start(ray: Any, compute: ComputeSettings) -> None:
             ray.init(address=compute.address, **options)
     except (OSError, ValueError, RuntimeError) as error:
         if compute.address is not None:
-            raise _unreachable(compute.address, str(error)) from error
+            raise unreachable(compute.address, str(error)) from error
         raise SettingsError(
             f"Ray could not start on this machine: {error}.",
             fix="Free memory and processes; if a path is too long, set RAY_TMPDIR to a short one.",
         ) from error
-
-
-def _require_reachable(address: str) -> None:
-    found = re.fullmatch(r"(?:ray://)?\[?([^\[\]/]+?)\]?:(\d+)", address)
-    if found is None:
-        if address == "auto":
-            return
-        raise SettingsError(
-            f"compute.address must be 'host:port', 'ray://host:port' or 'auto', got '{address}'.",
-            fix="Correct it, or leave it out to use this machine.",
-        )
-    try:
-        socket.create_connection((found[1], int(found[2])), timeout=_REACH_S).close()
-    except (OSError, OverflowError) as error:
-        raise _unreachable(address, str(error)) from error
-
-
-def _unreachable(address: str, why: str) -> SettingsError:
-    return SettingsError(
-        f"The Ray cluster at '{address}' cannot be reached: {why}.",
-        cause="It does not run, the address is wrong, or a firewall is in between.",
-        fix="Start it with 'ray start --head', correct compute.address, or leave it out to use "
-        "this machine.",
-    )

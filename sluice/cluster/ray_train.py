@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import sluice
-from sluice.cluster.ray_session import join_ray
+from sluice.cluster.leftovers import own_prefix, remove_leftovers
+from sluice.cluster.places import require_places
+from sluice.cluster.ray_session import join_ray, machines
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import SettingsError, SluiceError, TrainingFailed
 from sluice.files import storage_error
@@ -39,36 +41,35 @@ _RANK_ENV = {
 }
 
 
-def run_on_ranks(
-    function: OnRank[T], *, ranks: int, compute: ComputeSettings, folder: Path, hear: Tell
-) -> T:
-    """Call ``function`` in ``ranks`` processes that work together; return what the first returned.
+def run_on_ranks(function: OnRank[T], *, compute: ComputeSettings, folder: Path, hear: Tell) -> T:
+    """Call ``function`` in processes that work together; return what the first of them returned.
 
     When a process or its machine is lost, all are started again, ``compute.retries`` times; the
     function finds out by itself how far it was. An error of the function's is not tried again.
 
     Args:
         function: Importable, or ``functools.partial`` of what is.
-        ranks: Number of processes.
-        compute: Where, and what each of them reserves.
+        compute: Where, how many processes (``ranks_per_training``), and what each reserves.
         folder: For Ray Train's own notes, which are removed at the end; the same for all machines
             of a cluster.
         hear: Gets what any rank tells, in this process.
 
     Raises:
-        SettingsError: The cluster cannot be reached, or has not what the ranks reserve together.
+        SettingsError: The cluster cannot be reached, or has no room for all ranks at once.
         SluiceError: The function raised it, on any rank.
-        TrainingFailed: The function raised something else, or processes were lost too often.
+        TrainingFailed: The function raised something else, processes were lost too often, or the
+            one through which they report was.
     """
     with join_ray(compute) as ray, _notes(folder) as notes:
-        _require_resources(ray.cluster_resources(), compute, ranks)
-        box = _box_type(ray).remote()
-        run = _Run(_trainer(pickle.dumps(function), box, ranks, compute, notes))
+        _require_whole_gpus(compute)
+        require_places(machines(ray), compute)
+        box = open_box(ray)
+        run = _Run(_trainer(pickle.dumps(function), box, compute, notes))
         try:
             while run.wait(_LISTEN_S):
                 _listen(ray, box, hear)
             _listen(ray, box, hear)
-            failure = ray.get(box.failure.remote())
+            failure = _answer(ray, box.failure.remote())
         finally:
             # Ranks that still run, as after Ctrl-C, end when they find it gone.
             ray.kill(box)
@@ -83,7 +84,7 @@ class _Run:
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._value: bytes | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._fit, daemon=True)
         self._thread.start()
 
@@ -118,11 +119,14 @@ class _Run:
     def _fit(self) -> None:
         try:
             self._value = self._trainer.fit().return_value
-        except Exception as error:  # the edge of the thread
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # the edge of the thread; Ray exits when it is left
             self._error = error
 
 
-def _trainer(function: bytes, box: Any, ranks: int, compute: ComputeSettings, notes: Path) -> Any:
+def _trainer(function: bytes, box: Any, compute: ComputeSettings, notes: Path) -> Any:
     os.environ.setdefault(*_HEALTH)
     import ray.train
     import ray.train.torch
@@ -138,7 +142,7 @@ def _trainer(function: bytes, box: Any, ranks: int, compute: ComputeSettings, no
         _loop(function, box),
         torch_config=api.torch.TorchConfig(backend=backend, timeout_s=_TIMEOUT_S),
         scaling_config=api.ScalingConfig(
-            num_workers=ranks,
+            num_workers=compute.ranks_per_training,
             use_gpu=bool(compute.gpus_per_worker),
             resources_per_worker=resources,
         ),
@@ -213,7 +217,10 @@ def _failed(error: Exception) -> TrainingFailed:
     )
 
 
-def _box_type(ray: Any) -> Any:
+def open_box(ray: Any) -> Any:
+    """Start the process through which ranks report, on this machine: lost with it or not at all."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
     class Box:
         """Where ranks leave what they tell, and the first error."""
 
@@ -234,19 +241,33 @@ def _box_type(ray: Any) -> Any:
         def failure(self) -> bytes | None:
             return self.error
 
-    return ray.remote(num_cpus=0)(Box)
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(Box).remote()
 
 
 def _listen(ray: Any, box: Any, hear: Tell) -> None:
-    for event in ray.get(box.take.remote()):
+    for event in _answer(ray, box.take.remote()):
         hear(pickle.loads(event))
+
+
+def _answer(ray: Any, asked: Any) -> Any:
+    try:
+        return ray.get(asked)
+    except ray.exceptions.RayError as error:
+        raise TrainingFailed(
+            "The process through which the ranks of a training report was lost "
+            f"({type(error).__name__}).",
+            cause="Most likely memory ran out on this machine and the system killed it.",
+            fix="Free memory on this machine, then run again: it goes on from the last checkpoint.",
+        ) from error
 
 
 @contextlib.contextmanager
 def _notes(folder: Path) -> Iterator[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        notes = Path(tempfile.mkdtemp(prefix=".ranks-", dir=folder.absolute()))
+        remove_leftovers(folder, "ranks")
+        notes = Path(tempfile.mkdtemp(prefix=own_prefix("ranks"), dir=folder.absolute()))
     except OSError as error:
         raise storage_error(folder, error) from error
     try:
@@ -255,7 +276,7 @@ def _notes(folder: Path) -> Iterator[Path]:
         shutil.rmtree(notes, ignore_errors=True)
 
 
-def _require_resources(there: dict[str, float], compute: ComputeSettings, ranks: int) -> None:
+def _require_whole_gpus(compute: ComputeSettings) -> None:
     if compute.gpus_per_worker % 1:
         raise SettingsError(
             f"gpus_per_worker must be whole with ranks_per_training above 1, got "
@@ -263,15 +284,3 @@ def _require_resources(there: dict[str, float], compute: ComputeSettings, ranks:
             cause="NCCL needs a GPU for every rank.",
             fix="Set gpus_per_worker to 1, or to 0 to train on processors.",
         )
-    for name, setting, each in (
-        ("CPU", "cpus_per_worker", compute.cpus_per_worker),
-        ("GPU", "gpus_per_worker", compute.gpus_per_worker),
-    ):
-        if ranks * each > there.get(name, 0.0):
-            raise SettingsError(
-                f"{ranks} ranks (ranks_per_training) reserve {ranks * each:g} {name} together "
-                f"({each:g} each by {setting}), Ray has {there.get(name, 0):g}.",
-                cause="All ranks of a training run at the same time.",
-                fix=f"Lower ranks_per_training or {setting}, or give the address of a cluster "
-                "that has as many.",
-            )

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from sluice.cluster.leftovers import own_prefix, remove_leftovers
 from sluice.errors import SettingsError
 from sluice.files import storage_error
 
@@ -24,7 +25,9 @@ def marked(folders: Sequence[Path]) -> Iterator[Marks]:
         for folder in folders:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                file = stack.enter_context(tempfile.NamedTemporaryFile(dir=folder, prefix=".mark-"))
+                remove_leftovers(folder, "mark")
+                mark = tempfile.NamedTemporaryFile(dir=folder, prefix=own_prefix("mark"))  # noqa: SIM115
+                file = stack.enter_context(mark)
                 file.write(file.name.encode())
                 file.flush()
                 Path(file.name).chmod(0o644)  # a worker may run as somebody else

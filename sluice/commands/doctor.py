@@ -18,6 +18,7 @@ from rich.table import Table
 from sluice.artifacts import ArtifactStore
 from sluice.commands.output import results
 from sluice.commands.training_doctor import add_training_doctors
+from sluice.cores import count_cores
 from sluice.errors import GATE_SAID_NO, SluiceError
 from sluice.files import write_atomic
 from sluice.home import Home
@@ -179,7 +180,7 @@ def _devices() -> str:
 
     if torch.cuda.is_available():
         return ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
-    return f"CPU only, {os.cpu_count()} cores"
+    return f"CPU only, {count_cores()} cores"
 
 
 def _pipeline(name: str, pipelines: Path) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import Field
 
 from sluice.artifacts import ArtifactStore
+from sluice.cores import count_cores
 from sluice.digests import digest_bytes
 from sluice.settings import Record
 
@@ -86,7 +87,7 @@ def read_environment() -> Environment:
         libraries=installed_versions(LIBRARIES),
         device=torch.cuda.get_device_name(0) if on_gpu else "cpu",
         device_count=torch.cuda.device_count() if on_gpu else 0,
-        cpu_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
+        cpu_count=count_cores(),
     )
 
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from sluice.cluster.jobs import Done, Lost, Pool, Told
 from sluice.cluster.process_pool import open_process_pool
 from sluice.cluster.ray_pool import open_ray_pool
+from sluice.cluster.ray_session import join_ray
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import Interrupted, TrainingFailed
 from sluice.training.device import device_on_ray
@@ -83,11 +84,8 @@ def train_members(
             on_event(unit_event(units[index], "replaces", 0, reason=reason))
             break  # the others were left for the same reason
     with _interruptible(len(units), finished):
-        if ranks > 1:
-            for index in left:
-                finished[index] = train_unit_on_ranks(
-                    units[index], on_event, compute=compute, clock=clock
-                )
+        if left and ranks > 1:
+            _fit_on_ranks(units, left, finished, on_event, compute=compute, clock=clock)
         elif not on_ray and compute.workers == 1:
             for index in left:
                 finished[index] = fit_unit(units[index], on_event, clock)
@@ -106,6 +104,23 @@ def _for_ray(spec: UnitSpec, compute: ComputeSettings) -> UnitSpec:
         artifacts=spec.artifacts.absolute(),
         runs=spec.runs.absolute(),
     )
+
+
+def _fit_on_ranks(
+    units: Sequence[UnitSpec],
+    left: Sequence[int],
+    finished: dict[int, Member],
+    on_event: Hear,
+    *,
+    compute: ComputeSettings,
+    clock: Clock,
+) -> None:
+    with join_ray(compute):  # once for all units: a start takes seconds
+        joined = compute.model_copy(update={"address": None})
+        for index in left:
+            finished[index] = train_unit_on_ranks(
+                units[index], on_event, compute=joined, clock=clock
+            )
 
 
 def _open_pool(

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import AwareDatetime, Field
 
 from sluice.artifacts import ArtifactStore
+from sluice.differences import differing
 from sluice.digests import digest_json
 from sluice.registry.environment import Environment, GitState, read_environment, read_git
 from sluice.settings import Record, Settings
@@ -37,16 +38,13 @@ class RunRecord(Record):
 
         Command, folder and time stay out: they say how a run was started, not what it computed.
         """
-        mine, theirs = (
-            _flat(
-                run.model_dump(mode="json", exclude={"command", "folder", "started_at", "config"})
-            )
+        here, there = (
+            run.model_dump(mode="json", exclude={"command", "folder", "started_at", "config"})
             for run in (self, other)
         )
         return tuple(
-            f"{name}: {mine.get(name, 'absent')!r} here, {theirs.get(name, 'absent')!r} there"
-            for name in sorted(mine.keys() | theirs.keys())
-            if mine.get(name, _ABSENT) != theirs.get(name, _ABSENT)
+            f"{name}: {mine!r} here, {theirs!r} there"
+            for name, mine, theirs in differing(here, there)
         )
 
 
@@ -86,16 +84,3 @@ def read_run(
         folder=os.getcwd(),
         started_at=now,
     )
-
-
-_ABSENT = object()
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, inner in value.items():
-        if isinstance(inner, Mapping):
-            flat |= _flat(inner, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = inner
-    return flat

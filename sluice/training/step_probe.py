@@ -50,8 +50,10 @@ class StepProbe:
 
     On an accelerator the allocator's own peak counts; on a CPU it is the growth of the process's
     resident memory, as Linux keeps it, elsewhere read every millisecond. The model's weights,
-    gradients and moments are part of it, rows that are loaded already are not. The caller's random
-    generators are not moved.
+    gradients and moments are part of it, rows that are loaded already are not. So is what the C
+    library's allocator keeps of freed blocks, as a training's process pays for it too: with blocks
+    below 32 MiB up to 5.3 activations were measured where 3 are needed, depending on what the
+    process did before. The caller's random generators are not moved.
 
     Args:
         workload: Builds the model and has the loss.

@@ -33,7 +33,7 @@ def train_unit_on_ranks(
     spec = dataclasses.replace(spec, artifacts=spec.artifacts.absolute(), runs=spec.runs.absolute())
     fit = functools.partial(_fit, spec, clock)
     try:
-        return run_on_ranks(fit, ranks=spec.ranks, compute=compute, folder=spec.runs, hear=on_event)
+        return run_on_ranks(fit, compute=compute, folder=spec.runs, hear=on_event)
     except SluiceError as error:
         what = f"{spec.name}: {error.what}"
         raise type(error)(what, cause=error.cause, fix=error.fix) from error

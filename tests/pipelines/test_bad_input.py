@@ -285,3 +285,12 @@ def test_json_error_is_one_object(capfd: pytest.CaptureFixture[str]) -> None:
     error = json.loads(capfd.readouterr().out)
     assert error["exit_code"] == 2
     assert error["do"]
+
+
+def test_a_cluster_that_is_not_there_costs_no_start_of_the_orchestrator(tmp_path, capfd):
+    assert run_command(["tune", "--address", "127.0.0.1:1"]) == 1
+
+    said = capfd.readouterr().err
+    assert "The Ray cluster at '127.0.0.1:1' cannot be reached" in said
+    assert "do:" in said
+    assert not (tmp_path / "home" / "dagster").exists()

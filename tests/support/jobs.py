@@ -1,6 +1,8 @@
 """Jobs that show what a pool does with them."""
 
+import atexit
 import os
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,3 +62,28 @@ class DieUntil:
         if len(self.count.read_text()) <= self.times:
             os._exit(3)
         return os.getpid()
+
+
+@dataclass(frozen=True)
+class TerminatedTwice:
+    """Is asked to end, and again while it does what is left to do at the end of a process."""
+
+    done: Path
+
+    def __call__(self, tell):
+        tell(os.getpid())
+        atexit.register(self.at_the_end)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    def at_the_end(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        self.done.touch()
+
+
+@dataclass(frozen=True)
+class TerminatedLate(TerminatedTwice):
+    """Is asked to end after its parent was gone."""
+
+    def __call__(self, tell):
+        atexit.register(self.at_the_end)

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from sluice.cluster.places import count_places
+from sluice.cluster.places import count_places, require_places
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import SettingsError
 
@@ -60,3 +60,24 @@ def test_what_fits_nowhere_is_refused_by_its_setting(machines, reserved, said):
 def test_a_share_of_several_gpus_is_refused():
     with pytest.raises(ValidationError, match="gpus_per_worker must be at most 1, or a whole"):
         ComputeSettings(gpus_per_worker=1.5)
+
+
+@pytest.mark.parametrize(
+    ("machines", "reserved"),
+    [
+        ([{"CPU": 3.0}, {"CPU": 1.0}], {"cpus_per_worker": 2.0}),
+        ([{"CPU": 1.0}, {"CPU": 1.0}, {"CPU": 0.9}], {"ranks_per_training": 3}),
+        ([{"CPU": 8.0, "GPU": 1.0}, {"CPU": 8.0}], {"gpus_per_worker": 1.0}),
+        ([{"CPU": 1.0, "GPU": 9.0}, {"CPU": 9.0, "GPU": 1.0}], {"gpus_per_worker": 2.0}),
+    ],
+)
+def test_ranks_need_a_place_each_however_much_the_machines_have_together(machines, reserved):
+    compute = ComputeSettings(**{"ranks_per_training": 2} | reserved)
+
+    with pytest.raises(SettingsError, match=r"ranks_per_training\) need a place each"):
+        require_places(machines, compute)
+    require_places([*machines, *machines], compute)
+
+
+def test_fewer_trainings_at_a_time_leave_no_rank_without_a_place():
+    require_places([{"CPU": 2.0}], ComputeSettings(workers=1, ranks_per_training=2))

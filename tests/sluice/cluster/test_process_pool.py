@@ -6,8 +6,9 @@ import psutil
 import pytest
 
 from sluice.cluster.jobs import Done, Lost, Told
-from sluice.cluster.process_pool import count_cores, count_processes, open_process_pool
+from sluice.cluster.process_pool import count_processes, open_process_pool
 from sluice.cluster.settings import ComputeSettings
+from sluice.cores import count_cores
 from sluice.errors import ContractError, SettingsError, TrainingFailed
 from tests.support.jobs import DieUntil, Fail, Square
 

@@ -1,9 +1,13 @@
 """One model on two processes that Ray Train starts (TRAIN-1, REPRO-4, TUNE-3)."""
 
 import dataclasses
+import os
+import signal
+from collections import Counter
 
 import pytest
 
+from sluice.cluster.ray_train import open_box
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import SettingsError, TrainingFailed
 from sluice.training.unit_on_ranks import train_unit_on_ranks
@@ -11,23 +15,6 @@ from tests.sluice.training.conftest import make_specs
 from tests.support.rank_jobs import start_ranks, unit_alone
 
 COMPUTE = ComputeSettings(ranks_per_training=2)
-
-
-@pytest.fixture(scope="module")
-def ray_here():
-    """One Ray for all tests of the module."""
-    import ray
-
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-        object_store_memory=100_000_000,
-    )
-    yield ray
-    ray.shutdown()
 
 
 def unit(home, **options):
@@ -70,13 +57,42 @@ def test_the_users_bug_comes_through_and_is_not_tried_again(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"cpus_per_worker": 1.5}, r"2 ranks \(ranks_per_training\) reserve 3 CPU together"),
-        ({"gpus_per_worker": 1}, r"2 ranks \(ranks_per_training\) reserve 2 GPU together"),
+        ({"cpus_per_worker": 0.6, "ranks_per_training": 3}, r"3 ranks .* there are 2: each .* 0.6"),
+        ({"gpus_per_worker": 1}, r"reserves 1 GPU \(gpus_per_worker\), the largest of 2 has 0"),
         ({"gpus_per_worker": 0.5}, r"gpus_per_worker must be whole with ranks_per_training above"),
     ],
 )
 def test_more_ranks_than_there_is_room_for_are_refused(options, said, tmp_path):
     """Ray itself waits for ever."""
-    compute = ComputeSettings(ranks_per_training=2, **options)
+    compute = ComputeSettings(**{"ranks_per_training": 2} | options)
     with pytest.raises(SettingsError, match=said):
         train_unit_on_ranks(unit(tmp_path), lambda _: None, compute=compute)
+
+
+@pytest.mark.slow
+def test_ranks_report_to_this_machine_and_it_is_said_when_that_process_is_lost(ray_here, tmp_path):
+    """On another machine it would be lost with that, and the training with it."""
+    from ray._private.state import actors
+
+    boxes = [open_box(ray_here) for _ in range(4)]
+    ray_here.get([box.failure.remote() for box in boxes])
+    places = Counter(actor["Address"]["NodeID"] for actor in reporting(actors()))
+    for box in boxes:
+        ray_here.kill(box)
+    assert places == {ray_here.get_runtime_context().get_node_id(): 4}
+
+    def lose(_event):
+        (box,) = reporting(actors())
+        os.kill(box["Pid"], signal.SIGKILL)
+
+    with pytest.raises(
+        TrainingFailed, match=r"Seed 0, fold 0: The process through which the ranks"
+    ):
+        train_unit_on_ranks(unit(tmp_path, pause_s=0.05), lose, compute=COMPUTE)
+    assert not list((tmp_path / "runs").glob(".ranks-*"))
+
+
+def reporting(actors):
+    return [
+        a for a in actors.values() if a["ActorClassName"].endswith("Box") and a["State"] == "ALIVE"
+    ]

@@ -1,9 +1,16 @@
 """A folder that a worker does not share is found out."""
 
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
 import pytest
 
 from sluice.cluster.shared_folders import first_unseen, marked
 from sluice.errors import StorageError
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_marks_are_seen_where_the_folders_are_and_nowhere_else(tmp_path):
@@ -15,6 +22,21 @@ def test_marks_are_seen_where_the_folders_are_and_nowhere_else(tmp_path):
         assert first_unseen(marks) == folders[1]
     assert first_unseen(marks) == folders[0]
     assert not list(tmp_path.rglob(".mark-*"))
+
+
+def test_marks_of_a_killed_process_are_removed_by_the_next(tmp_path):
+    killed = textwrap.dedent("""
+        import os, sys
+        from pathlib import Path
+        from sluice.cluster.shared_folders import marked
+        with marked([Path(sys.argv[1])]):
+            os.kill(os.getpid(), 9)
+    """)
+    subprocess.run([sys.executable, "-c", killed, str(tmp_path)], cwd=ROOT, check=False)
+    (left,) = tmp_path.glob(".mark-*")
+
+    with marked([tmp_path]) as marks:
+        assert list(tmp_path.glob(".mark-*")) == [marks[0][0]] != [left]
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

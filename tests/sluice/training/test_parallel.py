@@ -1,5 +1,6 @@
 """Units on several processes: same bits, plain failures, nothing left behind."""
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -13,6 +14,7 @@ import pytest
 
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import Interrupted, SettingsError, TrainingFailed
+from sluice.training import parallel
 from sluice.training.parallel import train_members
 
 ROOT = Path(__file__).parents[3]
@@ -91,6 +93,30 @@ def test_the_last_unit_left_runs_where_the_others_ran(specs, monkeypatch):
     monkeypatch.setattr("sluice.training.parallel._open_pool", opened)
     with pytest.raises(OpenedError):
         train_members(specs(max_epochs=1), compute=TWO, on_event=ignore)
+
+
+def test_units_of_several_ranks_share_one_start_of_ray(specs, monkeypatch):
+    """It takes seconds; what Ray does is tried in tests/sluice/cluster."""
+    members, _ = train_members(specs("alone", folds=2, max_epochs=1), compute=ONE, on_event=ignore)
+    happened, fitted = [], iter(reversed(members))
+
+    @contextlib.contextmanager
+    def join(compute):
+        happened.append(f"join {compute.address}")
+        yield
+        happened.append("leave")
+
+    def fit(_unit, _on_event, *, compute, clock):  # noqa: ARG001
+        happened.append(f"fit with {compute.ranks_per_training} at {compute.address}")
+        return next(fitted)
+
+    monkeypatch.setattr(parallel, "join_ray", join)
+    monkeypatch.setattr(parallel, "train_unit_on_ranks", fit)
+    compute = ComputeSettings(address="head:6379", ranks_per_training=2)
+    found = train_members(specs("ranks", folds=2, max_epochs=1), compute=compute, on_event=ignore)
+
+    assert happened == ["join head:6379", *["fit with 2 at None"] * 2, "leave"]
+    assert found == (members, 0)
 
 
 def test_checkpoints_of_a_unit_killed_at_its_very_end_are_removed(specs):

@@ -1,0 +1,96 @@
+"""Real training steps and the memory they took, printed as JSON; run in a process of its own.
+
+glibc gives memory of freed blocks back or keeps it, depending on all that a process did before.
+With ``MALLOC_MMAP_THRESHOLD_`` set, as ``SETTLED`` does, every block comes and goes alone.
+"""
+
+import json
+
+import numpy as np
+import torch
+from torch import nn
+
+from sluice.models.settings import ModelSettings
+from sluice.training import step_probe
+from sluice.training.batch_size_search import BatchSizeResult, largest_batch
+from sluice.training.seeds import rng_state
+from sluice.training.settings import TrainSettings
+from sluice.training.step_probe import StepProbe
+from sluice.workloads.workload import Examples
+from tests.support.failfast_workloads import Signals
+
+SETTLED = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+ROW_BYTES = 65_536
+CPU = torch.device("cpu")
+MIB = 2**20
+
+
+class Wide(nn.Module):
+    """Activations of 64 KiB a row, kept for the backward pass."""
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(num_features, 16_384)
+        self.second = nn.Linear(16_384, 1)
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x[:, -1])))
+
+
+class WideSignals(Signals):
+    def build_model(self, num_features, num_outputs, settings):
+        return Wide(num_features)
+
+
+def rows_of(num_rows: int, num_features: int = 3) -> Examples:
+    rng = torch.Generator().manual_seed(0)
+    return Examples(
+        x=torch.randn(num_rows, 2, num_features, generator=rng),
+        y=torch.randn(num_rows, 1, generator=rng),
+        rows=np.arange(num_rows),
+    )
+
+
+def search(memory_bytes: int) -> BatchSizeResult:
+    return largest_batch(
+        WideSignals(),
+        ModelSettings(),
+        rows_of(8_192),
+        TrainSettings(),
+        limit_rows=4_096,
+        memory_bytes=memory_bytes,
+        gap_share=0.1,
+        device=CPU,
+        seed=0,
+    )
+
+
+def peaks(*sizes: int) -> list[int]:
+    probe = StepProbe(
+        WideSignals(),
+        ModelSettings(),
+        rows_of(2_048),
+        TrainSettings(),
+        memory_bytes=2**40,
+        device=CPU,
+        seed=0,
+    )
+    return [probe(rows).peak_bytes for rows in sizes]
+
+
+def main() -> None:
+    before = rng_state()
+    found = {str(mib): search(mib * MIB).model_dump(mode="json") for mib in (32, 64)}
+    unmoved = all(
+        torch.equal(before[name], state)
+        for name, state in rng_state().items()
+        if not name.endswith("gauss")
+    )
+    kernel = peaks(512, 2_048, 512)
+    step_probe._restart_kernel_peak = lambda: False  # as where Linux keeps no peak
+    watched = peaks(512, 2_048, 512)
+    print(json.dumps({"found": found, "unmoved": unmoved, "kernel": kernel, "watched": watched}))
+
+
+if __name__ == "__main__":
+    main()
