@@ -18,9 +18,11 @@ from sluice.receipts import Receipt, require
 from sluice.reports.folder import save_page
 from sluice.settings import Record
 from sluice.training.device import device_type
-from sluice.tuning.default_space import default_space
+from sluice.tuning.lanes import idle_workers
+from sluice.tuning.news import SearchNews
 from sluice.tuning.plots import importance_png, sensitivity_png, trials_png
 from sluice.tuning.records import Outcome, Trial
+from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup
 from sluice.tuning.study import Study, make_study, shown, trial_rows
 from sluice.tuning.study_page import study_page
@@ -109,7 +111,9 @@ def _search(
 ) -> Study | None:
     if pipeline.search is None:
         return None
-    space = pipeline.space or default_space(pipeline.setup)
+    space = pipeline.searched
+    if idle := idle_workers(pipeline.search, pipeline.compute):
+        context.log.warning(idle)
     result = search_workload(
         pipeline.workload,
         pipeline.workload_settings,
@@ -121,8 +125,9 @@ def _search(
         artifacts=state.home.artifacts,
         # Other data or settings are another search; the same one goes on where it was.
         folder=state.home.searches / short(digest_json(subject)),
-        hear=_Watch(context, progress, total=pipeline.search.num_trials),
+        hear=_Watch(context, progress, pipeline.search),
         compute=pipeline.compute,
+        data_seed=pipeline.data_seed,
         sys_path=tuple(folder for folder in sys.path if folder),
     )
     study = make_study(result, space, pipeline.setup, seed=pipeline.search.seed)
@@ -189,15 +194,15 @@ def _metadata(
 
 
 class _Watch:
-    """Tells Dagster's log of every trial that ended, and whoever watches of every step."""
+    """Tells Dagster's log what is new in the search, and whoever watches of every outcome."""
 
     def __init__(
-        self, context: dg.AssetExecutionContext, progress: Progress, *, total: int
+        self, context: dg.AssetExecutionContext, progress: Progress, search: SearchSettings
     ) -> None:
         self._log = context.log
         self._progress = progress
-        self._total = total
-        self._ended: set[int] = set()
+        self._total = search.num_trials
+        self._news = SearchNews(num_trials=self._total, population=search.scheduler == "pbt")
 
     def __call__(self, outcome: Outcome, trials: tuple[Trial, ...]) -> None:
         if outcome.damaged_checkpoints:
@@ -205,17 +210,12 @@ class _Watch:
                 f"trial {outcome.trial}: a damaged checkpoint was passed over; an older one is used"
             )
         best = min(trials, key=lambda trial: (trial.loss, trial.id))
-        for trial in trials:
-            if trial.state != "running" and trial.id not in self._ended:
-                self._ended.add(trial.id)
-                self._log.info(
-                    f"{len(self._ended)}/{self._total} trial {trial.id} {trial.state} after "
-                    f"{len(trial.epochs)} epochs, loss {trial.loss:.4g}. {trial.reason}".strip()
-                )
+        for line in self._news.lines(trials):
+            self._log.info(line)
         self._progress(
             f"trial {outcome.trial} at epoch {outcome.until}, best {best.loss:.4g} "
             f"(trial {best.id})",
-            done=len(self._ended),
+            done=self._news.num_ended,
             total=self._total,
         )
 

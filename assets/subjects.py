@@ -11,6 +11,7 @@ from sluice.errors import GateBlocked
 from sluice.failfast.gate.checks import CHECKS
 from sluice.pipeline import PipelineSettings
 from sluice.training.code import code_digest
+from sluice.tuning.code import search_code
 from sluice.tuning.spaces import Space
 
 
@@ -56,6 +57,8 @@ def search_subject(pipeline: PipelineSettings, data: str) -> dict[str, str]:
         pipeline.search.model_dump(mode="json") if pipeline.search else None,
         _ordered(pipeline.space) if pipeline.space else None,
         pipeline.search is not None and pipeline.compute.gpus_per_worker > 0,
+        # Another version decides otherwise: it begins a search of its own beside the old one.
+        search_code() if pipeline.search else None,
     ]
     return candidate_subject(pipeline, data) | {"rules": digest_json(plan)}
 

@@ -17,8 +17,10 @@ from sluice.commands.output import results
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
 from sluice.reports.folder import save_page
+from sluice.tuning.lanes import idle_workers
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup
+from sluice.tuning.strategy import plan_search
 from sluice.tuning.study import Study, shown
 from sluice.tuning.study_page import study_page
 
@@ -31,13 +33,16 @@ def with_search(
     """Return the pipeline with options of the command line in place of what its file says.
 
     Raises:
-        SettingsError: An option has a value that the settings refuse.
+        SettingsError: An option has a value that the settings refuse, or the space does not suit
+            the pipeline.
     """
     own = (pipeline.search or SearchSettings()).model_dump(mode="python")
+    options = SearchSettings.parse(own | search, where="search")
+    plan_search(pipeline.searched, options, pipeline.setup)
     machines = pipeline.compute.model_dump(mode="python")
     return pipeline.model_copy(
         update={
-            "search": SearchSettings.parse(own | search, where="search"),
+            "search": options,
             "compute": type(pipeline.compute).parse(machines | compute, where="compute"),
         }
     )
@@ -64,9 +69,10 @@ def differing(base: Setup, found: Setup) -> dict[str, dict[str, Any]]:
     """Return the settings that the search changed, as they are written in a pipeline's file."""
     changed: dict[str, dict[str, Any]] = {}
     for group in ("model", "training"):
-        own = getattr(base, group).model_dump(mode="json")
-        new = getattr(found, group).model_dump(mode="json")
-        parts = {name: value for name, value in new.items() if value != own[name]}
+        # What is null is left out: no search finds it, and a change names what it changes alone.
+        own = getattr(base, group).model_dump(mode="json", exclude_none=True)
+        new = getattr(found, group).model_dump(mode="json", exclude_none=True)
+        parts = {name: value for name, value in new.items() if value != own.get(name)}
         if parts:
             changed[group] = parts
     return changed
@@ -83,7 +89,8 @@ def _report(pipeline: PipelineSettings, best: BestConfig, study: Study, *, page:
         Text(f"  {result.strategy.reason}\n"),
         _best_trials(study),
     ]
-    parts += [Text(f"\n  note: {line}") for line in study.warnings]
+    idle = idle_workers(pipeline.search, pipeline.compute) if pipeline.search else ""
+    parts += [Text(f"\n  note: {line}") for line in (*study.warnings, idle) if line]
     changed = differing(study.base, best.setup)
     if changed:
         parts.append(Text("\nto write into the pipeline's file", style="bold"))

@@ -19,9 +19,11 @@ from sluice.settings import Settings, nearest
 from sluice.tracking.wandb_mirror import TrackingSettings
 from sluice.training.diagnosis import DiagnosisSettings
 from sluice.training.settings import NO_EFFECT, TrainSettings
+from sluice.tuning.default_space import default_space
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.space_fit import require_fit
 from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.strategy import plan_search
 from sluice.workloads.load import build_workload, require_workload_type
 from sluice.workloads.workload import Workload
 
@@ -95,12 +97,19 @@ class PipelineSettings(Settings):
     def _searchable(self) -> "PipelineSettings":
         if self.space is not None:
             require_fit(self.space, self.setup)
+        if self.search is not None:
+            plan_search(self.searched, self.search, self.setup)
         return self
 
     @property
     def setup(self) -> Setup:
         """Settings of network and training."""
         return Setup(model=self.model, training=self.training)
+
+    @property
+    def searched(self) -> Space:
+        """What a search looks through: the space as written, else that of the architecture."""
+        return self.space or default_space(self.setup)
 
     def with_setup(self, setup: Setup) -> "PipelineSettings":
         """Return the pipeline with the settings of network and training that a search found."""

@@ -102,7 +102,7 @@ class StepProbe:
             try:
                 self._run(rows)
             except (MemoryError, RuntimeError) as error:
-                if not _is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 problem = " ".join(str(error).split())[:300]
         _release(self._device)
@@ -136,7 +136,8 @@ def _batch(values: Tensor, num_rows: int, device: torch.device) -> Tensor:
     return values.index_select(0, torch.arange(num_rows)).to(device)
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an exception says that memory, of whatever device, ran out."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
         words in str(error) for words in _OUT_OF_MEMORY
     )

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from sluice.errors import SluiceError, StorageError
-from sluice.failfast.user_code import place_of
+from sluice.errors import SluiceError
+from sluice.failfast.user_code import place_of, told
 from sluice.files import NO_ROOM, storage_error
+from sluice.tuning.accidents import is_accident, stopped_by
 from sluice.tuning.journal import Journal
 from sluice.tuning.objective import Objective
 from sluice.tuning.records import Key, Outcome, Segment, Trial
@@ -81,34 +82,30 @@ def answer(objective: Objective, segment: Segment, folder: Path) -> Outcome:
     """Run one segment in the folder of its search; a trial that cannot go on is an outcome.
 
     Raises:
-        StorageError: No trial can go on, for want of room or rights.
+        SluiceError: An accident stopped it, which says nothing of the trial.
     """
     start = None if segment.start is None else _folder(folder, segment.start)
     try:
         return objective.run(segment, _folder(folder, segment.key), start)
-    except StorageError:
-        raise
     except SluiceError as error:
+        if is_accident(error):
+            raise
         reason = str(error)
-    except OSError as error:
-        # Every trial after it would fail the same way, and its failure would be written down.
-        if error.errno in NO_ROOM:
-            raise storage_error(Path(error.filename or folder), error) from error
-        reason = _raised(error)
     except Exception as error:  # the edge of the worker: the user's code may raise anything
-        reason = _raised(error)
-    return failed(segment, reason)
-
-
-def _raised(error: Exception) -> str:
-    return f"{type(error).__name__}: {error} (raised {place_of(error)})."
-
-
-def failed(segment: Segment, reason: str) -> Outcome:
-    """Return the outcome of a segment that could not be run."""
+        what = f"{told(error)} (raised {place_of(error)})"
+        if is_accident(error):
+            raise _stopped(error, what, segment, folder) from error
+        reason = f"{what}."
     return Outcome(
         trial=segment.trial, until=segment.until, epochs=(), status="failed", reason=reason
     )
+
+
+def _stopped(error: Exception, what: str, segment: Segment, folder: Path) -> SluiceError:
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return storage_error(Path(error.filename or folder), error)
+    cause = "Memory, a device or a file gave way, which may have nothing to do with the values."
+    return stopped_by(segment, what, cause=cause)
 
 
 def drive(search: Search, pool: Pool, journal: Journal, folder: Path, hear: Hear) -> None:

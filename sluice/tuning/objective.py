@@ -10,12 +10,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
 
-import torch
-
 from sluice.artifacts import ArtifactStore
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table
-from sluice.errors import ContractError, TrainingFailed
+from sluice.errors import ContractError, SettingsError, TrainingFailed
 from sluice.models.scaled import prepare_model
 from sluice.training.checkpoint import load_checkpoint
 from sluice.training.checkpoint_writer import CheckpointWriter
@@ -23,6 +21,7 @@ from sluice.training.code import code_digest
 from sluice.training.loop import EpochResult, TrainState, train
 from sluice.training.seeds import Stream, derive_seed, deterministic
 from sluice.training.settings import NO_EFFECT
+from sluice.tuning.accidents import is_accident
 from sluice.tuning.recipe import setup_of
 from sluice.tuning.records import EpochLosses, Outcome, Segment
 from sluice.tuning.spaces import Setup
@@ -65,6 +64,8 @@ class TrainingObjective:
     table: TableRecord
     """The feature frame."""
     artifacts: Path
+    data_seed: int | None = None
+    """Base seed of the row order; ``seed`` when absent."""
     sys_path: tuple[str, ...] = ()
     """Folders to add to Python's path, so that the workload imports in another process."""
 
@@ -77,8 +78,8 @@ class TrainingObjective:
             "workload_settings": workload.settings.model_dump(mode="json"),
             "base": self.base.model_dump(mode="json", exclude={"training": set(NO_EFFECT)}),
             "code": code_digest(workload, self.base.model),
-            "torch": torch.__version__,
             "train_seed": self.seed,
+            "data_seed": self.data_seed,
             # Train and validation rows only: a test window that moves changes no trial.
             "rows": [f.model_dump(mode="json", include={"train", "val"}) for f in self.folds],
         }
@@ -101,6 +102,8 @@ class TrainingObjective:
                         [folder / name, *([start / name] if start else [])],
                     )
             except TrainingFailed as error:
+                if is_accident(error):
+                    raise
                 reason = f"Fold {fold.fold_id}: {error}"
                 break
             histories.append(history)
@@ -135,21 +138,30 @@ class TrainingObjective:
         state, damaged = self._restore(folders, segment.until)
         if state is not None and len(state.history) == segment.until:
             return state.history, damaged
-        setup = setup_of(self.base, segment.schedule, where=f"Trial {segment.trial}")
-        model = prepare_model(workload, setup.model, train_rows, seed=self.seed)
+        try:
+            setup = setup_of(self.base, segment.schedule, where=f"Trial {segment.trial}")
+        except SettingsError as error:  # of these values alone
+            raise TrainingFailed(error.what, cause=error.cause, fix=error.fix) from None
         checkpoints = CheckpointWriter(
             folders[0],
             subject=self._checkpoint_subject(),
             every_epochs=setup.training.checkpoint_every_epochs,
         )
 
+        def ended(of: TrainState) -> bool:
+            return len(of.history) - of.best_epoch >= setup.training.patience_epochs
+
+        if state is not None and ended(state):
+            # The next segment looks for it here: the folder it came from is removed before.
+            checkpoints.offer(state, must=True)
+            return state.history, damaged
+        model = prepare_model(workload, setup.model, train_rows, seed=self.seed)
+
         def keep(new: TrainState) -> None:
             nonlocal state
             state = new
-            done = len(new.history)
-            ended = done - new.best_epoch >= setup.training.patience_epochs
             # The next segment goes on from the end.
-            checkpoints.offer(new, must=ended or done == segment.until)
+            checkpoints.offer(new, must=ended(new) or len(new.history) == segment.until)
 
         for result in train(
             model,
@@ -159,6 +171,7 @@ class TrainingObjective:
             val_rows,
             setup.training,
             seed=self.seed,
+            data_seed=self.data_seed,
             select=workload.select_epoch,
             weigh=workload.loss_weight,
             groups=workload.parameter_groups(model.network),
@@ -182,7 +195,8 @@ class TrainingObjective:
 
     def _checkpoint_subject(self) -> dict[str, Any]:
         # Not the values of the trial: PBT changes them between two checkpoints.
-        return {"data": self.table.digest, "workload": self.workload, "seed": self.seed}
+        seeds = {"seed": self.seed, "data_seed": self.data_seed}
+        return {"data": self.table.digest, "workload": self.workload, **seeds}
 
 
 def _means(histories: list[tuple[EpochResult, ...]]) -> tuple[EpochLosses, ...]:

@@ -195,6 +195,18 @@ Parameter = Annotated[
 ]
 
 
+def range_of(parameter: Any) -> str:
+    """Return what a parameter may be, for people: '32..512, powers of two'."""
+    if isinstance(parameter, Choice):
+        return ", ".join(map(str, parameter.options))
+    ends = f"{parameter.low:g}..{parameter.high:g}"
+    if isinstance(parameter, PowersOfTwo):
+        return f"{ends}, powers of two"
+    if isinstance(parameter, Integers) and parameter.multiple_of > 1:
+        return f"{ends}, multiples of {parameter.multiple_of}"
+    return f"{ends} or off" if isinstance(parameter, LogUniform) and parameter.off else ends
+
+
 def whole_values(parameter: Any) -> Sequence[Value]:
     """Return every value of a parameter that is no real number."""
     if isinstance(parameter, Choice):

@@ -4,7 +4,6 @@ Nothing is remembered between two proposals, so a driver that was killed and sta
 proposes the same as one that was not.
 """
 
-import contextlib
 import math
 import warnings
 from collections.abc import Sequence
@@ -49,45 +48,42 @@ class Propose(Protocol):
         ...
 
 
-def own_first(propose: Propose, space: Space, base: Setup) -> Propose:
-    """Return a proposer whose first trial has the values of ``base``, when the space holds them.
+def own_first(propose: Propose, space: Space, base: Setup, *, seed: int) -> Propose:
+    """Return a proposer whose first trial has the values of ``base``.
 
-    What was searched for by hand is a good start, and the winner is then no worse than it.
+    What was searched for by hand is a good start, and without PBT, which changes it, the winner is
+    then no worse than it. A value that the space does not hold is drawn; see ``not_held``.
     """
 
     def own(path: str, parameter: Any) -> Value:
-        group, _, name = path.partition(".")
-        value: Value = getattr(getattr(base, group), name)
-        if not parameter.holds(value):
-            raise _Outside
-        return value
+        value = base.value(path)
+        return value if parameter.holds(value) else _drawn(seed, 0, path, parameter)
 
     def propose_own(number: int, past: Sequence[Past]) -> Params:
-        if number == 0:
-            with contextlib.suppress(_Outside):
-                return space.choose(base, own)
-        return propose(number, past)
+        return space.choose(base, own) if number == 0 else propose(number, past)
 
     return propose_own
 
 
-class _Outside(Exception):
-    """A value that the space does not hold."""
+def not_held(space: Space, base: Setup) -> tuple[str, ...]:
+    """Return the paths of active parameters whose value in ``base`` the space does not hold."""
+    own = space.choose(base, lambda path, _parameter: base.value(path))
+    return tuple(path for path in own if not space.parameters[path].holds(own[path]))
 
 
 def random_proposals(space: Space, base: Setup, *, seed: int) -> Propose:
     """Return a proposer of random values; a parameter's draws do not depend on the others."""
 
     def propose(number: int, past: Sequence[Past] = ()) -> Params:  # noqa: ARG001
-        def pick(path: str, parameter: Any) -> Value:
-            drawn: Value = parameter.draw(
-                np.random.default_rng(derive_seed(seed, f"trial_{number}_{path}"))
-            )
-            return drawn
-
-        return space.choose(base, pick)
+        return space.choose(base, lambda path, p: _drawn(seed, number, path, p))
 
     return propose
+
+
+def _drawn(seed: int, number: int, path: str, parameter: Any) -> Value:
+    rng = np.random.default_rng(derive_seed(seed, f"trial_{number}_{path}"))
+    drawn: Value = parameter.draw(rng)
+    return drawn
 
 
 def tpe_proposals(space: Space, base: Setup, *, seed: int, startup_trials: int) -> Propose:

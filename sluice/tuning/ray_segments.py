@@ -9,7 +9,8 @@ from sluice.cluster.jobs import Done, Lost, Pool, Tell
 from sluice.cluster.ray_pool import open_ray_pool
 from sluice.cluster.settings import ComputeSettings
 from sluice.training.device import release_memory
-from sluice.tuning.driver import answer, failed
+from sluice.tuning.accidents import stopped_by
+from sluice.tuning.driver import answer
 from sluice.tuning.objective import Objective
 from sluice.tuning.records import Outcome, Segment
 
@@ -52,8 +53,8 @@ class RaySegments:
         """Wait for an outcome, or until the number of free places changed.
 
         Raises:
-            TrainingFailed: No worker starts.
-            StorageError: As a worker met it.
+            TrainingFailed: No worker starts, or one died too often at the same trial.
+            SluiceError: An accident of a worker, as ``answer`` raised it.
         """
         arrived = self._pool.next()
         if arrived is None or (isinstance(arrived, Lost) and arrived.again):
@@ -61,7 +62,8 @@ class RaySegments:
         segment = self._under_way.pop(arrived.key)
         if isinstance(arrived, Lost):
             times = f"{arrived.times} times" if arrived.times > 1 else "once"
-            return failed(segment, f"Its worker died {times}; its {arrived.what}. {arrived.cause}")
+            what = f"its worker died {times}; its {arrived.what}"
+            raise stopped_by(segment, what, cause=arrived.cause)
         assert isinstance(arrived, Done)  # a segment tells nothing
         outcome = arrived.result
         assert isinstance(outcome, Outcome)

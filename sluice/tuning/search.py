@@ -1,7 +1,6 @@
 """A whole search: from a space and an objective to the result (TUNE-1..3)."""
 
 import contextlib
-import importlib.metadata
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,10 @@ from typing import Any, Literal
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import Interrupted, SearchFailed
 from sluice.training.settings import NO_EFFECT
+from sluice.tuning.code import search_code
 from sluice.tuning.driver import Hear, Pool, ThisProcess, drive
 from sluice.tuning.journal import open_journal
+from sluice.tuning.lanes import most_at_a_time
 from sluice.tuning.objective import Objective
 from sluice.tuning.population import PopulationSearch
 from sluice.tuning.proposals import own_first, random_proposals, tpe_proposals
@@ -20,10 +21,9 @@ from sluice.tuning.ray_segments import open_ray_segments
 from sluice.tuning.recipe import setup_of
 from sluice.tuning.records import Exploit, SearchResult, Strategy, Trial
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.space_fit import require_fit
 from sluice.tuning.spaces import Setup, Space
 from sluice.tuning.stopping import StoppingSearch
-from sluice.tuning.strategy import choose_strategy
+from sluice.tuning.strategy import plan_search
 
 Where = Literal["ray", "this_process"]
 
@@ -59,12 +59,12 @@ def run_search(
         ContractError: The folder holds another search; the differing settings are named.
         SettingsError: The space does not suit ``base``, or the cluster cannot be reached or is
             too small.
-        StorageError: Something cannot be written; what was written before is kept.
+        StorageError: Something cannot be written or read; what was written before is kept.
+        TrainingFailed: An accident stopped a trial: memory, a file, a worker that died more often
+            than ``compute.retries``. It is not written down; started again, the trial runs anew.
         Interrupted: The user stopped it (Ctrl-C).
     """
-    strategy = choose_strategy(space, settings, max_epochs=base.training.max_epochs)
-    searched = space.leading(len(strategy.parameters))
-    require_fit(searched, base)
+    strategy, searched = plan_search(space, settings, base)
     subject = {
         "objective": dict(objective.subject()),
         "space": searched.model_dump(mode="json"),
@@ -73,8 +73,7 @@ def run_search(
         "search": settings.model_dump(mode="json"),
         # A GPU and a processor do not give the same bits; how much of one is reserved changes none.
         "on_gpu": compute.gpus_per_worker > 0,
-        # Their random numbers and proposals are part of the decisions.
-        "versions": {name: importlib.metadata.version(name) for name in ("numpy", "optuna")},
+        "code": search_code(),
     }
     search = _decisions(searched, base, settings, strategy)
     with open_journal(folder, subject=subject) as journal:
@@ -83,7 +82,7 @@ def run_search(
         if search.ready():
             try:
                 with _pool(
-                    where, objective, folder, compute, most=settings.concurrent_trials
+                    where, objective, folder, compute, most=most_at_a_time(settings)
                 ) as pool:
                     drive(search, pool, journal, folder, hear)
             except KeyboardInterrupt:
@@ -93,13 +92,18 @@ def run_search(
                     fix="Run again to go on: nothing that was finished is lost.",
                 ) from None
     exploits = tuple(search.exploits) if isinstance(search, PopulationSearch) else ()
-    return _result(search.trials, strategy, base, exploits)
+    return _result(search.trials, strategy, base, exploits, folder=folder)
 
 
 def _decisions(
     space: Space, base: Setup, settings: SearchSettings, strategy: Strategy
 ) -> StoppingSearch | PopulationSearch:
-    draw = own_first(random_proposals(space, base, seed=settings.seed), space, base)
+    draw = random_proposals(space, base, seed=settings.seed)
+    if strategy.proposals == "tpe":
+        draw = tpe_proposals(
+            space, base, seed=settings.seed, startup_trials=settings.startup_trials
+        )
+    draw = own_first(draw, space, base, seed=settings.seed)
     plan: dict[str, Any] = {
         "num_trials": settings.num_trials,
         "decision_epochs": strategy.decision_epochs,
@@ -107,9 +111,6 @@ def _decisions(
     }
     if strategy.scheduler == "pbt":
         return PopulationSearch(space, draw, seed=settings.seed, **plan)
-    if strategy.proposals == "tpe":
-        tpe = tpe_proposals(space, base, seed=settings.seed, startup_trials=settings.startup_trials)
-        draw = own_first(tpe, space, base)
     rule = rule_named(strategy.scheduler, reduction=settings.reduction)
     return StoppingSearch(draw, rule, lanes=settings.concurrent_trials, **plan)
 
@@ -130,7 +131,12 @@ def _num_ended(trials: tuple[Trial, ...]) -> int:
 
 
 def _result(
-    trials: tuple[Trial, ...], strategy: Strategy, base: Setup, exploits: tuple[Exploit, ...]
+    trials: tuple[Trial, ...],
+    strategy: Strategy,
+    base: Setup,
+    exploits: tuple[Exploit, ...],
+    *,
+    folder: Path,
 ) -> SearchResult:
     best = min(trials, key=lambda trial: (trial.loss, trial.id))
     if not math.isfinite(best.loss):
@@ -139,7 +145,8 @@ def _result(
             f"{trials[0].reason or 'no reason given'}",
             cause=f"{len({trial.reason for trial in trials})} different reasons among them.",
             fix="Correct what the first trial names; the POC gate shows most such errors within "
-            "seconds. If losses diverge, lower the top of the learning rate's range.",
+            "seconds. If losses diverge, lower the top of the learning rate's range. If it was "
+            f"none of the two, remove {folder} and run again: what is written there is final.",
         )
     return SearchResult(
         strategy=strategy,

@@ -28,7 +28,8 @@ class SearchSettings(Settings):
         ge=1,
         le=1024,
         description="Trials under way at a time. Part of the decisions: it does not follow the "
-        "number of cores, so that any machine finds the same. Best about twice the workers.",
+        "number of cores, so that any machine finds the same. Best about twice the workers; with "
+        "pbt the whole population is under way.",
     )
     leading_parameters: int = Field(
         3, ge=1, description="Parameters searched when the budget is under 20 trials."

@@ -33,7 +33,7 @@ def _require_unchanged(space: Space, base: Setup) -> None:
                 raise SettingsError(
                     f"'training.{name}' cannot be searched while training.changes sets it after "
                     f"epoch {change.from_epoch}: the value of the trial would end there.",
-                    fix="Take it out of training.changes or out of the space.",
+                    fix="Take it out of training.changes, or write a space without it.",
                 )
 
 
@@ -68,8 +68,7 @@ def _indivisible(
 
 def _possible(space: Space, base: Setup, path: str) -> list[Value]:
     """Return the values a trial can have, under the condition that it is a transformer."""
-    group, _, name = path.partition(".")
-    fixed: Value = getattr(getattr(base, group), name)
+    fixed = base.value(path)
     parameter = space.parameters.get(path)
     if parameter is None:
         return [fixed]

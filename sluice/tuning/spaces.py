@@ -70,9 +70,7 @@ class Space(Settings):
     def _value(self, path: str, params: Params, base: "Setup") -> Value | None:
         if path in self.parameters:
             return params.get(path)
-        group, _, name = path.partition(".")
-        value: Value = getattr(getattr(base, group), name)
-        return value
+        return base.value(path)
 
 
 class Setup(Settings):
@@ -80,6 +78,12 @@ class Setup(Settings):
 
     model: ModelSettings = ModelSettings()
     training: TrainSettings = TrainSettings()
+
+    def value(self, path: str) -> Value:
+        """Return the value of one setting by its dotted path."""
+        group, _, name = path.partition(".")
+        value: Value = getattr(getattr(self, group), name)
+        return value
 
     def with_params(self, params: Params, *, where: str) -> "Setup":
         """Return the settings with the parameters of one trial.

@@ -5,13 +5,26 @@ from sluice.training.settings import CHANGING
 from sluice.tuning.parameters import Choice
 from sluice.tuning.records import Strategy
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.spaces import Space
+from sluice.tuning.space_fit import require_fit
+from sluice.tuning.spaces import Setup, Space
 
 _TPE_FROM, _ASHA_ABOVE = 20, 100
 
 PERTURBED = tuple(f"training.{name}" for name in CHANGING)
 """What PBT may change: what a training recipe can say. Not the dropout: where a network has it,
 only the network knows, so a recipe could not change it in every architecture."""
+
+
+def plan_search(space: Space, settings: SearchSettings, base: Setup) -> tuple[Strategy, Space]:
+    """Return the strategy and the part of the space that it searches.
+
+    Raises:
+        SettingsError: The space does not suit ``base``, or PBT has nothing or no time to change.
+    """
+    strategy = choose_strategy(space, settings, max_epochs=base.training.max_epochs)
+    searched = space.leading(len(strategy.parameters))
+    require_fit(searched, base)
+    return strategy, searched
 
 
 def choose_strategy(space: Space, settings: SearchSettings, *, max_epochs: int) -> Strategy:
@@ -45,20 +58,27 @@ def choose_strategy(space: Space, settings: SearchSettings, *, max_epochs: int) 
     grace = min(settings.grace_epochs, max(1, max_epochs // settings.reduction))
     if max_epochs > settings.grace_epochs:
         grace = settings.grace_epochs
+    first = grace
     epochs: list[int] = []
+    replaced = ""
     if scheduler == "asha":
         while grace < max_epochs:
             epochs.append(grace)
             grace *= settings.reduction
     elif scheduler == "median":
         epochs = list(range(grace, max_epochs, max(1, grace // 2)))
+    if epochs and first != settings.grace_epochs:
+        replaced = (
+            f" Trials may be stopped from epoch {first} on: grace_epochs "
+            f"{settings.grace_epochs} is not below max_epochs {max_epochs}."
+        )
     size = "under 20" if few else "over 100" if many else "20 to 100"
     return Strategy(
         proposals="random" if few or many else "tpe",
         scheduler=scheduler,
         parameters=tuple(searched.parameters),
         decision_epochs=tuple(epochs),
-        reason=f"{count} trials ({size}), scheduler '{asked}'.",
+        reason=f"{count} trials ({size}), scheduler '{asked}'.{replaced}",
     )
 
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from sluice.settings import Record
 from sluice.tuning.importance import Importance, measure_importance
-from sluice.tuning.parameters import Params
+from sluice.tuning.parameters import Params, range_of
+from sluice.tuning.proposals import not_held
 from sluice.tuning.records import SearchResult, Trial
 from sluice.tuning.spaces import Setup, Space
 
@@ -19,9 +20,20 @@ class Study(Record):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reviewer should know: edges of the space, failed trials, too few trials."""
+        """What a reviewer should know: edges of the space, failed trials, too few trials.
+
+        Also which of the file's own values the space does not hold: then no trial is the file's.
+        """
         failed = [trial for trial in self.result.trials if trial.state == "failed"]
         lines = [report.advice for report in self.importance.parameters if report.advice]
+        outside = not_held(self.space.leading(len(self.result.strategy.parameters)), self.base)
+        if outside:
+            named = "; ".join(
+                f"{path} {self.base.value(path)} is outside the space "
+                f"({range_of(self.space.parameters[path])})"
+                for path in outside
+            )
+            lines.append(f"Trial 0 is not the file's, so the winner may be worse than it: {named}.")
         if failed:
             lines.append(
                 f"{len(failed)} of {self.result.num_trials} trials failed; trial {failed[0].id}: "

@@ -69,10 +69,7 @@ def _strategy(study: Study) -> str:
 def _winner(study: Study) -> str:
     own = study.result.trials[0] if study.result.trials[0].id != study.result.best else None
     winner = study.result.winner
-    base = {
-        path: getattr(getattr(study.base, path.partition(".")[0]), path.partition(".")[2])
-        for path in winner.params
-    }
+    base = {path: study.base.value(path) for path in winner.params}
     rows = [
         [escape(path), _cell(base[path]), _cell(shown(winner.params, path))]
         for path, value in winner.params.items()

@@ -30,6 +30,7 @@ def search_workload(
     folder: Path,
     hear: Hear,
     compute: ComputeSettings,
+    data_seed: int | None = None,
     sys_path: tuple[str, ...] = (),
     where: Where = "ray",
 ) -> SearchResult:
@@ -47,6 +48,7 @@ def search_workload(
         folder: Holds the journal and the checkpoints of this search alone.
         hear: Hears of every outcome.
         compute: Machines and shares of them; they change no decision.
+        data_seed: Base seed of the row order; ``settings.seed`` when absent.
         sys_path: Folders that workers need to import the workload.
         where: On Ray, or one segment after another in this process.
 
@@ -67,6 +69,7 @@ def search_workload(
         folds=search_folds(folds, settings.folds),
         table=table,
         artifacts=artifacts.absolute(),
+        data_seed=data_seed,
         sys_path=sys_path,
     )
     return run_search(

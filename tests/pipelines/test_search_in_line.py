@@ -33,6 +33,7 @@ def searching(echo: PipelineSettings) -> PipelineSettings:
     return echo.model_copy(
         update={
             "training": slow,
+            "data_seed": 3,
             "search": SearchSettings(num_trials=4, scheduler="asha", grace_epochs=2),
             "space": Space(parameters={RATE: LogUniform(low=1e-3, high=1.0)}),
         }
@@ -88,6 +89,9 @@ def test_winner_is_trained_and_its_lineage_says_of_how_many(
 def test_trial_0_is_the_pipeline_as_written(searched: tuple[Home, RunReport]) -> None:
     result = study_of(searched[0]).result
     assert result.trials[0].params == {RATE: 5e-3}
+    (journal,) = searched[0].searches.glob("*/journal.ndjson")
+    subject = json.loads(journal.read_bytes().splitlines()[0].partition(b" ")[2])["subject"]
+    assert subject["objective"]["data_seed"] == 3
     assert result.winner.loss < result.trials[0].loss
 
 

@@ -6,7 +6,7 @@ import yaml
 from pipelines.tune import differing, with_search
 from sluice.errors import SettingsError
 from sluice.pipeline import PipelineSettings
-from sluice.training.settings import TrainSettings
+from sluice.training.settings import Change, TrainSettings
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup
 
@@ -47,3 +47,22 @@ def test_what_was_found_reads_as_the_file_is_written() -> None:
         "training": {"learning_rate": 0.02, "batch_rows": 64}
     }
     assert differing(base, base) == {}
+
+
+def test_a_schedule_that_pbt_found_is_written_without_nulls_and_reads_back() -> None:
+    base = Setup(training=TrainSettings(learning_rate=0.1))
+    training = base.training.model_copy(
+        update={"changes": (Change(from_epoch=5, learning_rate=0.05),)}
+    )
+    changed = differing(base, base.model_copy(update={"training": training}))
+
+    assert changed == {"training": {"changes": [{"from_epoch": 5, "learning_rate": 0.05}]}}
+    written = yaml.safe_load(yaml.safe_dump(changed))["training"]
+    assert TrainSettings.parse({"learning_rate": 0.1} | written, where="test") == training
+
+
+def test_what_the_file_changes_in_mid_training_is_not_searched_by_an_option(echo) -> None:
+    change = Change(from_epoch=2, learning_rate=0.05)
+    training = echo.training.model_copy(update={"changes": (change,)})
+    with pytest.raises(SettingsError, match=r"learning_rate' cannot be searched while"):
+        with_search(echo.model_copy(update={"training": training}), search={}, compute={})

@@ -16,12 +16,12 @@ import pytest
 from sluice.cluster.jobs import Done
 from sluice.cluster.ray_pool import RayPool, open_ray_pool
 from sluice.cluster.settings import ComputeSettings
-from sluice.errors import SearchFailed, SettingsError
+from sluice.errors import SearchFailed, SettingsError, TrainingFailed
 from sluice.training.parallel import train_members
 from tests.sluice.training.conftest import specs as specs
 from tests.sluice.tuning.toy_space import decisions, search, settings
 from tests.support.jobs import Fail, Wait
-from tests.support.toy_search import Toy
+from tests.support.toy_search import LR, Toy
 
 ROOT = Path(__file__).parents[3]
 
@@ -80,17 +80,16 @@ def test_a_worker_that_dies_is_replaced_and_its_part_runs_again(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
-def test_a_trial_that_kills_every_worker_fails_alone(tmp_path):
-    result = search(
-        tmp_path,
-        settings(6),
-        where="ray",
-        toy=Toy(kill_trial=2),
-        compute=ComputeSettings(retries=1),
-    )
+def test_a_trial_that_kills_every_worker_ends_the_search_and_is_tried_anew(tmp_path):
+    """TUNE-3: whatever killed them may be gone tomorrow; a written failure would stay for ever."""
+    expected = search(tmp_path / "one", settings(6))
+    own = {"where": "ray", "compute": ComputeSettings(retries=1)}
+    said = rf"Trial 2 \(.*{LR} .*\) could not be trained: its worker died 2 times; .*Run again"
+    with pytest.raises(TrainingFailed, match=said):
+        search(tmp_path / "ray", settings(6), toy=Toy(kill_trial=2), **own)
+    result = search(tmp_path / "ray", settings(6))
 
-    assert [t.id for t in result.trials if t.state == "failed"] == [2]
-    assert "worker died 2 times" in result.trials[2].reason
+    assert decisions(result) == decisions(expected)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """A trial is the training loop, cut into pieces that leave no trace; test rows stay out."""
 
+import dataclasses
 import shutil
 
 import pytest
@@ -130,6 +131,48 @@ def test_patience_ends_a_trial_by_itself(objective, tmp_path):
     assert found.status == "finished"
     assert len(found.epochs) < 6
     assert "patience_epochs" in found.reason
+
+
+def test_a_fold_that_ended_by_patience_is_not_trained_again_while_others_go_on(
+    objective, tmp_path, monkeypatch
+):
+    """Each segment's folder alone is there for the next one: the older ones are removed."""
+    trained = []
+
+    def spy(*args, **options):
+        for result in train(*args, **options):
+            trained.append(result.epoch)
+            yield result
+
+    monkeypatch.setattr("sluice.tuning.objective.train", spy)
+    own = objective()
+    params = {"training.learning_rate": 1e-30, "training.patience_epochs": 1}
+    ends, start = [], None
+    for until in (3, 4, 5, 6):
+        folder = tmp_path / f"until-{until}"
+        step = segment(until, start=None if start is None else (0, until - 1), steps=((0, params),))
+        ends.append(own.run(step, folder, start))
+        if start is not None:
+            shutil.rmtree(start)
+        start = folder
+
+    epochs = len(ends[0].epochs)
+    assert epochs < 3
+    assert trained == list(range(1, epochs + 1))
+    assert [end.epochs for end in ends] == [ends[0].epochs] * 4
+
+
+def test_the_data_seed_moves_the_row_order_and_belongs_to_the_subject(objective, tmp_path):
+    own, other, same = (dataclasses.replace(objective(), data_seed=seed) for seed in (None, 5, 0))
+    curves = [
+        curve(each.run(segment(1), tmp_path / str(number), None))
+        for number, each in enumerate((own, other, same))
+    ]
+
+    assert curves[0] == curves[2] != curves[1]
+    assert (own.subject()["data_seed"], other.subject()["data_seed"]) == (None, 5)
+    with pytest.raises(ContractError, match="data_seed was None, now 5"):
+        other.run(segment(2), tmp_path / "0", None)
 
 
 def test_the_loss_of_several_folds_is_their_mean(objective, tmp_path):

@@ -5,7 +5,9 @@ import math
 import optuna
 import pytest
 
-from sluice.tuning.proposals import Past, random_proposals, tpe_proposals
+from sluice.models.settings import ModelSettings
+from sluice.training.settings import TrainSettings
+from sluice.tuning.proposals import Past, not_held, own_first, random_proposals, tpe_proposals
 from sluice.tuning.spaces import Setup
 from tests.sluice.tuning.toy_space import space
 from tests.support.toy_search import LR
@@ -44,6 +46,31 @@ def test_one_more_parameter_leaves_the_draws_of_the_others_alone():
     )
 
     assert large.items() >= small.items()
+
+
+def test_trial_0_has_the_values_of_the_file_and_only_what_lies_outside_is_drawn():
+    own = Setup(training=TrainSettings(learning_rate=0.03, weight_decay=0.5, batch_rows=64))
+    draw = random_proposals(space(), own, seed=1)
+    propose = own_first(draw, space(), own, seed=1)
+    first = propose(0, ())
+
+    assert not_held(space(), own) == ("training.weight_decay",)
+    assert first[LR] == 0.03
+    assert first["training.batch_rows"] == 64
+    assert first["training.weight_decay"] == draw(0, ())["training.weight_decay"] != 0.5
+    assert propose(1, ()) == draw(1, ())
+    assert propose(0, ()) == first
+
+
+def test_a_value_that_does_not_count_in_the_file_is_not_called_outside():
+    """The dropout of the toy space counts with 'gru' alone."""
+    model = {"architecture": "lstm", "dropout": 0.9, "layers": 2}
+    for kind, outside in (("lstm", ()), ("gru", ("model.dropout",))):
+        own = Setup(
+            model=ModelSettings.parse(model | {"architecture": kind}, where="test"),
+            training=TrainSettings(batch_rows=64),
+        )
+        assert not_held(space(), own) == outside
 
 
 def test_tpe_proposes_the_same_from_the_same_past(tpe):

@@ -18,7 +18,7 @@ from tests.sluice.tuning.toy_space import HERE, decisions, ignore, search, setti
 from tests.support.toy_search import LR, Toy
 
 CASES = {
-    "random": settings(12, "auto"),
+    "random": settings(12, "auto", seed=1),
     "tpe": settings(20, "auto"),
     "asha": settings(14, "asha", startup_trials=5),
     "pbt": settings(8, "pbt"),
@@ -146,6 +146,7 @@ def test_a_search_without_a_finite_trial_names_the_first_cause(toy, said, schedu
     with pytest.raises(SearchFailed, match=said) as caught:
         search(tmp_path, settings(8, scheduler), toy=toy)
     assert caught.value.exit_code == 1
+    assert f"remove {tmp_path} and run again" in caught.value.fix
 
 
 def test_ctrl_c_keeps_what_was_finished(tmp_path):

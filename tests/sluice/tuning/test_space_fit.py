@@ -142,6 +142,37 @@ def test_a_pipeline_with_such_a_space_is_refused_when_it_is_read():
         PipelineSettings.parse(attributes, where="defs.yaml")
 
 
+@pytest.mark.parametrize(
+    ("training", "search_of", "said"),
+    [
+        ({"changes": [{"from_epoch": 3, "learning_rate": 0.1}]}, {}, "learning_rate' cannot be"),
+        ({"max_epochs": 5}, {"scheduler": "pbt"}, "every 5 epochs"),
+        ({"changes": [{"from_epoch": 3, "clip_norm": 1.0}]}, {}, None),
+        (
+            {"changes": [{"from_epoch": 3, "learning_rate": 0.1}]},
+            {"space": {"model.hidden": integers(8, 64)}},
+            None,
+        ),
+    ],
+)
+def test_a_search_of_the_default_space_is_planned_when_the_file_is_read(training, search_of, said):
+    """Otherwise it is refused only after the rows were read and the POC gate was passed."""
+    more = dict(search_of)
+    parameters = more.pop("space", None)
+    attributes = {
+        "name": "sine",
+        "workload": "tests.support.synthetic:SineWorkload",
+        "training": training,
+        "search": more,
+    } | ({"space": {"parameters": parameters}} if parameters else {})
+    if said is None:
+        PipelineSettings.parse(attributes, where="defs.yaml")
+        return
+    with pytest.raises(SettingsError, match=rf"defs.yaml: .*{said}"):
+        PipelineSettings.parse(attributes, where="defs.yaml")
+    PipelineSettings.parse(attributes | {"search": None}, where="defs.yaml")
+
+
 def test_a_search_in_such_a_space_does_not_begin(tmp_path):
     own = Space.parse(
         {

@@ -63,3 +63,13 @@ def test_pbt_without_anything_to_change_or_time_to_change_it_is_refused():
     )
     with pytest.raises(SettingsError, match=r"training\.learning_rate"):
         choose_strategy(fixed, SearchSettings(scheduler="pbt"), max_epochs=25)
+
+
+def test_a_grace_that_does_not_fit_is_replaced_and_said():
+    found = chosen(20, "asha", max_epochs=25, grace_epochs=30)
+
+    assert found.decision_epochs == (8, 24)
+    assert "from epoch 8 on: grace_epochs 30 is not below max_epochs 25" in found.reason
+    for fits in (chosen(20, "asha", max_epochs=31, grace_epochs=30), chosen(8, "pbt")):
+        assert "grace_epochs" not in fits.reason
+    assert "grace_epochs" not in chosen(20, "none", max_epochs=25, grace_epochs=30).reason

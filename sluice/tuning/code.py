@@ -1,0 +1,25 @@
+"""Which code and which libraries determine the decisions of a search."""
+
+import importlib.metadata
+from pathlib import Path
+
+import torch
+
+from sluice.digests import digest_files
+
+_ONLY_SHOWS = frozenset({"benchmark", "importance", "news", "plots", "study", "study_page"})
+"""Modules that read a finished search: with others the same trials are run and stopped."""
+
+
+def search_code() -> dict[str, str]:
+    """Return what the decisions follow from besides data and settings, by name.
+
+    That is the digest of this package's source, and the versions of the libraries whose random
+    numbers, proposals and arithmetic enter. The workload's and the trainer's code is told by
+    ``training.code.code_digest``.
+    """
+    package = Path(__file__).parent
+    files = {path.stem: path for path in package.glob("*.py") if path.stem not in _ONLY_SHOWS}
+    versions = {name: importlib.metadata.version(name) for name in ("numpy", "optuna")}
+    # With what it was built for: a build for GPUs computes with other libraries.
+    return {"search": digest_files(files), "torch": str(torch.__version__)} | versions
