@@ -200,10 +200,17 @@ def _prepared(home: Home) -> Home:
 
 def _require_sound(settings: "PipelineSettings") -> None:
     """Refuse here what would else cost a start of the orchestrator."""
+    from sluice.cluster.places import count_places
     from sluice.cluster.ray_address import require_cluster
+    from sluice.cores import count_cores
 
     _ = settings.loaded_workload
-    require_cluster(settings.compute.address)
+    compute = settings.compute
+    require_cluster(compute.address)
+    if compute.address is None and compute.gpus_per_worker > 0:
+        import torch
+
+        count_places([{"CPU": count_cores(), "GPU": torch.cuda.device_count()}], compute)
 
 
 def _run(settings: "PipelineSettings", home: Home, *, as_json: bool, started: float) -> None:

@@ -10,6 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+_LONG = 20
+"""Pieces from which on a stage is told in tenths."""
+_SILENT_S = 15.0
+"""A shorter stage says where it is when nothing was said for so long."""
+
 
 class RunConsole:
     """Listens to one run's events and to the stages' own progress.
@@ -23,6 +28,7 @@ class RunConsole:
         self._clock = clock
         self._started: dict[str, float] = {}
         self._tenth = -1
+        self._said = clock()
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -54,9 +60,10 @@ class RunConsole:
         self._bar.update(
             self._task, completed=done, total=total, text=escape(f"{done}/{total}  {text}")
         )
-        tenth = 10 * done // max(total, 1)
-        if not self._console.is_terminal and total >= 20 and tenth != self._tenth:
-            self._tenth = tenth
+        tenth, now = 10 * done // max(total, 1), self._clock()
+        news = (total >= _LONG and tenth != self._tenth) or now - self._said > _SILENT_S
+        if not self._console.is_terminal and news:
+            self._tenth, self._said = tenth, now
             self._console.print(f"      {done}/{total}  {text}", highlight=False, markup=False)
 
     def hear(self, event: dg.EventLogEntry) -> None:
@@ -66,7 +73,7 @@ class RunConsole:
             return
         stage = happened.step_key.split("__", 1)[-1].replace("_", " ")
         if happened.is_step_start:
-            self._started[stage] = self._clock()
+            self._started[stage] = self._said = self._clock()
             self._tenth = -1
             self._bar.reset(self._task, description=stage, total=None, text="")
         elif happened.is_step_success or happened.is_step_failure:

@@ -59,7 +59,11 @@ def tune(pipeline: PipelineSettings, home: Home, *, as_json: bool) -> None:
         environ=os.environ,
     )
     if as_json:
-        told = study.model_dump(mode="json") | {"found": best.found, "page": str(page.path)}
+        told = study.model_dump(mode="json") | {
+            "setup": best.setup.model_dump(mode="json"),
+            "found": best.found,
+            "page": str(page.path),
+        }
         print(json.dumps(told, indent=1))
         return
     results().print(_report(pipeline, best, study, page=str(page.path)))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import typer
 
-from sluice.errors import BROKEN, GATE_SAID_NO, USER_MISTAKE, SluiceError
+from sluice.errors import BROKEN, INTERRUPTED, USER_MISTAKE, SluiceError
 
 TYPER_INTERRUPTED = 130
 """What Typer leaves with on Ctrl-C."""
@@ -100,7 +100,7 @@ def run_command(arguments: list[str]) -> int:
 
 def _interrupted() -> int:
     print("Interrupted. What was finished is kept.", file=sys.stderr)
-    return GATE_SAID_NO
+    return INTERRUPTED
 
 
 def _say(error: SluiceError, *, as_json: bool) -> None:

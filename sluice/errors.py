@@ -21,6 +21,8 @@ A message has up to three parts: what was seen, why it is likely, what to do.
 from typing import Any, ClassVar
 
 GATE_SAID_NO = 1
+INTERRUPTED = 130
+"""As every shell has it: 128 and the number of SIGINT."""
 USER_MISTAKE = 2
 BROKEN = 3
 
@@ -118,4 +120,4 @@ class UnknownVersion(SluiceError):
 class Interrupted(SluiceError):
     """The user stopped the work; what was finished is kept."""
 
-    exit_code = GATE_SAID_NO
+    exit_code = INTERRUPTED

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections.abc import Iterator
 from typing import Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -100,22 +101,24 @@ def _known_keys(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
         field = model.model_fields.get(str(part))
         if field is None:
             continue
-        annotation = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model = annotation
-        else:
-            model = _tagged_member(get_args(annotation), path) or model
+        members = list(_models(field.annotation))
+        tagged = [m for m in members if _tag(m) in path]
+        model = tagged[0] if tagged else members[0] if len(members) == 1 else model
     return list(model.model_fields)
 
 
-def _tagged_member(members: tuple[Any, ...], path: tuple[int | str, ...]) -> type[BaseModel] | None:
-    """Return the member of a discriminated union whose tag stands in ``path``."""
-    for member in members:
-        if isinstance(member, type) and issubclass(member, BaseModel):
-            kind = member.model_fields.get("kind")
-            if kind is not None and kind.default in path:
-                return member
-    return None
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the settings classes that a field may hold: itself, or in a union, list or mapping."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models(part)
+
+
+def _tag(model: type[BaseModel]) -> Any:
+    """Return what stands in the path of a member of a discriminated union; None for others."""
+    kind = model.model_fields.get("kind")
+    return None if kind is None else kind.default
 
 
 def _shown(value: Any) -> str:

@@ -49,7 +49,8 @@ def unreachable(address: str, why: str) -> SettingsError:
     """Return the error that says that a cluster cannot be reached."""
     return SettingsError(
         f"The Ray cluster at '{address}' cannot be reached: {why}.",
-        cause="It does not run, the address is wrong, or a firewall is in between.",
+        cause="It does not run, the address is wrong, a firewall is in between, or it asks for a "
+        "token that this process does not have (RAY_AUTH_MODE, RAY_AUTH_TOKEN).",
         fix="Start it with 'ray start --head', correct compute.address, or leave it out to use "
         "this machine.",
     )

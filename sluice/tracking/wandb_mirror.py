@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from sluice.errors import StorageError
 from sluice.files import write_atomic
@@ -42,6 +42,11 @@ class TrackingSettings(Settings):
     group: str | None = Field(None, description="Group of the runs; the pipeline when empty.")
     tags: tuple[str, ...] = Field((), strict=False, description="Tags of every run.")
     timeout_s: float = Field(60.0, gt=0, le=3600, description="Longest time a mirror takes [s].")
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _off_as_yaml_reads_it(cls, mode: object) -> object:
+        return "off" if mode is False else mode
 
 
 class MirrorResult(Record):

@@ -6,6 +6,7 @@ from pathlib import Path
 import sluice
 from sluice.digests import digest_files
 from sluice.errors import SettingsError
+from sluice.imports import import_named
 from sluice.models.settings import ModelSettings
 from sluice.workloads.workload import Workload
 
@@ -24,7 +25,8 @@ def code_digest(workload: Workload, model: ModelSettings | None = None) -> str:
         model: Names the architecture; only one by import path adds to the digest.
 
     Raises:
-        SettingsError: A class was not read from a file, as in an interactive session.
+        SettingsError: A class was not read from a file, as in an interactive session, or the
+            architecture does not import.
     """
     root = Path(sluice.__file__).parent
     files = {
@@ -34,6 +36,7 @@ def code_digest(workload: Workload, model: ModelSettings | None = None) -> str:
     }
     modules = {cls.__module__ for cls in type(workload).__mro__} - {"builtins", "abc"}
     if model is not None and ":" in model.architecture:
+        import_named(model.architecture, what="architecture")
         modules.add(model.architecture.partition(":")[0])
     for name in modules:
         if not name.startswith("sluice."):

@@ -18,7 +18,7 @@ def default_space(base: Setup) -> Space:
     kind = base.model.architecture
     space: dict[str, Parameter] = {
         "training.learning_rate": LogUniform(low=1e-4, high=1e-1),
-        "training.weight_decay": LogUniform(low=1e-5, high=1e-1, off=True),
+        "training.weight_decay": LogUniform(low=1e-5, high=1e-1, may_be_off=True),
         "training.batch_rows": PowersOfTwo(low=32, high=512),
     }
     if kind != "linear":

@@ -170,7 +170,10 @@ def _shares(model: _Forest, *, seed: int) -> NDArray[np.float64]:
 
 def _too_little(losses_N: NDArray[np.float64]) -> str:
     if losses_N.size < MIN_TRIALS:
-        return f"At least {MIN_TRIALS} trials with a finite loss are required, got {losses_N.size}."
+        return (
+            f"Importance is not known: it takes {MIN_TRIALS} trials with a finite loss, there are "
+            f"{losses_N.size}."
+        )
     if np.ptp(losses_N) == 0:
         return "All trials have the same loss."
     return ""

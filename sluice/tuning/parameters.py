@@ -46,16 +46,16 @@ class LogUniform(_Range):
     kind: Literal["log_uniform"] = "log_uniform"
     low: float = Field(gt=0, description="Smallest value.")
     high: float = Field(gt=0, description="Largest value.")
-    off: bool = Field(False, description="It may also be off, which is the value 0.")
+    may_be_off: bool = Field(False, description="It may also be off, which is the value 0.")
 
     def holds(self, value: Value) -> bool:
         """Return whether ``value`` can be drawn."""
-        return self.low <= float(value) <= self.high or (self.off and not value)
+        return self.low <= float(value) <= self.high or (self.may_be_off and not value)
 
     def draw(self, rng: np.random.Generator) -> float:
         """Return a random value; off in one of four when it may be."""
         off, place = rng.random() < 0.25, rng.random()
-        return 0.0 if self.off and off else self.at(place)
+        return 0.0 if self.may_be_off and off else self.at(place)
 
     def at(self, place: float) -> float:
         """Return the value at ``place`` of the scale from 0 to 1."""
@@ -204,7 +204,7 @@ def range_of(parameter: Any) -> str:
         return f"{ends}, powers of two"
     if isinstance(parameter, Integers) and parameter.multiple_of > 1:
         return f"{ends}, multiples of {parameter.multiple_of}"
-    return f"{ends} or off" if isinstance(parameter, LogUniform) and parameter.off else ends
+    return f"{ends} or off" if isinstance(parameter, LogUniform) and parameter.may_be_off else ends
 
 
 def whole_values(parameter: Any) -> Sequence[Value]:
@@ -222,5 +222,5 @@ def ends(parameter: Any) -> tuple[Value, ...]:
     """Return the values a settings class must accept for the whole range to be valid."""
     if isinstance(parameter, Choice):
         return parameter.options
-    off = (0.0,) if isinstance(parameter, LogUniform) and parameter.off else ()
+    off = (0.0,) if isinstance(parameter, LogUniform) and parameter.may_be_off else ()
     return (parameter.low, parameter.high, *off)

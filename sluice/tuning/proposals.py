@@ -155,7 +155,7 @@ def distributions(path: str, parameter: Any) -> "dict[str, BaseDistribution]":
     if isinstance(parameter, Uniform):
         return {path: od.FloatDistribution(parameter.low, parameter.high)}
     known: dict[str, BaseDistribution] = {}
-    if parameter.off:
+    if parameter.may_be_off:
         known[f"{path}#on"] = od.CategoricalDistribution([False, True])
     known[path] = od.FloatDistribution(parameter.low, parameter.high, log=True)
     return known
@@ -192,6 +192,6 @@ def _encoded(path: str, parameter: Any, value: Value) -> dict[str, Any]:
         return {path: options.index(repr(value))}
     if isinstance(parameter, PowersOfTwo):
         return {path: int(value).bit_length() - 1}
-    if isinstance(parameter, LogUniform) and parameter.off:
+    if isinstance(parameter, LogUniform) and parameter.may_be_off:
         return {f"{path}#on": True, path: value} if value else {f"{path}#on": False}
     return {path: value}

@@ -82,7 +82,7 @@ def test_ctrl_c_ends_within_seconds_and_says_what_is_kept(long_echo: Path, home:
     os.killpg(process.pid, signal.SIGINT)
     _, told = process.communicate(timeout=15)
 
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert "Traceback" not in told.decode()
     assert "kept" in told.decode()
     assert not still_running(process.pid)

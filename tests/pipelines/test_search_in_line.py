@@ -168,5 +168,9 @@ def test_tune_shows_the_best_trials_and_what_to_write_into_the_file(
     tune(searching, home, as_json=True)
 
     assert Study.model_validate(
-        {k: v for k, v in json.loads(capsys.readouterr().out).items() if k not in ("found", "page")}
+        {
+            k: v
+            for k, v in json.loads(capsys.readouterr().out).items()
+            if k not in ("setup", "found", "page")
+        }
     ) == study_of(home)

@@ -123,3 +123,28 @@ def test_record_keeps_what_is_not_finite() -> None:
 def test_nearest_is_silent_when_nothing_is_near() -> None:
     assert nearest("rate", ["rote", "x"]) == " Did you mean 'rote'?"
     assert nearest("zzz", ["rate"]) == ""
+
+
+class House(Settings):
+    inner: Inner | None = None
+    many: tuple[Inner, ...] = Field((), strict=False)
+    named: dict[str, Inner] = Field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("values", "path"),
+    [
+        ({"inner": {"rte": 1}}, "inner.rte"),
+        ({"many": [{"rte": 1}]}, "many.0.rte"),
+        ({"named": {"first": {"rte": 1}}}, "named.first.rte"),
+    ],
+)
+def test_typo_inside_an_option_a_list_or_a_mapping_is_answered_from_there(
+    values: dict[str, object], path: str
+) -> None:
+    """CONF-1: keys of another level would mislead."""
+    with pytest.raises(SettingsError) as refused:
+        House.parse(values, where="defs.yaml")
+
+    assert f"'{path}' is not a setting. Did you mean 'rate'? Known here: " in str(refused.value)
+    assert "many" not in str(refused.value).partition("Known here")[2]

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sluice.errors import SettingsError
 from sluice.settings import Settings
 from sluice.tracking.tracked_run import Scalar, TrackedRun, unit_task
 from sluice.tracking.wandb_mirror import TrackingSettings, mirror
@@ -210,3 +211,10 @@ def test_online_takes_its_key_from_the_environment_only(tmp_path):
 def test_offline_is_the_default():
     assert issubclass(TrackingSettings, Settings)
     assert TrackingSettings().mode == "offline"
+
+
+def test_off_as_yaml_reads_it_is_off():
+    """YAML 1.1 takes the bare word off for False."""
+    assert TrackingSettings.parse({"mode": False}, where="defs.yaml").mode == "off"
+    with pytest.raises(SettingsError, match="'offline', 'online' or 'off', got True"):
+        TrackingSettings.parse({"mode": True}, where="defs.yaml")

@@ -64,3 +64,15 @@ def test_code_without_a_file_is_refused():
 
     with pytest.raises(SettingsError, match="'nowhere' must be read from a file"):
         code_digest(own())
+
+
+def test_an_architecture_that_nobody_imported_yet_is_found_by_its_path(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "sluice_probe_late.py").write_text(NET)
+    try:
+        late = ModelSettings(architecture="sluice_probe_late:Net")
+        assert code_digest(SineWorkload(), late) != code_digest(SineWorkload())
+    finally:
+        sys.modules.pop("sluice_probe_late", None)
+    with pytest.raises(SettingsError, match="sluice_probe_gone"):
+        code_digest(SineWorkload(), ModelSettings(architecture="sluice_probe_gone:Net"))

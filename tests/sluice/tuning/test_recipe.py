@@ -65,7 +65,7 @@ PBT_SPACE = Space.parse(
     {
         "parameters": {
             RATE: {"kind": "log_uniform", "low": 1e-4, "high": 1e-1},
-            DECAY: {"kind": "log_uniform", "low": 1e-3, "high": 1.0, "off": True},
+            DECAY: {"kind": "log_uniform", "low": 1e-3, "high": 1.0, "may_be_off": True},
             CLIP: {"kind": "log_uniform", "low": 0.01, "high": 10.0},
             "training.batch_rows": {"kind": "powers_of_two", "low": 16, "high": 64},
             "model.dropout": {"kind": "uniform", "low": 0.0, "high": 0.4},

@@ -52,7 +52,7 @@ def test_a_space_that_cannot_be_searched_is_refused_with_the_place(parameters, s
 
 KINDS = [
     LogUniform(low=1e-4, high=1e-1),
-    LogUniform(low=1e-4, high=1e-1, off=True),
+    LogUniform(low=1e-4, high=1e-1, may_be_off=True),
     Uniform(low=-1.0, high=2.0),
     Integers(low=8, high=64, multiple_of=8),
     PowersOfTwo(low=16, high=256),
@@ -124,7 +124,7 @@ def test_the_default_space_fits_every_architecture(architecture):
     own = default_space(base)
 
     assert next(iter(own.parameters)) == "training.learning_rate"
-    assert own.parameters["training.weight_decay"].off
+    assert own.parameters["training.weight_decay"].may_be_off
     assert isinstance(own.parameters["training.batch_rows"], PowersOfTwo)
     assert ("model.hidden" in own.parameters) == (architecture != "linear")
     if architecture == "transformer":

@@ -14,7 +14,12 @@ BASE = Setup(training=TrainSettings(max_epochs=27))
 def space(**more) -> Space:
     parameters = {
         LR: {"kind": "log_uniform", "low": 1e-4, "high": 1.0},
-        "training.weight_decay": {"kind": "log_uniform", "low": 1e-4, "high": 0.1, "off": True},
+        "training.weight_decay": {
+            "kind": "log_uniform",
+            "low": 1e-4,
+            "high": 0.1,
+            "may_be_off": True,
+        },
         "training.batch_rows": {"kind": "powers_of_two", "low": 8, "high": 64},
         "model.architecture": {"kind": "choice", "options": ["gru", "lstm"]},
         DROPOUT: {
