@@ -1,5 +1,7 @@
 """``sluice tune``: options over the file, and what to write into it afterwards."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -66,3 +68,15 @@ def test_what_the_file_changes_in_mid_training_is_not_searched_by_an_option(echo
     training = echo.training.model_copy(update={"changes": (change,)})
     with pytest.raises(SettingsError, match=r"learning_rate' cannot be searched while"):
         with_search(echo.model_copy(update={"training": training}), search={}, compute={})
+
+
+def test_the_readmes_example_of_a_search_can_be_copied(echo: PipelineSettings) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    block = readme.partition("## Find better settings")[2].partition("```yaml")[2]
+    written = yaml.safe_load(block.partition("```")[0])
+
+    own = echo.model_dump(mode="python", exclude={"search", "space"}) | written
+    pipeline = PipelineSettings.parse(own, where="README.md")
+
+    assert pipeline.search.num_trials == 50
+    assert next(iter(pipeline.space.parameters)) == "training.learning_rate"
