@@ -19,6 +19,7 @@ from sluice.reports.folder import save_page
 from sluice.settings import Record
 from sluice.training.device import device_type
 from sluice.tuning.lanes import idle_workers
+from sluice.tuning.left_behind import note_asked
 from sluice.tuning.news import SearchNews
 from sluice.tuning.plots import importance_png, sensitivity_png, trials_png
 from sluice.tuning.records import Outcome, Trial
@@ -30,6 +31,7 @@ from sluice.tuning.workload_search import search_workload
 
 SHOWN_TRIALS = 12
 SHOWN_SENSITIVITIES = 3
+SHOWN_DIFFERENCES = 5
 """Dagster's log is a database: the page has them all."""
 
 
@@ -114,6 +116,13 @@ def _search(
     space = pipeline.searched
     if idle := idle_workers(pipeline.search, pipeline.compute):
         context.log.warning(idle)
+    # Other data or settings are another search; the same one goes on where it was.
+    folder = state.home.searches / short(digest_json(subject))
+    if left := note_asked(folder, _asked(pipeline, features)):
+        context.log.warning(
+            f"An unfinished search is left behind, and this one starts afresh: "
+            f"{'; '.join(left[:SHOWN_DIFFERENCES])}. Put them back to go on with it."
+        )
     result = search_workload(
         pipeline.workload,
         pipeline.workload_settings,
@@ -123,8 +132,7 @@ def _search(
         table=features.table,
         folds=features.folds,
         artifacts=state.home.artifacts,
-        # Other data or settings are another search; the same one goes on where it was.
-        folder=state.home.searches / short(digest_json(subject)),
+        folder=folder,
         hear=_Watch(context, progress, pipeline.search),
         compute=pipeline.compute,
         data_seed=pipeline.data_seed,
@@ -134,6 +142,18 @@ def _search(
     for line in study.warnings:
         context.log.warning(line)
     return study
+
+
+def _asked(pipeline: PipelineSettings, features: FeatureSet) -> dict[str, object]:
+    """Return what the search is asked for, in words of the pipeline's file."""
+    assert pipeline.search is not None
+    return {
+        "pipeline": pipeline.name,
+        "data": features.table.digest,
+        **pipeline.config,
+        "search": pipeline.search.model_dump(mode="json"),
+        "space": pipeline.searched.model_dump(mode="json"),
+    }
 
 
 def _receipt(record: BestConfig, study: Study | None) -> Receipt:

@@ -7,7 +7,9 @@ import torch
 
 from sluice.digests import digest_files
 
-_ONLY_SHOWS = frozenset({"benchmark", "importance", "news", "plots", "study", "study_page"})
+_ONLY_SHOWS = frozenset(
+    {"benchmark", "importance", "left_behind", "news", "plots", "study", "study_page"}
+)
 """Modules that read a finished search: with others the same trials are run and stopped."""
 
 
