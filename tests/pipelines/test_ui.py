@@ -97,7 +97,7 @@ def test_ui_loads_every_asset_job_schedule_and_sensor(ui: str) -> None:
 
     for name in ("sp500_volatility", "echo"):
         assets = [a for a in repository["assetNodes"] if a["assetKey"]["path"][0] == name]
-        assert len(assets) == 8
+        assert len(assets) == 9
         assert {f"{name}_training", f"{name}_promotion"} <= {j["name"] for j in repository["jobs"]}
         assert f"{name}_retrain_schedule" in {s["name"] for s in repository["schedules"]}
         assert f"{name}_promotion_sensor" in {s["name"] for s in repository["sensors"]}

@@ -13,7 +13,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.signal import lfilter
 from scipy.special import ndtri
 
 from sluice.evaluation.losses import LossTable
@@ -106,6 +105,9 @@ class World(Record):
 
     def _filtered(self, shock_K: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the time effect: AR(1) of unit variance, summed over the horizon, scaled."""
+        # Imported here: it brings all of scipy.stats with it.
+        from scipy.signal import lfilter
+
         ar_K = lfilter([math.sqrt(1 - self.rho**2)], [1.0, -self.rho], shock_K)
         window = np.full(self.horizon_rows, 1 / math.sqrt(self.horizon_rows))
         time_K: NDArray[np.float64] = _TIME_SD * lfilter(window, [1.0], ar_K)

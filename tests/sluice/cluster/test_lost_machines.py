@@ -45,7 +45,7 @@ def test_a_machine_lost_in_mid_study_changes_no_decision(two_machines, tmp_path)
 def test_a_machine_lost_in_mid_training_changes_no_bit(two_machines, specs):
     """Its unit goes on elsewhere from its checkpoint; a finished one is not fitted twice."""
     options = {"seeds": (0, 1), "folds": 2, "max_epochs": 5}
-    units, heard = specs("ray", **options, pause_s=0.02), []
+    units, heard = specs("ray", **options, pause_s=0.06), []
 
     def hear(event):
         heard.append(event)

@@ -29,12 +29,13 @@ def test_processes_with_other_hashes_threads_and_generators_give_the_same_bits(s
     work = TrainWork(spec=spec)
     others = []
     for number in (1, 2):
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(number))
         process = subprocess.Popen(
             [sys.executable, "-c", ELSEWHERE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": str(number), "OMP_NUM_THREADS": str(number)},
+            env={**os.environ, "PYTHONHASHSEED": str(number), **threads},
         )
         pickle.dump((work, tmp_path / str(number)), process.stdin)
         process.stdin.close()

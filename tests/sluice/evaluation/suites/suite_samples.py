@@ -8,6 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sluice.evaluation.losses import LossTable
+from sluice.evaluation.metric_table import MetricTable
 from sluice.evaluation.production import row_labels
 from sluice.evaluation.scoring import Scores
 from sluice.evaluation.suites.run import Arms
@@ -60,7 +61,15 @@ def scores(table: LossTable, mistakes: NDArray[np.float64] | None = None) -> Sco
             label_N=table.label_N,
             loss_SN=mistakes,
         )
-    return Scores(losses=table, mistakes=counted, metrics_by_seed=({},))
+    _, counts = np.unique(table.fold_N, return_counts=True)
+    metrics = MetricTable(
+        subject=table.subject,
+        window=table.window,
+        seeds=table.seeds,
+        fold_rows=tuple(map(int, counts)),
+        values={},
+    )
+    return Scores(losses=table, mistakes=counted, metric_table=metrics)
 
 
 def flat(num_seeds: int, level: float = 1.0) -> NDArray[np.float64]:
