@@ -261,7 +261,7 @@ PARENT = """
 @pytest.mark.parametrize(
     ("number", "to_all", "status", "said"),
     [
-        (signal.SIGINT, True, 1, "Interrupted Training was stopped with 0 of 2 units finished"),
+        (signal.SIGINT, True, 130, "Interrupted Training was stopped with 0 of 2 units finished"),
         (signal.SIGKILL, False, -9, ""),
     ],
 )
