@@ -80,4 +80,9 @@ def test_ranks_need_a_place_each_however_much_the_machines_have_together(machine
 
 
 def test_fewer_trainings_at_a_time_leave_no_rank_without_a_place():
-    require_places([{"CPU": 2.0}], ComputeSettings(workers=1, ranks_per_training=2))
+    compute = ComputeSettings(workers=1, ranks_per_training=2)
+
+    assert count_places([{"CPU": 2.0}], compute) == 1
+    require_places([{"CPU": 2.0}], compute)
+    with pytest.raises(SettingsError, match="there are 1"):
+        require_places([{"CPU": 1.0}], compute)

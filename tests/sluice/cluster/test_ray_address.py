@@ -61,8 +61,13 @@ def test_what_answers_and_is_not_ray_is_refused(answering, scheme, monkeypatch):
 
 
 @pytest.mark.parametrize("address", [None, "auto"])
-def test_where_ray_itself_looks_is_not_asked(address):
+def test_where_ray_itself_looks_is_not_asked(address, monkeypatch):
+    asked = []
+    monkeypatch.setattr("socket.create_connection", lambda *where, **_: asked.append(where))
+
     require_cluster(address)
+
+    assert asked == []
 
 
 @pytest.mark.slow

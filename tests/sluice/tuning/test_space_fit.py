@@ -111,7 +111,9 @@ def test_in_a_space_that_is_accepted_every_trial_is_a_valid_setting(model, param
     space, base = fit(model, **parameters)
     for seed in range(60):
         rng = np.random.default_rng(seed)
-        base.with_params(space.choose(base, lambda _path, p, rng=rng: p.draw(rng)), where="t")
+        params = space.choose(base, lambda _path, p, rng=rng: p.draw(rng))
+        setup = base.with_params(params, where="t")
+        assert {path: setup.value(path) for path in params} == params
 
 
 @pytest.mark.parametrize("heads", [1, 3, 4, 8, 12, 64, 1024])
