@@ -18,14 +18,7 @@ from sluice.settings import Record
 
 GuardName = Literal["errors", "timeouts", "not_finite", "slower"]
 GUARDS: tuple[GuardName, ...] = get_args(GuardName)
-SLOW: tuple[GuardName, ...] = ("timeouts", "slower")
-"""Guards whose rate comes and goes with the load on both arms."""
-
-_START = 0.5
-"""Half of the chance of a false alarm in the first hour goes to harm that is there at once."""
 _HOUR_S = 3600.0
-_FEW = 3
-"""Bad answers added to those of the past: the rule of three for a rate that was never seen."""
 
 
 class Evidence(Record):
@@ -34,7 +27,6 @@ class Evidence(Record):
     until: datetime | None = Field(None, description="Of the last window; None before the first.")
     production: ArmCounts = Field(ArmCounts(), description="Last seen at this step.")
     challenger: ArmCounts = Field(ArmCounts(), description="Last seen at this step.")
-    past: ArmCounts = Field(ArmCounts(), description="Production's at the steps before.")
     log_evidence: dict[GuardName, tuple[float, ...]] = Field(
         description="Logarithm of each guard's evidence by ratio of the settings."
     )
@@ -46,24 +38,16 @@ class Evidence(Record):
 
 def no_evidence(settings: RolloutSettings) -> Evidence:
     """Return what is known before the first request."""
-    each = tuple(math.log(_START / len(settings.ratios)) for _ in settings.ratios)
+    each = tuple(math.log(settings.start_part / len(settings.ratios)) for _ in settings.ratios)
     return Evidence(log_evidence=dict.fromkeys(GUARDS, each))
 
 
 def next_step(evidence: Evidence) -> Evidence:
     """Return the evidence at the start of another step, whose counts begin at zero."""
-    return evidence.model_copy(
-        update={
-            "production": ArmCounts(),
-            "challenger": ArmCounts(),
-            "past": _sum(evidence.past, evidence.production),
-        }
-    )
+    return evidence.model_copy(update={"production": ArmCounts(), "challenger": ArmCounts()})
 
 
-def fold(
-    evidence: Evidence, window: Window, settings: RolloutSettings, *, share: float
-) -> Evidence:
+def fold(evidence: Evidence, window: Window, settings: RolloutSettings) -> Evidence:
     """Return the evidence after one more look at the counts.
 
     Only what is new since the last look enters, so it does not matter how often one looks. Counts
@@ -75,7 +59,6 @@ def fold(
         evidence: As the last look left it.
         window: The counts of this step up to now.
         settings: Of the rollout.
-        share: Of the challenger at this step; at 1 production's past is compared with.
     """
     if not (
         _grew(evidence.production, window.production)
@@ -88,17 +71,19 @@ def fold(
     if ours is None or theirs is None:
         return evidence
     mass = _mass(evidence.until, window.until, settings)
-    log_evidence = {}
-    for guard in GUARDS:
-        bad, of, chance = _trial(guard, ours, theirs, evidence.past, settings, share=share)
-        log_evidence[guard] = update(
+    requests = ours.requests + theirs.requests
+    chance = ours.requests / requests if requests else 0.0
+    log_evidence = {
+        guard: update(
             evidence.log_evidence[guard],
-            bad=bad,
-            of=of,
+            bad=getattr(ours, guard),
+            of=getattr(ours, guard) + getattr(theirs, guard),
             chance=chance,
             ratios=settings.ratios,
             mass=mass,
         )
+        for guard in GUARDS
+    }
     return _seen(evidence, window, log_evidence)
 
 
@@ -113,13 +98,13 @@ def update(
 ) -> tuple[float, ...]:
     """Return the logarithms of the evidence after ``bad`` of ``of`` trials came out bad.
 
-    For each ratio r of the odds, the evidence is multiplied by the likelihood ratio of
-    Binomial(of, chance) with its odds raised by r. That is at most 1 on average when a trial is
-    bad with at most ``chance``: a test supermartingale. Evidence that starts at 1/2 and to which
-    ``mass`` is added before each look (a bet that the harm begins just now) has, in a healthy
-    hour, an expectation of at most 1 when the masses of an hour sum to 1/2; by Doob's inequality
-    it ever exceeds 1 / alpha in that hour with probability alpha at most. Looking more often does
-    not change that. Summing over ratios with weights that sum to 1 keeps it.
+    A trial is a bad answer of either arm; it comes out bad when it is the challenger's. For each
+    ratio r of the odds, the evidence is multiplied by the likelihood ratio of Binomial(of, chance)
+    with its odds raised by r. That is at most 1 on average when a trial is bad with at most
+    ``chance``: a test supermartingale. ``mass`` is added before each look: a bet that the harm
+    begins just now. What the evidence started with and the masses of an hour sum to 1, and so
+    bound its expectation in a healthy hour; by Doob's inequality it ever exceeds 1 / alpha in that
+    hour with probability alpha at most, however often one looks.
 
     Args:
         log_evidence: By ratio.
@@ -130,11 +115,12 @@ def update(
         mass: Added over all ratios.
 
     Assumes:
-        Requests go to the arms by chance, in proportion to ``chance``, without regard to how they
-        will end. Given the requests of both arms in a window and the bad ones among them, the
-        challenger's bad ones are then hypergeometric, whatever the rate did meanwhile; its mean
-        of any convex function is at most the binomial's (Hoeffding), so the binomial is safe. A
-        user who makes much of the traffic and fails far more often than others breaks it.
+        Requests go to the arms by chance, without regard to how they will end. Given the requests
+        of both arms in a window and the bad ones among them, the challenger's bad ones are then
+        hypergeometric, whatever the rate did meanwhile; its mean of any convex function is at
+        most the binomial's (Hoeffding), so the binomial is safe. With copies both arms get every
+        request: where both fail, the evidence falls, as r <= ((1 + r) / 2)^2; the rest is a fair
+        coin. A user who makes much of the traffic and fails far more often than others breaks it.
 
     Source:
         Ville (1939); Hoeffding (1963), JASA 58(301), theorem 4; Ramdas, Gruenwald, Vovk & Shafer
@@ -150,36 +136,12 @@ def update(
     )
 
 
-def _trial(
-    guard: GuardName,
-    ours: ArmCounts,
-    theirs: ArmCounts,
-    past: ArmCounts,
-    settings: RolloutSettings,
-    *,
-    share: float,
-) -> tuple[int, int, float]:
-    """Return bad ones, trials and the chance of a healthy challenger.
-
-    Beside production: of all bad answers, those of the challenger. Alone: of all its requests, the
-    bad ones, against what production's past allows.
-    """
-    bad = getattr(ours, guard)
-    requests = ours.requests + theirs.requests
-    if share < 1:
-        chance = ours.requests / requests if requests else 0.0
-        return bad, bad + getattr(theirs, guard) if requests else 0, chance
-    allowed = settings.slow_history_ratio if guard in SLOW else settings.history_ratio
-    rate = (getattr(past, guard) + _FEW) / past.requests if past.requests else 1.0
-    return bad, ours.requests, min(1.0, allowed * rate)
-
-
 def _mass(before: datetime | None, until: datetime, settings: RolloutSettings) -> float:
     """Return what the time since the last look adds; a clock that jumped adds little."""
     if before is None:
         return 0.0
     passed_s = (until - before).total_seconds()
-    return (1 - _START) * min(max(passed_s, 0.0), settings.lease_s) / _HOUR_S
+    return (1 - settings.start_part) * min(max(passed_s, 0.0), settings.lease_s) / _HOUR_S
 
 
 def _log_sum(log: float, value: float) -> float:
@@ -198,11 +160,6 @@ def _less(now: ArmCounts, before: ArmCounts) -> ArmCounts | None:
     """Return what was added, or None when it holds more bad answers than requests."""
     new = {name: getattr(now, name) - getattr(before, name) for name in ArmCounts.model_fields}
     return ArmCounts(**new) if max(new.values()) <= new["requests"] else None
-
-
-def _sum(one: ArmCounts, other: ArmCounts) -> ArmCounts:
-    names = ArmCounts.model_fields
-    return ArmCounts(**{name: getattr(one, name) + getattr(other, name) for name in names})
 
 
 def _seen(

@@ -15,13 +15,15 @@ _CALLED: dict[GuardName, str] = {
 
 
 def read_guards(evidence: Evidence, settings: RolloutSettings) -> tuple[GuardReading, ...]:
-    """Return every guard's reading; each guard has an equal part of alpha."""
-    limit = len(GUARDS) / settings.alpha
+    """Return every guard's reading; the guards share alpha, so all together keep it."""
+    others = (1 - settings.errors_part) / (len(GUARDS) - 1)
     suspect = 1 / settings.suspicion
     readings = []
     for guard in GUARDS:
         found = evidence.of(guard)
-        # A NaN is neither calm nor suspect by comparison, and must not let a step end.
+        part = settings.errors_part if guard == "errors" else others
+        limit = 1 / (part * settings.alpha)
+        # A NaN is not below the limit of suspicion, and so lets no step end.
         verdict = "breach" if found >= limit else "calm" if found < suspect else "suspect"
         readings.append(
             GuardReading(

@@ -7,7 +7,7 @@ from datetime import datetime
 from sluice.digests import short
 from sluice.errors import ContractError
 from sluice.evaluation.verdict import Verdict
-from sluice.rollout.guards import read_guards, tell
+from sluice.rollout.guards import tell
 from sluice.rollout.observations import Window
 from sluice.rollout.state import GuardReading, PredictionDrift, Rollout
 
@@ -19,12 +19,9 @@ class Look:
     rollout: Rollout
     window: Window
     now: datetime
+    guards: tuple[GuardReading, ...]
     quality: Verdict | None
     drift: PredictionDrift | None
-
-    def guards(self) -> tuple[GuardReading, ...]:
-        """Return what the guards say."""
-        return read_guards(self.rollout.evidence, self.rollout.settings)
 
     def harm(self) -> str:
         """Return what is proven against the challenger; empty when nothing is."""
@@ -35,7 +32,7 @@ class Look:
         return " ".join([*self._lacking_evidence(), *self._lacking_calm()])
 
     def _harm(self) -> Iterator[str]:
-        broken = [reading for reading in self.guards() if reading.verdict == "breach"]
+        broken = [reading for reading in self.guards if reading.verdict == "breach"]
         if broken:
             yield f"Worse than production: {tell(broken, self.rollout.evidence)}."
         if self.drift is not None and self.drift.distance > self.drift.limit:
@@ -57,24 +54,23 @@ class Look:
         )
         if not waited_s >= settings.min_step_s:
             yield f"{waited_s:.0f} of {settings.min_step_s:g} s have passed."
-        alone = rollout.current_step.share == 1
-        theirs = rollout.evidence.past if alone else window.production
-        for name, counts in (("the challenger", window.challenger), ("production", theirs)):
+        for name, counts in (
+            ("the challenger", window.challenger),
+            ("production", window.production),
+        ):
             if counts.requests < settings.min_requests:
-                yield (
-                    f"{counts.requests} of {settings.min_requests} requests of {name} were seen"
-                    f"{' at the steps before' if alone and name == 'production' else ''}."
-                )
+                yield f"{counts.requests} of {settings.min_requests} requests of {name} were seen."
 
     def _lacking_calm(self) -> Iterator[str]:
         settings, drift = self.rollout.settings, self.drift
-        suspects = [reading for reading in self.guards() if reading.verdict != "calm"]
+        suspects = [reading for reading in self.guards if reading.verdict != "calm"]
         if suspects:
             yield f"Not calm: {tell(suspects, self.rollout.evidence)}."
         dropped = self.window.shadow_dropped
-        copies = dropped + self.window.challenger.requests
+        idle = min(self.window.challenger.requests, self.window.production.requests)
+        copies = dropped + idle
         if self.rollout.current_step.shadow and dropped > settings.max_dropped * copies:
-            yield f"{dropped} of {copies} copies found the challenger's queue full."
+            yield f"{dropped} of {copies} copies found the queue full."
         if drift is not None and not drift.distance <= drift.limit:
             yield f"How far its predictions are from production's is not known: {_drift(drift)}."
         if self.rollout.at_last_step and settings.needs_quality:

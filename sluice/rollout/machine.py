@@ -10,6 +10,7 @@ from sluice.digests import short
 from sluice.evaluation.verdict import Verdict
 from sluice.rollout.changes import MACHINE, onward, paused, rolled_back, withdraw
 from sluice.rollout.evidence import fold
+from sluice.rollout.guards import read_guards
 from sluice.rollout.look import Look, require_subject
 from sluice.rollout.observations import Window
 from sluice.rollout.state import Outcome, PredictionDrift, Rollout, Transition
@@ -66,10 +67,12 @@ def advance(
             f"{rollout.settings.lease_s:g} s: the servers went back to production.",
             remedy="See why the rollout sensor stood still, then start it again.",
         )
+    looked_at = _looked_at(rollout, window, now)
     look = Look(
-        rollout=_looked_at(rollout, window, now),
+        rollout=looked_at,
         window=window,
         now=now,
+        guards=read_guards(looked_at.evidence, looked_at.settings),
         quality=quality,
         drift=drift,
     )
@@ -107,8 +110,7 @@ def _looked_at(rollout: Rollout, window: Window, now: datetime) -> Rollout:
     back = min(now - rollout.seen_at, now - now)
     evidence = rollout.evidence
     if window.epoch == rollout.epoch:
-        share = rollout.current_step.share
-        evidence = fold(evidence, window, rollout.settings, share=share)
+        evidence = fold(evidence, window, rollout.settings)
     return rollout.model_copy(
         update={
             "seen_at": now,
@@ -130,7 +132,7 @@ def _transition(
         reason=reason,
         remedy=remedy,
         window=look.window,
-        guards=look.guards(),
+        guards=look.guards,
         quality=None if look.quality is None else look.quality.outcome,
         drift=look.drift,
     )

@@ -10,25 +10,35 @@ from sluice.settings import Record, Settings
 
 Strategy = Literal["shadow", "canary", "blue-green", "ab"]
 
-_CANARY = (0.05, 0.25, 0.5, 1.0)
-_HALF = (0.5,)
+_SHARES: dict[Strategy, tuple[float, ...]] = {
+    "shadow": (0.0,),
+    "canary": (0.05, 0.25, 0.5, 1.0),
+    "blue-green": (0.0, 1.0),
+    "ab": (0.5,),
+}
 
 
 class Step(Record):
     """How the traffic is split while a rollout stands at one step."""
 
     share: float = Field(ge=0, le=1, description="Of the users, those the challenger answers.")
-    shadow: bool = Field(description="The challenger gets copies, and nobody sees its answers.")
 
+    @property
+    def shadow(self) -> bool:
+        """Whether the arm that answers nobody gets copies, whose answers nobody sees.
 
-SHADOW = Step(share=0.0, shadow=True)
+        So both arms are always busy at the same time and can be compared: before the first
+        request of a user, and still when all of them are the challenger's.
+        """
+        return self.share in (0.0, 1.0)
 
 
 class RolloutSettings(Settings):
     """How a challenger is brought into production, and what stops it.
 
     shadow: copies of the traffic only. canary: rising shares. blue-green: copies, then all of the
-    traffic at once. ab: one share until the labels say which arm is better.
+    traffic at once. ab: one share until the labels say which arm is better. While all traffic is
+    the challenger's, production gets the copies.
     """
 
     strategy: Strategy = Field("canary", description="How the traffic moves.")
@@ -63,6 +73,19 @@ class RolloutSettings(Settings):
         lt=0.5,
         description="Most healthy rollouts rolled back in an hour by the guards [rate].",
     )
+    errors_part: float = Field(
+        0.6,
+        gt=0,
+        lt=1,
+        description="Part of alpha that the guard of errors has; the others share the rest [rate].",
+    )
+    start_part: float = Field(
+        0.1,
+        gt=0,
+        lt=1,
+        description="Part of alpha spent on harm that is there when the rollout starts; the rest "
+        "is spread evenly over each hour, for harm that begins later [rate].",
+    )
     suspicion: float = Field(
         0.1,
         gt=0,
@@ -70,24 +93,16 @@ class RolloutSettings(Settings):
         description="A guard whose evidence of harm exceeds 1 / suspicion lets no step end [rate].",
     )
     ratios: tuple[float, ...] = Field(
-        (2.0, 3.0, 5.0, 10.0, 30.0),
+        (2.5, 6.0),
         strict=False,
         description="Harm that the guards look for: odds of a bad answer over production's, "
         "rising [x].",
     )
-    history_ratio: float = Field(
-        3.0,
-        ge=1,
-        description="Where no request goes to production, errors and answers that are not finite "
-        "may be this many times as frequent as production's in the steps before [x].",
-    )
-    slow_history_ratio: float = Field(
-        10.0,
-        ge=1,
-        description="The same for timeouts and slow answers, which come and go with the load [x].",
-    )
     max_dropped: float = Field(
-        0.05, ge=0, lt=1, description="Most copies a shadow queue may drop in a step [rate]."
+        0.05,
+        ge=0,
+        lt=1,
+        description="Most copies that may be dropped at a step for want of room [rate].",
     )
 
     @model_validator(mode="after")
@@ -106,12 +121,8 @@ class RolloutSettings(Settings):
     @property
     def steps(self) -> tuple[Step, ...]:
         """The steps in their order; the rollout is through when the last one held."""
-        if self.strategy == "shadow":
-            return (SHADOW,)
-        if self.strategy == "blue-green":
-            return (SHADOW, Step(share=1.0, shadow=False))
-        own = _CANARY if self.strategy == "canary" else _HALF
-        return tuple(Step(share=share, shadow=False) for share in self.shares or own)
+        own = _SHARES[self.strategy] if self.shares is None else self.shares
+        return tuple(Step(share=share) for share in own)
 
     @property
     def needs_quality(self) -> bool:

@@ -133,7 +133,7 @@ class Weights(Record):
     rollout: str | None = Field(None, description="Id, the salt of the hash; None without one.")
     challenger: str | None = Field(None, description="Digest; None when production answers all.")
     share: float = Field(0.0, ge=0, le=1, description="Of the users, those of the challenger.")
-    shadow: bool = Field(False, description="The challenger gets copies.")
+    shadow: bool = Field(False, description="The arm that answers nobody gets copies.")
     expires_at: AwareDatetime | None = Field(None, description="End of the lease; None: never.")
 
 

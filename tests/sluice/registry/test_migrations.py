@@ -8,11 +8,12 @@ import sqlalchemy as sa
 
 from sluice.artifacts import ArtifactStore
 from sluice.errors import StorageError
-from sluice.registry import log, migrations
+from sluice.registry import log, migrations, tables
 from sluice.registry.database import Database
 from sluice.registry.ledger import Ledger
 from sluice.registry.outbox import Delivery
 from sluice.registry.records import Event
+from sluice.registry.rollouts import RolloutLedger
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, sample_lineage
 
 OLD = Path(__file__).with_name("schema_1")
@@ -91,6 +92,21 @@ def test_migration_happens_once_when_several_open_at_once(old: str, store: Artif
     with ThreadPoolExecutor(6) as pool:
         assert list(pool.map(open_one, range(6))) == [7] * 6
     with Ledger.open(old, clock=later()) as ledger:
+        assert ledger.verify(None, store=store) == []
+
+
+def test_second_schema_gets_rollouts_and_loses_nothing(old: str, store: ArtifactStore) -> None:
+    engine = sa.create_engine(old.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        migrations.STEPS[1](connection)
+        connection.execute(sa.update(tables.schema_version).values(number=2))
+        assert not sa.inspect(connection).has_table("sluice_rollouts")
+    engine.dispose()
+
+    with RolloutLedger.open(old, clock=later()) as ledger:
+        assert ledger.rollout(MODEL) is None
+        assert ledger.weights(MODEL).production == ledger.version(MODEL, 2).candidate
+        assert len(ledger.history(MODEL)) == 7
         assert ledger.verify(None, store=store) == []
 
 
