@@ -134,8 +134,9 @@ def fresh(settings: RolloutSettings, *, now: datetime) -> Rollout:
 def _summed(scenario: Scenario, found: Sequence[tuple[float, bool]]) -> Measured:
     end_N = np.array([end for end, _ in found])
     harm_s = scenario.traffic.harm_at_s
-    late_N = end_N[end_N > harm_s] - harm_s
-    is_harmful = scenario.most_back is None and late_N.size > 0
+    is_early_N = np.isfinite(end_N) & (end_N <= harm_s)
+    late_N = end_N[~is_early_N] - harm_s
+    is_harmful = np.isfinite(harm_s) and late_N.size > 0
     # The order statistic above, not between two: infinity less infinity is no number.
     median_s, p90_s = (
         np.quantile(late_N, [0.5, 0.9], method="higher").tolist() if is_harmful else (None, None)
@@ -144,7 +145,7 @@ def _summed(scenario: Scenario, found: Sequence[tuple[float, bool]]) -> Measured
         name=scenario.name,
         rollouts=len(found),
         back=int(np.isfinite(end_N).sum()),
-        early=int((end_N <= harm_s).sum()),
+        early=int(is_early_N.sum()),
         median_s=median_s,
         p90_s=p90_s,
         naive=sum(naive for _, naive in found),
