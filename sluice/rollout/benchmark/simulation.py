@@ -3,6 +3,7 @@
 What is measured is ``advance`` itself, look by look, not a copy of it.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -135,11 +136,13 @@ def _summed(scenario: Scenario, found: Sequence[tuple[float, bool]]) -> Measured
     end_N = np.array([end for end, _ in found])
     harm_s = scenario.traffic.harm_at_s
     is_early_N = np.isfinite(end_N) & (end_N <= harm_s)
-    late_N = end_N[~is_early_N] - harm_s
-    is_harmful = np.isfinite(harm_s) and late_N.size > 0
+    late_N = end_N[~is_early_N]
+    is_harmful = math.isfinite(harm_s) and late_N.size > 0
     # The order statistic above, not between two: infinity less infinity is no number.
     median_s, p90_s = (
-        np.quantile(late_N, [0.5, 0.9], method="higher").tolist() if is_harmful else (None, None)
+        np.quantile(late_N - harm_s, [0.5, 0.9], method="higher").tolist()
+        if is_harmful
+        else (None, None)
     )
     return Measured(
         name=scenario.name,
