@@ -146,8 +146,6 @@ class RolloutLedger(Ledger):
                 return rollout_rows.load_transitions(connection, rollout.id)[-1]
         try:
             return self._promote_held(rollout, actor=actor, store=store)
-        except RolloutConflict:
-            raise
         except (GateBlocked, IntegrityError) as error:
             transition = changes.withdraw(
                 rollout,

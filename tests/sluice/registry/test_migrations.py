@@ -108,6 +108,14 @@ def test_second_schema_gets_rollouts_and_loses_nothing(old: str, store: Artifact
         assert ledger.weights(MODEL).production == ledger.version(MODEL, 2).candidate
         assert len(ledger.history(MODEL)) == 7
         assert ledger.verify(None, store=store) == []
+        receipt = ledger.receipts(MODEL, 2)[0].receipt.digest
+    row = {"id": "r", "model": MODEL, "version": 2, "receipt": receipt, "settings": "{}"}
+    database = Database.open(old, create=False)
+    with database.write() as connection:
+        log.append(connection, tables.rollouts, **row, started_at=NOW)
+    with pytest.raises(StorageError, match="append-only"), database.write() as connection:
+        connection.execute(sa.delete(tables.rollouts))
+    database.close()
 
 
 class Killed(BaseException):

@@ -164,6 +164,16 @@ def test_no_rollout_without_the_evidence_of_a_promotion(
     assert ledger.rollout(MODEL) is None
 
 
+def test_what_was_rolled_back_by_hand_needs_newer_evidence(
+    ledger: RolloutLedger, store: ArtifactStore
+) -> None:
+    ledger.promote(MODEL, 2, expected=1, actor="a", reason="r", store=store)
+    ledger.rollback(MODEL, expected=2, actor="bob", reason="errors", store=store)
+
+    with pytest.raises(GateBlocked, match="was rolled back by bob"):
+        start(ledger)
+
+
 def test_nothing_in_production_is_nothing_to_compare_with(url: str, store: ArtifactStore) -> None:
     with RolloutLedger.open(url, clock=Clock()) as ledger:
         register_sample(ledger, store, salt=1)

@@ -60,6 +60,13 @@ def test_harm_goes_back_at_once_even_before_the_step_is_long_enough():
     assert transition.remedy
 
 
+def test_harm_that_begins_with_the_next_step_is_seen_in_its_own_counts():
+    second = look(rollout()).rollout
+
+    assert second.step == 1
+    assert look(second, after_s=2, challenger=SICK).outcome == "roll_back"
+
+
 @pytest.mark.parametrize("guard", ["errors", "timeouts", "not_finite", "slower"])
 def test_each_guard_finds_its_own_harm(guard):
     sick = ArmCounts(requests=1000, **{guard: 150})
