@@ -9,6 +9,7 @@ from pydantic import Field
 from sluice.digests import short
 from sluice.errors import ContractError
 from sluice.evaluation.guards import GuardOutcome
+from sluice.evaluation.row_sketch import RowSketch
 from sluice.receipts import Receipt
 from sluice.settings import Record
 
@@ -49,7 +50,13 @@ class Verdict(Record):
     required: float = Field(description="The lower bound must exceed this [unit].")
     margin: float = Field(description="Gains within +- this do not matter [unit].")
     p_value: float = Field(description="One-sided, of a true gain no larger than required.")
-    alpha: float = Field(description="One-sided rate of false promotions.")
+    alpha: float = Field(description="One-sided rate of false promotions; what was spent here.")
+    attempt: int = Field(1, ge=1, description="Which question on this window's rows it is.")
+    alpha_of_all: float = Field(
+        description="What all attempts on the window may spend together; equal to alpha for a "
+        "question that stands alone."
+    )
+    rows: RowSketch = Field(description="Of the window, to know it again.")
     effect_size: float = Field(
         description="Cohen's d of paired differences: the gain divided by the standard deviation "
         "over rows of the seed-averaged gain per row."
