@@ -121,14 +121,15 @@ class _Run:
             self._ray.exceptions.RayError,
             ray.train.TrainingFailedError,
         )
+        cause: Exception | None = None
         try:
-            value = self._ray.get(self._answer)
+            value: bytes | None = self._ray.get(self._answer)
         except lost as error:
-            why, cause = str(error).strip().splitlines()[-1:], error
+            cause = error
         else:
             if value is not None:
-                return value  # type: ignore[no-any-return]
-            why, cause = ["no rank answered"], None
+                return value
+        why = str(cause or "no rank answered").strip().splitlines()[-1:]
         raise TrainingFailed(
             f"The processes that fit one model together were lost more than {retries} times: "
             f"{why[0]}.",

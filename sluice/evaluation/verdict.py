@@ -83,6 +83,16 @@ class Verdict(Record):
         """True only for PROMOTE: too little evidence does not pass."""
         return self.outcome == "PROMOTE"
 
+    @property
+    def spending(self) -> str:
+        """What the decision may spend of alpha, for people."""
+        if self.alpha == self.alpha_of_all:
+            return f"{self.alpha:.4g}"
+        return (
+            f"{self.alpha:.2g} of {self.alpha_of_all:g} for all attempts on these rows; this is "
+            f"number {self.attempt}"
+        )
+
     def with_guards(self, outcomes: Sequence[GuardOutcome]) -> "Verdict":
         """Return the verdict with its guards, of which any that did not pass ends a PROMOTE.
 

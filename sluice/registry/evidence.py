@@ -19,7 +19,6 @@ from sluice.registry.tables import (
     version_receipts,
 )
 
-
 Judge = Callable[[Sequence[Receipt]], Receipt]
 """Answers a question, told every answer that its model got before, the oldest first."""
 
@@ -182,6 +181,18 @@ def decide(
         connection, decisions, model=model, **question, receipt=receipt.digest, recorded_at=at
     )
     return receipt
+
+
+def require_decided(connection: Connection, model: str, receipt: Receipt, *, at: datetime) -> None:
+    """File an answer that was given elsewhere, unless the question has one already.
+
+    The caller holds the model's lock.
+
+    Raises:
+        ContractError: The question was answered otherwise, or the receipt does not say what it is.
+    """
+    standing = decide(connection, model, receipt.subject, lambda _: receipt, at=at)
+    admission.require_standing(standing, receipt)
 
 
 def parse_receipt(digest: str, payload: str) -> Receipt:

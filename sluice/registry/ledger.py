@@ -87,12 +87,7 @@ class Ledger(LedgerReading):
                 )
             for receipt in receipts:
                 if receipt.gate == "promotion":
-                    admission.require_standing(
-                        evidence.decide(
-                            connection, model, receipt.subject, lambda _, it=receipt: it, at=at
-                        ),
-                        receipt,
-                    )
+                    evidence.require_decided(connection, model, receipt, at=at)
             evidence.link_receipts(connection, receipts, model=model, number=number, at=at)
             version = queries.load_version(connection, model, number)
             before = known.state if known else "dev"

@@ -5,6 +5,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from sluice.evaluation.guards import GuardOutcome, GuardResult
 from sluice.evaluation.suites.gain import SuiteGain
 from sluice.evaluation.suites.suite import Origin
 from sluice.failfast.result import Standout
@@ -13,7 +14,6 @@ from sluice.settings import Record
 Change = Literal["fixed", "broken", "still wrong", "still right"]
 CHANGES: tuple[Change, ...] = ("fixed", "broken", "still wrong", "still right")
 Suspect = Literal["model", "data", "none"]
-GuardOutcome = Literal["pass", "fail", "insufficient"]
 
 
 class RowResult(Record):
@@ -97,7 +97,7 @@ class GuardVerdict(Record):
 
     suite: str
     version: int | None = Field(description="None when there is no such suite.")
-    outcome: GuardOutcome
+    outcome: GuardResult
     reason: str = Field(description="One sentence for people.")
     remedy: str = Field("", description="What to do; empty when it holds.")
 
@@ -121,11 +121,25 @@ class SuiteReport(Record):
         return all(guard.outcome == "pass" for guard in self.guards)
 
     @property
-    def outcome(self) -> GuardOutcome:
+    def outcome(self) -> GuardResult:
         """Of all guards: a failure outweighs missing evidence."""
         if self.passed:
             return "pass"
         return "fail" if any(g.outcome == "fail" for g in self.guards) else "insufficient"
+
+    @property
+    def guard_outcomes(self) -> tuple[GuardOutcome, ...]:
+        """What the guards say to the promotion gate."""
+        return tuple(
+            GuardOutcome(
+                name=f"suite {guard.suite}",
+                result=guard.outcome,
+                observed=float("nan"),
+                required=float("nan"),
+                reason=guard.reason,
+            )
+            for guard in self.guards
+        )
 
     @property
     def reason(self) -> str:

@@ -144,7 +144,8 @@ def test_production_is_scored_with_the_latest_member_that_has_not_seen_the_rows(
         for fold, through in ((0, "2020-01-05"), (1, "2020-01-20"), (2, "2020-02-01"))
     ]
 
-    losses = score_production(WORKLOAD, FRAME, FOLDS, members, load, subject="production").losses
+    scores = score_production(WORKLOAD, FRAME, FOLDS, members, load, subject="production")
+    losses = scores.by_seed.losses
 
     # Fold 0's test begins on 2020-01-17 and fold 1's on 2020-01-25.
     assert losses.loss_SN[0].tolist() == [9.0] * 8 + [16.0] * 16
@@ -166,9 +167,7 @@ class Classed(Counting):
 
 
 def test_mistakes_of_a_classifier_stand_on_the_rows_of_its_losses():
-    scores = score_candidate(
-        Classed(), FRAME, FOLDS, MEMBERS, load, subject="candidate"
-    ).by_seed
+    scores = score_candidate(Classed(), FRAME, FOLDS, MEMBERS, load, subject="candidate").by_seed
 
     assert scores.mistakes is not None
     assert scores.mistakes.label_N.tolist() == scores.losses.label_N.tolist()
