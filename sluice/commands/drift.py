@@ -1,6 +1,7 @@
 """``sluice drift``: has anything moved since the reference?"""
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -95,6 +96,10 @@ def _plain(report: "DriftReport") -> dict[str, object]:
     return values
 
 
+def _number(value: float) -> str:
+    return f"{value:.2g}" if math.isfinite(value) else "-"
+
+
 def _show(report: "DriftReport") -> None:
     table = Table(title=report.verdict, title_justify="left")
     for name in ("column", "verdict", "adjusted p", "effect", "why"):
@@ -103,7 +108,7 @@ def _show(report: "DriftReport") -> None:
     unsure = [column for column in report.columns if column.verdict == "INCONCLUSIVE"]
     ranked = [*report.moved, *unsure, *sorted(quiet, key=lambda column: column.p_value)]
     for column in ranked[:_SHOWN]:
-        numbers = (f"{column.adjusted_p:.2g}", f"{column.effect:.2g}")
+        numbers = (_number(column.adjusted_p), _number(column.effect))
         table.add_row(column.column, column.verdict, *numbers, column.reason)
     console = results(markup=False)
     console.print(table)

@@ -139,8 +139,12 @@ def cut_categories(values: "pd.Series[Any]", num_cells: int) -> CategoryCells:
 
 def factorize(values: "pd.Series[Any]") -> tuple[NDArray[np.int64], list[str]]:
     """Return the place of each value (N,) in the list of categories; -1 where it is missing."""
-    place_N, distinct = pd.factorize(values.astype(object), use_na_sentinel=True)
-    return np.asarray(place_N, np.int64), [str(value) for value in distinct]
+    place_N, distinct = pd.factorize(values, use_na_sentinel=True)
+    names = [str(value) for value in distinct]
+    place_of = {name: at for at, name in enumerate(dict.fromkeys(names))}
+    # 1 and "1" are one category: a file does not tell them apart.
+    merged = np.array([*(place_of[name] for name in names), -1], np.int64)
+    return merged[place_N], list(place_of)
 
 
 def _floats(values: "pd.Series[Any]") -> NDArray[np.float64]:

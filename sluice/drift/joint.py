@@ -7,6 +7,7 @@ Shape legend: N = rows, n = rows of one piece, C = columns, G = cells, K = kept 
 F = features, D = draws.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -57,10 +58,11 @@ class Features:
         numeric = tuple(at for at, column in enumerate(columns) if column.kind == "numeric")
         category = tuple(at for at, column in enumerate(columns) if column.kind == "category")
         spread = sum(1 - float((columns[at].share_G ** 2).sum()) for at in category)
-        width = np.sqrt(2 * (len(numeric) + spread))
+        width = math.sqrt(2 * (len(numeric) + spread))
 
         def weights(count: int) -> NDArray[np.float32]:
-            return (rng.normal(size=(count, num_features)) / width).astype(np.float32)
+            drawn: NDArray[np.float32] = rng.normal(size=(count, num_features)).astype(np.float32)
+            return drawn / np.float32(width)
 
         return cls(
             numeric=numeric,

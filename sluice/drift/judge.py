@@ -123,8 +123,8 @@ def _plain_fault(
         blocks = len(values) / column.dependence.block_length
         usual = column.missing_rate**blocks > reference.settings.alpha
         said = (
-            f"None of {len(values):,} values is there, of the reference's "
-            f"{_rate(1 - column.missing_rate)} {'only' if usual else 'were'}."
+            f"None of {len(values):,} values is there; of the reference's "
+            f"{_rate(1 - column.missing_rate)} are."
         )
         finding: Finding = "too_few_values" if usual else "all_missing"
         return _result(reference, column, finding, said, missing_rate=1.0)

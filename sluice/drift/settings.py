@@ -15,7 +15,11 @@ class DriftSettings(Settings):
     """When a window of rows differs from the reference by more than chance explains."""
 
     alpha: float = Field(
-        0.04, gt=0, lt=0.5, description="False alarms per window, all columns together [rate]."
+        0.03,
+        gt=0,
+        lt=0.5,
+        description="False alarms per window, all columns together [rate]; strongly dependent rows "
+        "exceed it by about a quarter.",
     )
     window_rows: int = Field(
         500,
@@ -67,6 +71,6 @@ class DriftSettings(Settings):
         statistics and each has its own largest draw.
 
         >>> DriftSettings().resamples(1), DriftSettings().resamples(51)
-        (999, 5100)
+        (999, 6800)
         """
         return max(self.min_resamples, math.ceil(4 * family / self.alpha))

@@ -65,6 +65,13 @@ def test_frequent_categories_have_cells_and_the_rest_share_one():
     assert cells.unseen(pd.Series(["x", "a", "x", None])) == {"x": 2}
 
 
+def test_values_that_read_the_same_are_one_category():
+    cells = cut_categories(pd.Series([1, "1", "b", None], dtype=object), 9)
+
+    assert cells.categories == ("1", "b")
+    assert cells.encode(pd.Series(["1", "b", None])).tolist() == [1, 2, 0]
+
+
 def test_categories_of_a_column_do_not_depend_on_the_order_of_its_rows():
     values = pd.Series(list("aabbcc"))
 

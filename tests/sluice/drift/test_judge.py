@@ -205,6 +205,16 @@ def test_extra_columns_are_told_and_not_judged(reference):
     assert report.verdict == "STABLE"
 
 
+def test_p_values_are_adjusted_for_every_test_of_the_window(reference):
+    report = judge(reference, mixed(1, 500))
+
+    tests = [*report.columns, report.joint]
+    p_values = [*(result.p_value for result in report.columns), report.joint.statistic.p_value]
+    expected = stats.false_discovery_control(p_values)
+    assert [test.adjusted_p for test in tests] == pytest.approx(expected)
+    assert all(test.reason.endswith(f"adjusted p {test.adjusted_p:.2g}.") for test in tests)
+
+
 def test_what_cannot_be_compared_stays_in_the_family(reference):
     frame = mixed(1, 500)
     frame["b"] += 0.25
