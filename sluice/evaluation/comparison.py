@@ -18,6 +18,7 @@ from sluice.errors import SettingsError
 from sluice.evaluation.estimate import Arm, Estimate, estimate_gain, mean_gain
 from sluice.evaluation.independence import looks_dependent
 from sluice.evaluation.losses import LossTable
+from sluice.evaluation.row_sketch import RowSketch
 from sluice.evaluation.settings import GateSettings
 from sluice.evaluation.shortfall import Evidence, advise
 from sluice.evaluation.sufficiency import find_lacking
@@ -117,6 +118,8 @@ def compare(
         margin=margin,
         p_value=estimate.p_value(settings.min_gain),
         alpha=settings.alpha,
+        alpha_of_all=settings.alpha,
+        rows=RowSketch.of(candidate.label_N),
         effect_size=_effect_size(gain_N, is_constant=is_constant),
         num_seeds=len(candidate.seeds),
         num_reference_seeds=len(reference.seeds),

@@ -54,6 +54,9 @@ class GuardEvidence:
     deployed: LossTable | None = None
     """Losses of the very artifact that would serve, on the same rows; without seeds."""
 
+    reference_deployed: LossTable | None = None
+    """Losses of what serves in the reference's place; its rule itself when it has no seeds."""
+
 
 def check_guards(
     evidence: GuardEvidence, settings: GuardSettings, *, alpha: float, block_length: int
@@ -78,9 +81,9 @@ def check_guards(
     if settings.deployed_margin_share is not None:
         outcomes.append(
             _losses_hold(
-                "what would be deployed against the reference",
+                "what would be deployed against what is",
                 evidence.deployed,
-                evidence.reference,
+                evidence.reference_deployed,
                 margin_share=settings.deployed_margin_share,
                 alpha=alpha,
                 block_length=block_length,
@@ -212,7 +215,8 @@ def _require_same_window(evidence: GuardEvidence) -> None:
         ("candidate's metrics", evidence.candidate_metrics, candidate.subject),
         ("reference's metrics", evidence.reference_metrics, evidence.reference.subject),
         ("approved version's losses", evidence.approved, None),
-        ("deployed artifact's losses", evidence.deployed, None),
+        ("deployed artifact's losses", evidence.deployed, candidate.subject),
+        ("reference's deployed losses", evidence.reference_deployed, evidence.reference.subject),
     )
     for what, given, subject in about:
         if given is None:

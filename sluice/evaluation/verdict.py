@@ -9,6 +9,7 @@ from pydantic import Field
 from sluice.digests import short
 from sluice.errors import ContractError
 from sluice.evaluation.guards import GuardOutcome
+from sluice.evaluation.row_sketch import RowSketch
 from sluice.receipts import Receipt
 from sluice.settings import Record
 
@@ -49,7 +50,13 @@ class Verdict(Record):
     required: float = Field(description="The lower bound must exceed this [unit].")
     margin: float = Field(description="Gains within +- this do not matter [unit].")
     p_value: float = Field(description="One-sided, of a true gain no larger than required.")
-    alpha: float = Field(description="One-sided rate of false promotions.")
+    alpha: float = Field(description="One-sided rate of false promotions; what was spent here.")
+    attempt: int = Field(1, ge=1, description="Which question on this window's rows it is.")
+    alpha_of_all: float = Field(
+        description="What all attempts on the window may spend together; equal to alpha for a "
+        "question that stands alone."
+    )
+    rows: RowSketch = Field(description="Of the window, to know it again.")
     effect_size: float = Field(
         description="Cohen's d of paired differences: the gain divided by the standard deviation "
         "over rows of the seed-averaged gain per row."
@@ -75,6 +82,16 @@ class Verdict(Record):
     def passed(self) -> bool:
         """True only for PROMOTE: too little evidence does not pass."""
         return self.outcome == "PROMOTE"
+
+    @property
+    def spending(self) -> str:
+        """What the decision may spend of alpha, for people."""
+        if self.alpha == self.alpha_of_all:
+            return f"{self.alpha:.4g}"
+        return (
+            f"{self.alpha:.2g} of {self.alpha_of_all:g} for all attempts on these rows; this is "
+            f"number {self.attempt}"
+        )
 
     def with_guards(self, outcomes: Sequence[GuardOutcome]) -> "Verdict":
         """Return the verdict with its guards, of which any that did not pass ends a PROMOTE.
