@@ -58,8 +58,7 @@ class DriftReference:
 
     def needed_rows(self, dependence: Dependence) -> int:
         """Return how many rows a window needs to decide about what depends so [rows]."""
-        settings = self.settings
-        return max(settings.min_rows, settings.min_blocks * dependence.block_length)
+        return needed_rows(dependence, self.settings)
 
     def calibrated_for(self, num_rows: int, *, threads: int) -> "DriftReference":
         """Return this reference with thresholds for windows of ``num_rows``.
@@ -148,10 +147,15 @@ def family_size(num_columns: int) -> int:
     return num_columns + (num_columns > 1)
 
 
+def needed_rows(dependence: Dependence, settings: DriftSettings) -> int:
+    """Return how many rows a window needs to decide about what depends so [rows]."""
+    return max(settings.min_rows, settings.min_blocks * dependence.block_length)
+
+
 def is_judgeable(dependence: Dependence, num_rows: int, settings: DriftSettings) -> bool:
     """Return whether a window of that size can decide about what depends so."""
-    enough = num_rows >= max(settings.min_rows, settings.min_blocks * dependence.block_length)
-    return enough and dependence.stretch > 0  # NaN: the reference is too short
+    # The stretch is NaN when the reference is too short.
+    return num_rows >= needed_rows(dependence, settings) and dependence.stretch > 0
 
 
 def _calibrate(

@@ -48,3 +48,17 @@ def test_the_mean_does_not_depend_on_how_rows_are_cut_into_pieces(monkeypatch):
     monkeypatch.setattr("sluice.drift.joint._PIECE_ROWS", 7)
 
     assert features.mean(codes, map) == pytest.approx(whole, abs=1e-6)
+
+
+def test_the_seed_decides_which_windows_are_drawn():
+    values = pd.DataFrame(np.random.default_rng(0).normal(size=(500, 2)), columns=["a", "b"])
+    columns = [reference_column(values[name], SETTINGS, 0.01) for name in values]
+    codes = [c.cells.encode(values[c.name]) for c in columns]
+    joint = JointReference.of(Features.draw(columns, 16, seed=0), codes, 0.01, map)
+
+    first, same, other = (
+        joint.calibrate(num_rows=100, draws=50, seed=seed).distance_DS for seed in (0, 0, 1)
+    )
+
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first, other)
