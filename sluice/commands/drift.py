@@ -1,6 +1,5 @@
 """``sluice drift``: has anything moved since the reference?"""
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from sluice.commands.output import results
+from sluice.commands.output import print_json, results
 from sluice.cores import count_cores
 from sluice.digests import digest_frame
 from sluice.drift.settings import SMALLEST_WINDOW, DriftSettings
@@ -81,19 +80,11 @@ def drift(
         write_atomic(html, drift_page(report, built, title=title).encode())
         typer.echo(f"report: {html}", err=True)
     if as_json:
-        typer.echo(json.dumps(_plain(report), indent=2))
+        print_json(report)
     else:
         _show(report)
     if not report.passed:
         raise typer.Exit(GATE_SAID_NO)
-
-
-def _plain(report: "DriftReport") -> dict[str, object]:
-    """Return the report as strict JSON data: numbers that are not finite become null."""
-    values: dict[str, object] = json.loads(
-        report.model_dump_json(), parse_constant=lambda _constant: None
-    )
-    return values
 
 
 def _number(value: float) -> str:
