@@ -1,0 +1,244 @@
+"""Which arm answers: the user's place decides, production steps in, the shadow looks on (ROLL-1).
+
+A request keeps the table it began with, so that a swap between two requests fails neither. The
+original fault is the challenger's, even when nobody but the counts ever hears of it.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.registry.reading import Clock
+from sluice.rollout.observations import Window
+from sluice.serving.arm import Arm, Busy, NeverStarted, Output
+from sluice.serving.contract import PredictRequest
+from sluice.serving.metrics import Metrics
+from sluice.serving.refusals import ModelFailed, Overloaded, Refusal, TooLate, WrongInput
+from sluice.serving.settings import ServingSettings
+from sluice.serving.steps import ArmName, Fault, Steps
+from sluice.serving.sticky import is_chosen
+from sluice.serving.weights import Weights
+
+Input = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Table:
+    """The arms of one state of the weights."""
+
+    weights: Weights
+    production: Arm
+    challenger: Arm | None
+    shadow: Arm | None
+    """The challenger's networks in a thread of their own, which makes way for production."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Routed:
+    """An answer and who gave it."""
+
+    output: Output
+    arm: ArmName
+    version: int
+    candidate: str
+    weights: Weights
+    challenger_fault: Fault | None
+    """Why production answered in the challenger's place; None when it did not."""
+
+    challenger_error: str
+    """Type of what the challenger raised, for the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Tried:
+    """What an arm made of a request; without a fault there is an output."""
+
+    output: Output | None
+    fault: Fault | None
+    error: Exception | None
+    seconds: float
+
+
+class Router:
+    """Routes each request by the table in force; counts what became of it."""
+
+    def __init__(
+        self, table: Table, *, settings: ServingSettings, clock: Clock, metrics: Metrics
+    ) -> None:
+        self._table = table
+        self._settings = settings
+        self._clock = clock
+        self._metrics = metrics
+        self._expired: datetime | None = None
+        self._shadows: set[asyncio.Task[None]] = set()
+        self.steps = Steps(table.weights, now=clock())
+        metrics.show_step(self.window)
+
+    @property
+    def table(self) -> Table:
+        """What requests are routed by from now on."""
+        return self._table
+
+    def follow(self, table: Table) -> None:
+        """Route by another table; requests under way end by the one they began with."""
+        self._table = table
+        self.steps.follow(table.weights, now=self._clock())
+
+    def in_force(self, weights: Weights) -> Weights:
+        """Return the weights, or production alone once their lease is over.
+
+        A lease that was seen to be over stays so when the clock goes back.
+        """
+        if weights.expires_at is None:
+            return weights
+        if weights.expired(self._clock()):
+            self._expired = weights.expires_at
+        over = self._expired is not None and weights.expires_at <= self._expired
+        return weights.production_only() if over else weights
+
+    async def answer(self, request: PredictRequest, *, user: str, deadline: float) -> Routed:
+        """Answer by the arm that the user belongs to.
+
+        Args:
+            request: What is asked.
+            user: Key that decides the arm.
+            deadline: Latest moment of an answer [s, monotonic].
+
+        Raises:
+            WrongInput: The windows break the contract, or no finite number follows from them.
+            ModelFailed: Production raised.
+            TooLate: Production did not answer before the deadline.
+            Overloaded: Too many requests wait for production.
+        """
+        table = self._table
+        weights = self.in_force(table.weights)
+        x_NLD = table.production.deployed.contract.tensor(request)
+        challenger, failed = table.challenger, None
+        if (
+            challenger is not None
+            and weights.rollout is not None
+            and is_chosen(user, salt=weights.rollout, share=weights.share)
+        ):
+            tried = await self._try(
+                challenger,
+                x_NLD,
+                timeout_s=min(self._settings.challenger_deadline_s, deadline - time.monotonic()),
+                max_waiting=self._settings.challenger_waiting,
+            )
+            self._count("challenger", tried, epoch=weights.epoch)
+            if tried.fault is None:
+                return _routed(tried, "challenger", challenger, weights, failed=None)
+            failed = tried
+            self._metrics.fallbacks.inc()
+        tried = await self._try(
+            table.production,
+            x_NLD,
+            timeout_s=deadline - time.monotonic(),
+            max_waiting=self._settings.max_in_flight,
+        )
+        if failed is None:
+            self._count("production", tried, epoch=weights.epoch)
+        if tried.fault is not None:
+            raise _refusal(tried) from tried.error
+        if weights.shadow and table.shadow is not None and failed is None:
+            self._look_on(table.shadow, x_NLD, epoch=weights.epoch)
+        return _routed(tried, "production", table.production, weights, failed=failed)
+
+    def window(self) -> Window | None:
+        """Return what was counted since the step under way began; None without a rollout."""
+        return self.steps.window(self._clock())
+
+    async def close(self) -> None:
+        """Drop the shadow copies that still wait."""
+        for task in self._shadows:
+            task.cancel()
+        await asyncio.gather(*self._shadows, return_exceptions=True)
+
+    async def _try(self, arm: Arm, x_NLD: Input, *, timeout_s: float, max_waiting: int) -> _Tried:
+        began = time.monotonic()
+        output: Output | None = None
+        fault: Fault | None = None
+        error: Exception | None = None
+        try:
+            output = await arm.predict(x_NLD, timeout_s=timeout_s, max_waiting=max_waiting)
+            fault = None if np.isfinite(output).all() else "not_finite"
+        except (Busy, TimeoutError) as late:
+            # An arm whose queue is full has not answered in time either: one that hangs must not
+            # look better for it.
+            fault, error = "timeouts", late
+        except Exception as raised:  # anybody's network; its own thread handed this over
+            fault, error = "errors", raised
+        return _Tried(output=output, fault=fault, error=error, seconds=time.monotonic() - began)
+
+    def _count(self, arm: ArmName, tried: _Tried, *, epoch: int) -> None:
+        self.steps.count(arm, epoch=epoch, seconds=tried.seconds, fault=tried.fault)
+        self._metrics.count(arm, seconds=tried.seconds, fault=tried.fault)
+
+    def _look_on(self, shadow: Arm, x_NLD: Input, *, epoch: int) -> None:
+        if len(self._shadows) >= self._settings.shadow_waiting:
+            self._drop()
+            return
+        task = asyncio.get_running_loop().create_task(self._compute(shadow, x_NLD, epoch=epoch))
+        self._shadows.add(task)
+        task.add_done_callback(self._shadows.discard)
+
+    async def _compute(self, shadow: Arm, x_NLD: Input, *, epoch: int) -> None:
+        tried = await self._try(
+            shadow,
+            x_NLD,
+            timeout_s=self._settings.shadow_deadline_s,
+            max_waiting=self._settings.shadow_waiting,
+        )
+        if isinstance(tried.error, NeverStarted | Busy):  # it made way: says nothing about it
+            self._drop()
+            return
+        self.steps.count("challenger", epoch=epoch, seconds=None, fault=tried.fault)
+        self._metrics.count_shadow(tried.fault)
+
+    def _drop(self) -> None:
+        self.steps.count_dropped()
+        self._metrics.shadow_dropped.inc()
+
+
+def _routed(
+    tried: _Tried, name: ArmName, arm: Arm, weights: Weights, *, failed: _Tried | None
+) -> Routed:
+    assert tried.output is not None, "without a fault there is an output"
+    return Routed(
+        output=tried.output,
+        arm=name,
+        version=arm.deployed.version,
+        candidate=arm.deployed.candidate,
+        weights=weights,
+        challenger_fault=None if failed is None else failed.fault,
+        challenger_error="" if failed is None else type(failed.error).__name__,
+    )
+
+
+def _refusal(tried: _Tried) -> Refusal:
+    """Say why production did not answer."""
+    if isinstance(tried.error, Busy):
+        return Overloaded(
+            "Too many requests wait for the model.", fix="Try again, with fewer at once."
+        )
+    if tried.fault == "timeouts":
+        return TooLate(
+            f"The model must answer in time, and did not within {tried.seconds:.3f} s.",
+            cause="The server is overloaded, or the model hangs.",
+            fix="Try again; when it lasts, raise serving.deadline_s or add servers.",
+        )
+    if tried.fault == "not_finite":
+        return WrongInput(
+            "The model has no finite answer for these windows.",
+            cause="They are far from anything it was trained on.",
+            fix="Check the values and their units.",
+        )
+    return ModelFailed(
+        f"The model raised {type(tried.error).__name__}.",
+        cause="Its code does not take this input; the server's log has the error by trace id.",
+        fix="Tell whoever owns the model.",
+    )
