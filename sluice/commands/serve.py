@@ -45,8 +45,6 @@ def serve_command(
     Prints one JSON line with the URL on stdout when it is ready; the log goes to stderr, one JSON
     object a line. SIGTERM drains: /readyz says no first, requests under way are answered.
     """
-    import torch
-
     from sluice.pipeline import defs_folder, find_pipeline
     from sluice.serving.ledger_models import LedgerModels
     from sluice.serving.ledger_weights import ProductionWeights
@@ -56,7 +54,6 @@ def serve_command(
     settings = find_pipeline(pipeline, defs_folder())
     token = _token(token_file)
     require_token_beyond_loopback(host, token)
-    torch.set_num_threads(1)  # a window is small, and every arm has its own thread
     with open_ledger() as ledger:
         serving = open_serving(
             settings.name,
