@@ -73,9 +73,7 @@ def serve_kind(kind: Kind) -> None:
     if kind == "shortest":
         with listen("127.0.0.1", 0) as listening:
             print(listening.getsockname()[1], flush=True)
-            config = uvicorn.Config(
-                shortest_app(production), log_level="warning", access_log=False
-            )
+            config = uvicorn.Config(shortest_app(production), log_level="warning", access_log=False)
             uvicorn.Server(config).run(sockets=[listening])
         return
     weights = Weights(epoch=1, production=production.candidate)
