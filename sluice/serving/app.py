@@ -31,7 +31,6 @@ from sluice.serving.contract import PredictRequest, read_request
 from sluice.serving.following import Follower
 from sluice.serving.front import Front, notes_of
 from sluice.serving.limits import RateLimit, Token
-from sluice.serving.log import place_of
 from sluice.serving.metrics import Metrics
 from sluice.serving.refusals import (
     BodyLate,
@@ -326,8 +325,8 @@ def _add_errors(api: FastAPI, serving: Serving) -> None:
     async def refused(request: Request, error: Refusal) -> Response:
         notes = notes_of(request)
         notes.facts["refused"] = error.kind
-        if isinstance(error, ModelFailed) and error.__cause__ is not None:
-            serving.log.error("model failed", trace=notes.trace, **place_of(error.__cause__))
+        if isinstance(error, ModelFailed):
+            serving.log.error("model failed", trace=notes.trace, **error.place)
         headers = {}
         if isinstance(error, NotAuthorized):
             headers["www-authenticate"] = "Bearer"

@@ -14,12 +14,14 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from sluice.serving.deployed import Deployed, Pause
+from sluice.serving.log import place_of
 
 Output = NDArray[np.float64]
 
@@ -28,8 +30,23 @@ class Busy(Exception):
     """More requests wait for the arm than may; says nothing about the request."""
 
 
+class NetworkFailed(Exception):
+    """The network raised; ``place`` says what and where, and not what the request held."""
+
+    def __init__(self, place: dict[str, Any]) -> None:
+        super().__init__(place["error"])
+        self.place = place
+
+
 class NeverStarted(TimeoutError):
     """The time was over before the arm came to the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """What a network raised."""
+
+    place: dict[str, Any]
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +54,9 @@ class _Job:
     """One request on its way through the thread."""
 
     x_NLD: NDArray[np.float32]
-    answer: "asyncio.Future[Output]"
+    # A failure is a value here: the exception itself would lead to the frames, these to the arm,
+    # and an arm that is in a circle ends only when the garbage collector comes by.
+    answer: "asyncio.Future[Output | _Failure]"
     loop: asyncio.AbstractEventLoop
     started: bool = False
 
@@ -108,7 +127,7 @@ class Arm:
             Busy: Too many wait.
             TimeoutError: There was no answer in time. NeverStarted when it was not begun either;
                 then it never will be.
-            Exception: Whatever the network raised.
+            NetworkFailed: The network raised.
         """
         desk = self._desk
         if desk.waiting >= max_waiting:
@@ -119,13 +138,16 @@ class Arm:
         desk.jobs.put(job)
         try:
             async with asyncio.timeout(timeout_s):
-                return await job.answer
+                found = await job.answer
         except TimeoutError:
             if job.started:
                 raise
             raise NeverStarted from None
         finally:
             desk.waiting -= 1
+        if isinstance(found, _Failure):
+            raise NetworkFailed(found.place)
+        return found
 
 
 def _work(desk: _Desk, deployed: Deployed, max_windows: int, pause: Pause | None) -> None:
@@ -180,20 +202,16 @@ def _answer(jobs: list[_Job], deployed: Deployed, pause: Pause | None) -> None:
             for job in jobs:
                 _answer([job], deployed, pause)
         else:
-            _tell(jobs, [error])
+            _tell(jobs, [_Failure(place_of(error))])
         return
     ends = np.cumsum([len(job.x_NLD) for job in jobs])[:-1]
     _tell(jobs, np.split(found, ends))
 
 
-def _tell(jobs: list[_Job], results: Sequence[Output | Exception]) -> None:
+def _tell(jobs: list[_Job], results: Sequence[Output | _Failure]) -> None:
     def settle() -> None:
         for job, result in zip(jobs, results, strict=True):
-            if job.answer.done():  # its deadline came first
-                continue
-            if isinstance(result, Exception):
-                job.answer.set_exception(result)
-            else:
+            if not job.answer.done():  # or its deadline came first
                 job.answer.set_result(result)
 
     try:

@@ -1,6 +1,6 @@
 """Why a request is not answered, each with the HTTP status that says so."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sluice.errors import RequestRefused
 
@@ -65,6 +65,11 @@ class ModelFailed(Refusal):
     """Production itself raised."""
 
     status, kind = 500, "model_failed"
+
+    def __init__(self, what: str, *, fix: str, cause: str, place: dict[str, Any]) -> None:
+        super().__init__(what, fix=fix, cause=cause)
+        self.place = place
+        """For the log: what was raised, and where."""
 
 
 class Overloaded(Refusal):

@@ -8,16 +8,17 @@ import asyncio
 import time
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sluice.registry.reading import Clock
 from sluice.rollout.observations import Window
-from sluice.serving.arm import Arm, Busy, NeverStarted, Output
+from sluice.serving.arm import Arm, Busy, NetworkFailed, NeverStarted, Output
 from sluice.serving.contract import PredictRequest
 from sluice.serving.metrics import Metrics
-from sluice.serving.refusals import ModelFailed, Overloaded, Refusal, TooLate, WrongInput
+from sluice.serving.refusals import ModelFailed, Refusal, TooLate, WrongInput
 from sluice.serving.settings import ServingSettings
 from sluice.serving.steps import ArmName, Fault, Steps
 from sluice.serving.sticky import is_chosen
@@ -59,7 +60,12 @@ class _Tried:
 
     output: Output | None
     fault: Fault | None
-    error: Exception | None
+    place: dict[str, Any]
+    """What a network raised, and where."""
+
+    is_begun: bool
+    """False when the arm never came to the request."""
+
     seconds: float
 
 
@@ -112,7 +118,6 @@ class Router:
             WrongInput: The windows break the contract, or no finite number follows from them.
             ModelFailed: Production raised.
             TooLate: Production did not answer before the deadline.
-            Overloaded: Too many requests wait for production.
         """
         table = self._table
         weights = self.in_force(table.weights)
@@ -143,7 +148,7 @@ class Router:
         if failed is None:
             self._count("production", tried, epoch=weights.epoch)
         if tried.fault is not None:
-            raise _refusal(tried) from tried.error
+            raise _refusal(tried)
         if weights.shadow and table.shadow is not None and failed is None:
             self._look_on(table.shadow, x_NLD, epoch=weights.epoch)
         return _routed(tried, "production", table.production, weights, failed=failed)
@@ -162,17 +167,21 @@ class Router:
         began = time.monotonic()
         output: Output | None = None
         fault: Fault | None = None
-        error: Exception | None = None
+        place: dict[str, Any] = {}
+        is_begun = True
         try:
             output = await arm.predict(x_NLD, timeout_s=timeout_s, max_waiting=max_waiting)
             fault = None if np.isfinite(output).all() else "not_finite"
-        except (Busy, TimeoutError) as late:
+        except (Busy, NeverStarted):
             # An arm whose queue is full has not answered in time either: one that hangs must not
             # look better for it.
-            fault, error = "timeouts", late
-        except Exception as raised:  # anybody's network; its own thread handed this over
-            fault, error = "errors", raised
-        return _Tried(output=output, fault=fault, error=error, seconds=time.monotonic() - began)
+            fault, is_begun = "timeouts", False
+        except TimeoutError:
+            fault = "timeouts"
+        except NetworkFailed as failed:
+            fault, place = "errors", failed.place
+        seconds = time.monotonic() - began
+        return _Tried(output=output, fault=fault, place=place, is_begun=is_begun, seconds=seconds)
 
     def _count(self, arm: ArmName, tried: _Tried, *, epoch: int) -> None:
         self.steps.count(arm, epoch=epoch, seconds=tried.seconds, fault=tried.fault)
@@ -193,7 +202,7 @@ class Router:
             timeout_s=self._settings.shadow_deadline_s,
             max_waiting=self._settings.shadow_waiting,
         )
-        if isinstance(tried.error, NeverStarted | Busy):  # it made way: says nothing about it
+        if not tried.is_begun:  # it made way: says nothing about it
             self._drop()
             return
         self.steps.count("challenger", epoch=epoch, seconds=None, fault=tried.fault)
@@ -215,16 +224,12 @@ def _routed(
         candidate=arm.deployed.candidate,
         weights=weights,
         challenger_fault=None if failed is None else failed.fault,
-        challenger_error="" if failed is None else type(failed.error).__name__,
+        challenger_error="" if failed is None else failed.place.get("error", ""),
     )
 
 
 def _refusal(tried: _Tried) -> Refusal:
     """Say why production did not answer."""
-    if isinstance(tried.error, Busy):
-        return Overloaded(
-            "Too many requests wait for the model.", fix="Try again, with fewer at once."
-        )
     if tried.fault == "timeouts":
         return TooLate(
             f"The model must answer in time, and did not within {tried.seconds:.3f} s.",
@@ -238,7 +243,8 @@ def _refusal(tried: _Tried) -> Refusal:
             fix="Check the values and their units.",
         )
     return ModelFailed(
-        f"The model raised {type(tried.error).__name__}.",
-        cause="Its code does not take this input; the server's log has the error by trace id.",
+        f"The model raised {tried.place['error']}.",
+        cause="Its code does not take this input; the server's log has the place by trace id.",
         fix="Tell whoever owns the model.",
+        place=tried.place,
     )

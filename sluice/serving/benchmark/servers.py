@@ -1,4 +1,4 @@
-"""The servers that are measured, each a process: ``python -m sluice.serving.benchmark.servers KIND``.
+"""The servers that are measured, each a process of ``python -m`` this module and a kind.
 
 The model is the default pipeline's: eight GRUs of 32 units on windows of 22 rows of nine features,
 with random weights, which take as long as trained ones.

@@ -163,8 +163,9 @@ def quick_settings(**changes: Any) -> ServingSettings:
                 "poll_s": 0.02,
                 "source_timeout_s": 0.2,
                 "retry_s": 0.05,
-                "deadline_s": 0.6,
-                "challenger_deadline_s": 0.15,
+                "deadline_s": 1.0,
+                "challenger_deadline_s": 0.2,
+                "challenger_waiting": 4,
                 "shadow_deadline_s": 0.3,
                 "body_timeout_s": 1.0,
                 "notice_s": 0.0,
@@ -183,9 +184,10 @@ def live(
     *,
     settings: ServingSettings,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    source: Source | None = None,
 ) -> Iterator[Live]:
     """Run the real server on a free port of this machine."""
-    source, log = Source(weights), io.StringIO()
+    source, log = source or Source(weights), io.StringIO()
     serving = open_serving(
         MODEL,
         source,

@@ -1,5 +1,6 @@
 """ROLL-1, ROLL-2: who answers, what is counted, and no fault of a challenger reaches users."""
 
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -74,11 +75,11 @@ def test_a_challenger_that_hangs_delays_nobody_once_its_queue_is_full(
     server: Live,
 ) -> None:
     server.challenge("hangs")
-    with ThreadPoolExecutor(70) as pool:
-        answers = list(pool.map(lambda _: server.ask(1.0).json(), range(70)))
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: server.ask(1.0).json(), range(8)))
 
     assert all(answer["outputs"] == [[2.0]] for answer in answers)
-    assert counts(server, "challenger") == {"requests": 70, "timeouts": 70}
+    assert counts(server, "challenger") == {"requests": 8, "timeouts": 8}
 
 
 def test_a_shadow_computes_unseen_and_is_counted(server: Live) -> None:
@@ -245,12 +246,34 @@ def test_arms_that_are_not_needed_end_their_threads(server: Live) -> None:
     def threads() -> int:
         return sum(t.name == f"arm-{candidate('two')[:12]}" for t in threading.enumerate())
 
+    gc.collect()  # servers of other tests
+    server.wait_for(lambda: threads() == 0)
     server.challenge("two", shadow=True)
     server.ask(1.0)
     assert threads() == 2
     server.put()
 
     server.wait_for(lambda: threads() == 0)
+
+
+def test_an_arm_that_failed_ends_its_thread_as_well(server: Live) -> None:
+    """Without the garbage collector, which may not come by for hours."""
+
+    def threads() -> int:
+        return sum(t.name == f"arm-{candidate('raises')[:12]}" for t in threading.enumerate())
+
+    gc.collect()
+    server.wait_for(lambda: threads() == 0)
+    gc.disable()
+    try:
+        server.challenge("raises", shadow=True)
+        for _ in range(3):
+            server.ask(1.0)
+        assert threads() == 2
+        server.put()
+        server.wait_for(lambda: threads() == 0)
+    finally:
+        gc.enable()
 
 
 @pytest.fixture
@@ -262,6 +285,22 @@ def gate(server: Live) -> Iterator[threading.Event]:
     network.gate.set()
 
 
+def test_production_that_raises_is_told_without_what_it_was_asked(server: Live) -> None:
+    """Weights that name a failing model never get here: it must fail after it was loaded."""
+    network = server.models[candidate("one")].networks[0]
+    network.number = "secret payload"  # type: ignore[assignment]
+    answer = server.ask(1.0)
+    network.number = 1.0  # type: ignore[assignment]
+    line = next(x for x in reversed(server.lines()) if x["event"] == "model failed")
+
+    assert answer.status_code == 500
+    assert "TypeError" in answer.json()["what"]
+    assert line["error"] == "TypeError"
+    assert any("forward" in place for place in line["at"])
+    assert "secret payload" not in server.log.getvalue() + answer.text
+    assert server.ask(1.0).json()["outputs"] == [[2.0]]
+
+
 def test_production_that_is_late_is_told_in_time(server: Live, gate: threading.Event) -> None:
     gate.clear()
     began = time.monotonic()
@@ -269,7 +308,7 @@ def test_production_that_is_late_is_told_in_time(server: Live, gate: threading.E
 
     assert answer.status_code == 504
     assert answer.json()["kind"] == "too_late"
-    assert 0.5 < time.monotonic() - began < 1.5
+    assert 1.0 < time.monotonic() - began < 3
 
 
 def test_the_event_loop_is_free_while_a_model_computes(server: Live, gate: threading.Event) -> None:
@@ -277,12 +316,12 @@ def test_the_event_loop_is_free_while_a_model_computes(server: Live, gate: threa
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(server.ask, 1.0)
         began = time.monotonic()
-        for _ in range(5):
+        for _ in range(3):
             assert httpx.get(f"{server.url}/healthz").status_code == 200
         took = time.monotonic() - began
         gate.set()
 
-    assert took < 0.5
+    assert took < 0.9
     assert asked.result().status_code == 200
 
 
