@@ -1,7 +1,9 @@
 """What the app says, as it stands in its own description."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
+from fastapi import Response
 from pydantic import Field
 
 from sluice.rollout.observations import Window
@@ -84,3 +86,17 @@ class Readiness(Record):
     ready: bool
     state: Literal["serving", "draining"]
     problems: list[str] = Field(description="What is not as it should be, though it serves.")
+
+
+def described(*kinds: type[Refusal]) -> dict[int | str, dict[str, Any]]:
+    """Return how refusals stand in the app's description."""
+    return {kind.status: {"model": Problem, "description": kind.__doc__} for kind in kinds}
+
+
+def json_answer(
+    content: Record, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a record as an answer."""
+    return Response(
+        content.model_dump_json(), status, headers=headers, media_type="application/json"
+    )

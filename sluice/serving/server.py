@@ -12,13 +12,14 @@ import uvicorn
 
 from sluice.errors import SettingsError
 from sluice.registry.reading import Clock
-from sluice.serving.app import Serving, build_app
+from sluice.serving.app import build_app
 from sluice.serving.following import Follower, Load, build_table
 from sluice.serving.limits import Token
 from sluice.serving.log import ToJson
 from sluice.serving.metrics import Metrics
 from sluice.serving.router import Router
 from sluice.serving.settings import ServingSettings
+from sluice.serving.state import Serving
 from sluice.serving.weights import WeightsSource
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

@@ -4,7 +4,6 @@ The model is the default pipeline's: eight GRUs of 32 units on windows of 22 row
 with random weights, which take as long as trained ones.
 """
 
-import io
 import sys
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -94,7 +93,7 @@ def serve_kind(kind: Kind) -> None:
         settings=ServingSettings(requests_per_s=1e6, burst_requests=1_000_000, notice_s=0.0),
         token=None,
         clock=lambda: datetime.now(UTC),
-        log=json_log(io.StringIO() if "--quiet" in sys.argv else sys.stderr),
+        log=json_log(sys.stderr),
     )
     serve(serving, host="127.0.0.1", port=0, on_ready=lambda port: print(port, flush=True))
 

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from sluice.digests import digest_bytes
 from sluice.errors import StorageError
-from sluice.serving.app import Serving
 from sluice.serving.contract import InputContract
 from sluice.serving.deployed import Deployed
 from sluice.serving.limits import Token
 from sluice.serving.log import json_log
 from sluice.serving.server import open_serving, serve
 from sluice.serving.settings import ServingSettings
+from sluice.serving.state import Serving
 from sluice.serving.weights import Weights
 
 SECRET = "correct-horse-battery"

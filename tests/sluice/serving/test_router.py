@@ -40,7 +40,7 @@ def test_without_a_rollout_there_is_no_window(server: Live) -> None:
 
 
 def test_a_user_stays_with_the_challenger_while_its_share_rises(server: Live) -> None:
-    users = [f"user {number}" for number in range(60)]
+    users = [f"user {number}" for number in range(30)]
     chosen: list[set[str]] = []
     for share in (0.0, 0.25, 0.5, 1.0):
         server.challenge("two", share=share)
