@@ -7,11 +7,12 @@ Whatever goes wrong, the last good table stays.
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 from sluice.digests import short
 from sluice.serving.arm import Arm
+from sluice.serving.background import in_background
 from sluice.serving.deployed import Deployed, require_finite
 from sluice.serving.metrics import Metrics
 from sluice.serving.router import Router, Table
@@ -96,8 +97,7 @@ class Follower:
         self._known = router.table.weights
         self._problems: dict[str, str] = {}
         self._retry_at = 0.0
-        # Its own thread: a source that hangs must not take those of others, nor get a second one.
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="weights")
+        # One at a time: a source that hangs must not get a second thread.
         self._reading: Future[Weights] | None = None
         metrics.source_up.set(1)
         self._show()
@@ -109,12 +109,9 @@ class Follower:
 
     async def run(self) -> None:
         """Follow until cancelled."""
-        try:
-            while True:
-                await asyncio.sleep(self._settings.poll_s)
-                await self.poll()
-        finally:
-            self._reader.shutdown(wait=False, cancel_futures=True)
+        while True:
+            await asyncio.sleep(self._settings.poll_s)
+            await self.poll()
 
     async def poll(self) -> None:
         """Read once, and serve what was read."""
@@ -133,7 +130,7 @@ class Follower:
 
     async def _read(self) -> Weights:
         if self._reading is None:
-            self._reading = self._reader.submit(self._source.read)
+            self._reading = in_background(self._source.read, name="weights")
         waiting = asyncio.wrap_future(self._reading)
         try:
             async with asyncio.timeout(self._settings.source_timeout_s):
@@ -172,9 +169,7 @@ class Follower:
         if time.monotonic() < self._retry_at:
             return
         try:
-            made, problem = await asyncio.to_thread(
-                build_table, self._known, self._load, settings=self._settings, before=table
-            )
+            made, problem = await self._build(table)
         except Exception as error:  # a model may be anybody's code; the last good table stays
             self._retry_at = time.monotonic() + self._settings.retry_s
             self.note(
@@ -190,6 +185,14 @@ class Follower:
         if made.weights != table.weights or made.challenger is not table.challenger:
             self._router.follow(made)
             self._told("weights", f"epoch {made.weights.epoch} is in force")
+
+    async def _build(self, before: Table) -> tuple[Table, str]:
+        known, load, settings = self._known, self._load, self._settings
+
+        def build() -> tuple[Table, str]:
+            return build_table(known, load, settings=settings, before=before)
+
+        return await asyncio.wrap_future(in_background(build, name="loading"))
 
     def note(self, about: str, problem: str) -> None:
         """Note a problem, or that there is none; the log hears of changes only."""

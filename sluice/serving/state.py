@@ -15,6 +15,9 @@ from sluice.serving.refusals import Overloaded
 from sluice.serving.router import Router
 from sluice.serving.settings import ServingSettings
 
+_HANGS_AFTER = 10
+"""Deadlines after which a batch that is still under way is taken to hang."""
+
 
 @dataclass(slots=True, eq=False)
 class Serving:
@@ -40,6 +43,15 @@ class Serving:
         """Want no more requests; the server ends once the notice was given."""
         self.draining = True
         self.metrics.ready.set(0)
+
+    def hangs_s(self, now: float) -> float:
+        """Return how long production has hung [s]; 0 while a batch may still be under way.
+
+        Args:
+            now: The moment [s, monotonic].
+        """
+        busy_s = self.router.table.production.busy_s(now)
+        return busy_s if busy_s > _HANGS_AFTER * self.settings.deadline_s else 0.0
 
     @contextlib.contextmanager
     def admitted(self) -> Iterator[None]:

@@ -21,9 +21,6 @@ GUARDED = APIRouter()
 OPEN = APIRouter()
 """Whoever watches over a process has no token."""
 
-_HANGS_AFTER = 10
-"""Deadlines after which a batch that is still under way is taken to hang."""
-
 
 @GUARDED.get("/model", response_model=ModelCard, responses=described(NotAuthorized))
 async def model(request: Request) -> Response:
@@ -64,11 +61,9 @@ async def metrics(request: Request) -> Response:
 @OPEN.get("/healthz", response_model=Alive, responses={503: {"model": Alive}})
 async def healthz(request: Request) -> Response:
     """Say whether the process should go on living."""
-    serving = serving_of(request)
-    busy_s = serving.router.table.production.busy_s(time.monotonic())
-    hangs = busy_s > _HANGS_AFTER * serving.settings.deadline_s
-    reason = f"production has computed one batch for {busy_s:.1f} s" if hangs else ""
-    return json_answer(Alive(alive=not hangs, reason=reason), status=503 if hangs else 200)
+    hangs_s = serving_of(request).hangs_s(time.monotonic())
+    reason = f"production has computed one batch for {hangs_s:.1f} s" if hangs_s else ""
+    return json_answer(Alive(alive=not hangs_s, reason=reason), status=503 if hangs_s else 200)
 
 
 @OPEN.get("/readyz", response_model=Readiness, responses={503: {"model": Readiness}})
@@ -76,7 +71,7 @@ async def readyz(request: Request) -> Response:
     """Say whether requests should be sent here."""
     serving = serving_of(request)
     found = Readiness(
-        ready=not serving.draining,
+        ready=not serving.draining and not serving.hangs_s(time.monotonic()),
         state="draining" if serving.draining else "serving",
         problems=serving.follower.problems,
     )

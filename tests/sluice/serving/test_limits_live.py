@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 
+from sluice.errors import StorageError
+from sluice.serving.deployed import Deployed
 from sluice.serving.weights import Weights
 from tests.sluice.serving.serving_samples import Gated, Says, Source, candidate, deployed, live
 from tests.sluice.serving.serving_samples import quick_settings as quick
@@ -51,8 +53,11 @@ def test_production_that_hangs_is_told_on_healthz() -> None:
         network.gate.clear()
         server.ask(1.0)
         server.wait_for(lambda: httpx.get(f"{server.url}/healthz").status_code == 503)
+        ready = httpx.get(f"{server.url}/readyz").json()["ready"]
         network.gate.set()
         server.wait_for(lambda: httpx.get(f"{server.url}/healthz").status_code == 200)
+
+    assert not ready
 
 
 def test_a_lease_that_was_over_stays_over_when_the_clock_goes_back() -> None:
@@ -104,3 +109,23 @@ def test_a_source_that_hangs_is_asked_once_and_delays_nobody() -> None:
     assert answer.status_code == 200
     assert asked == 3
     assert "no answer within 0.05 s" in told[0]
+
+
+def test_a_model_whose_loading_hangs_keeps_neither_the_old_one_nor_the_end_waiting() -> None:
+    go = threading.Event()
+
+    class Models(dict[str, Deployed]):
+        def __missing__(self, _: str) -> Deployed:
+            go.wait(20)
+            raise StorageError("The store is gone.", fix="Wait.")
+
+    model = deployed("one", 1, Says(1.0))
+    with live(Models({model.candidate: model}), ONE, settings=quick()) as server:
+        server.source.weights = Weights(epoch=2, production=candidate("two"))
+        server.wait_for(lambda: any(t.name == "loading" for t in threading.enumerate()))
+        answer = server.ask(1.0)
+    still_loading = any(t.name == "loading" for t in threading.enumerate())
+    go.set()
+
+    assert (answer.status_code, answer.json()["version"]) == (200, 1)
+    assert still_loading
