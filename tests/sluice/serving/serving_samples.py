@@ -30,14 +30,14 @@ CONTRACT = InputContract(columns=("a", "b"), seq_len=3)
 
 
 class Says(nn.Module):
-    """Its number plus the mean of the last row's values."""
+    """Its number plus 1.5 a - 0.5 b of the last row."""
 
     def __init__(self, number: float) -> None:
         super().__init__()
         self.number = number
 
     def forward(self, x: Tensor) -> Tensor:
-        return x[:, -1].mean(dim=1, keepdim=True) + self.number
+        return x[:, -1] @ torch.tensor([[1.5], [-0.5]]) + self.number
 
 
 class Raises(nn.Module):

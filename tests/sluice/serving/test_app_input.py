@@ -23,8 +23,8 @@ def test_columns_go_by_name(server: Live) -> None:
     asked["windows"][0][-1] = [8.0, 0.0]
     turned = asked | {"columns": ["b", "a"]}
 
-    assert server.client.post("/predict", json=asked).json()["outputs"] == [[5.0]]
-    assert server.client.post("/predict", json=turned).json()["outputs"] == [[5.0]]
+    assert server.client.post("/predict", json=asked).json()["outputs"] == [[13.0]]
+    assert server.client.post("/predict", json=turned).json()["outputs"] == [[-3.0]]
 
 
 def window(*rows: list[object], columns: tuple[str, ...] = ("a", "b")) -> bytes:
@@ -77,7 +77,7 @@ def test_a_bad_body_is_refused_with_its_place(
 
 
 def test_a_value_too_large_for_the_model_is_the_callers_mistake(server: Live) -> None:
-    """Finite in single precision, and its mean is not."""
+    """Finite in single precision, and what the model makes of it is not."""
     answer = server.ask(3e38)
 
     assert answer.status_code == 422
