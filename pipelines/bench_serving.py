@@ -1,6 +1,5 @@
 """``sluice bench serve``: what the router costs, beside the same model behind the shortest app."""
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +9,7 @@ from rich.progress import track
 from rich.table import Table
 
 from pipelines.speeds import Speed, speed_table
-from sluice.commands.output import results
+from sluice.commands.output import print_json, results
 
 if TYPE_CHECKING:
     from sluice.serving.benchmark.measure import Measured
@@ -54,7 +53,7 @@ def _serve(*, rounds: int, seconds: float, as_json: bool) -> None:
             "servers": {kind: measured.model_dump() for kind, measured in found.items()},
             "speeds": [speed.model_dump() | {"reached": speed.reached} for speed in speeds],
         }
-        print(json.dumps(told, indent=1))
+        print_json(told)
     else:
         results().print(_table(found), speed_table(speeds))
 

@@ -11,10 +11,13 @@ class ServingSettings(Settings):
     """Limits, deadlines and the pace at which the server follows the registry."""
 
     max_body_bytes: int = Field(
-        8 * 2**20, ge=1024, le=2**30, description="Larger request bodies are refused [bytes]."
+        4 * 2**20, ge=1024, le=2**30, description="Larger request bodies are refused [bytes]."
     )
     max_windows: int = Field(
-        1024, ge=1, le=100_000, description="More windows in one request are refused."
+        256,
+        ge=1,
+        le=100_000,
+        description="More windows in one request are refused: all others wait for its batch.",
     )
     requests_per_s: float = Field(
         2000.0, gt=0, le=1e6, description="Sustained rate of predictions per process [1/s]."
