@@ -58,15 +58,18 @@ class Hangs(nn.Module):
 
 
 class Gated(Says):
-    """Answers at once while its gate is open."""
+    """Answers at once while its gate is open, and raises once it is broken."""
 
     def __init__(self, number: float) -> None:
         super().__init__(number)
         self.gate = threading.Event()
         self.gate.set()
+        self.broken = False
 
     def forward(self, x: Tensor) -> Tensor:
         self.gate.wait(20)
+        if self.broken:
+            raise TypeError(f"secret payload {x.sum()}")
         return super().forward(x)
 
 
