@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sluice.commands.registry_access import artifact_store, open_ledger
+from sluice.commands.registry_access import artifact_store
+from sluice.home import Home
 
 if TYPE_CHECKING:
     from sluice.serving.limits import Token
@@ -46,18 +47,22 @@ def serve_command(
     object a line. SIGTERM drains: /readyz says no first, requests under way are answered.
     """
     from sluice.pipeline import defs_folder, find_pipeline
+    from sluice.registry.rollouts import RolloutLedger
     from sluice.serving.ledger_models import LedgerModels
-    from sluice.serving.ledger_weights import ProductionWeights
+    from sluice.serving.ledger_weights import LedgerWeights
     from sluice.serving.log import json_log
     from sluice.serving.server import open_serving, require_token_beyond_loopback, serve
 
     settings = find_pipeline(pipeline, defs_folder())
     token = _token(token_file)
     require_token_beyond_loopback(host, token)
-    with open_ledger() as ledger:
+    home = Home.from_environment(os.environ, cwd=Path.cwd())
+    with RolloutLedger.open(
+        home.registry_url, clock=lambda: datetime.now(UTC), create=False
+    ) as ledger:
         serving = open_serving(
             settings.name,
-            ProductionWeights(ledger, settings.name),
+            LedgerWeights(ledger, settings.name),
             LedgerModels(ledger, settings.name, artifact_store()).load,
             settings=settings.serving,
             token=token,

@@ -60,7 +60,8 @@ def build_table(
         problem += "same requests; production serves alone."
     shadow = None
     if challenger is not None and weights.shadow:
-        shadow = _shadow(challenger.deployed, production, settings, before)
+        arms = (challenger, production) if weights.share < 1 else (production, challenger)
+        shadow = _shadow(*arms, settings=settings, before=before)
     table = Table(weights=weights, production=production, challenger=challenger, shadow=shadow)
     return table, problem
 
@@ -234,19 +235,18 @@ def _arm(deployed: Deployed, settings: ServingSettings) -> Arm:
     return Arm(deployed, max_windows=settings.max_batch_windows, pause=None)
 
 
-def _shadow(
-    deployed: Deployed, production: Arm, settings: ServingSettings, before: Table | None
-) -> Arm:
+def _shadow(copied: Arm, busy: Arm, *, settings: ServingSettings, before: Table | None) -> Arm:
+    """Return an arm with the networks of ``copied`` that makes way for ``busy``."""
     if (
         before is not None
         and before.shadow is not None
-        and before.shadow.deployed is deployed
-        and before.production is production
+        and before.shadow.deployed is copied.deployed
+        and busy in (before.production, before.challenger)
     ):
         return before.shadow
-    idle = production.idle  # the event alone: the thread must not hold production
+    idle = busy.idle  # the event alone: the thread must not hold the arm
     return Arm(
-        deployed,
+        copied.deployed,
         max_windows=settings.max_batch_windows,
         pause=lambda: idle.wait(_MAKE_WAY_S),
     )

@@ -1,26 +1,26 @@
-"""The weights of a model without a rollout: all traffic to what the registry has in production."""
+"""The weights of a model as the ledger has them: its production pointer and its rollout."""
 
 from sluice.errors import UnknownVersion
-from sluice.registry.ledger import Ledger
+from sluice.registry.rollouts import RolloutLedger
 from sluice.serving.weights import Weights
 
 
-class ProductionWeights:
-    """Follows the production pointer; its revision is the epoch."""
+class LedgerWeights:
+    """Follows production and the rollout under way."""
 
-    def __init__(self, ledger: Ledger, model: str) -> None:
+    def __init__(self, ledger: RolloutLedger, model: str) -> None:
         self._ledger = ledger
         self._model = model
 
     def read(self) -> Weights:
-        """Return all traffic to production.
+        """Return who answers now.
 
         Raises:
             UnknownVersion: Nothing is in production.
-            StorageError: The registry cannot be read.
+            StorageError: The registry cannot be read, or was changed past the ledger.
         """
-        pointer = self._ledger.production_pointer(self._model)
-        if pointer.version is None:
+        found = self._ledger.weights(self._model)
+        if found.production is None:
             known = ", ".join(self._ledger.models()) or "none"
             raise UnknownVersion(
                 f"A version of {self._model} is required in production, and there is none "
@@ -28,5 +28,12 @@ class ProductionWeights:
                 cause="The pipeline did not run yet, or its gate promoted nothing.",
                 fix=f"Run: sluice run {self._model}",
             )
-        version = self._ledger.version(self._model, pointer.version)
-        return Weights(epoch=pointer.revision, production=version.candidate)
+        return Weights(
+            epoch=found.epoch,
+            production=found.production,
+            rollout=found.rollout,
+            challenger=found.challenger,
+            share=found.share,
+            shadow=found.shadow,
+            expires_at=found.expires_at,
+        )

@@ -35,7 +35,12 @@ class Table:
     production: Arm
     challenger: Arm | None
     shadow: Arm | None
-    """The challenger's networks in a thread of their own, which makes way for production."""
+    """The networks of the arm that gets copies, in a thread that makes way for the other arm."""
+
+    @property
+    def copied(self) -> ArmName:
+        """The arm that gets copies while there is a shadow."""
+        return "production" if self.weights.share >= 1 else "challenger"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -136,6 +141,8 @@ class Router:
             )
             self._count("challenger", tried, epoch=weights.epoch)
             if tried.fault is None:
+                if weights.shadow and table.copied == "production":
+                    self._look_on(table, x_NLD)
                 return _routed(tried, "challenger", challenger, weights, failed=None)
             failed = tried
             self._metrics.fallbacks.inc()
@@ -149,8 +156,8 @@ class Router:
             self._count("production", tried, epoch=weights.epoch)
         if tried.fault is not None:
             raise _refusal(tried)
-        if weights.shadow and table.shadow is not None and failed is None:
-            self._look_on(table.shadow, x_NLD, epoch=weights.epoch)
+        if weights.shadow and table.copied == "challenger" and failed is None:
+            self._look_on(table, x_NLD)
         return _routed(tried, "production", table.production, weights, failed=failed)
 
     def window(self) -> Window | None:
@@ -187,15 +194,17 @@ class Router:
         self.steps.count(arm, epoch=epoch, seconds=tried.seconds, fault=tried.fault)
         self._metrics.count(arm, seconds=tried.seconds, fault=tried.fault)
 
-    def _look_on(self, shadow: Arm, x_NLD: Input, *, epoch: int) -> None:
+    def _look_on(self, table: Table, x_NLD: Input) -> None:
+        if table.shadow is None:
+            return
         if len(self._shadows) >= self._settings.shadow_waiting:
             self._drop()
             return
-        task = asyncio.get_running_loop().create_task(self._compute(shadow, x_NLD, epoch=epoch))
+        task = asyncio.get_running_loop().create_task(self._compute(table, table.shadow, x_NLD))
         self._shadows.add(task)
         task.add_done_callback(self._shadows.discard)
 
-    async def _compute(self, shadow: Arm, x_NLD: Input, *, epoch: int) -> None:
+    async def _compute(self, table: Table, shadow: Arm, x_NLD: Input) -> None:
         tried = await self._try(
             shadow,
             x_NLD,
@@ -205,7 +214,8 @@ class Router:
         if not tried.is_begun:  # it made way: says nothing about it
             self._drop()
             return
-        self.steps.count("challenger", epoch=epoch, seconds=None, fault=tried.fault)
+        epoch = table.weights.epoch
+        self.steps.count(table.copied, epoch=epoch, seconds=None, fault=tried.fault)
         self._metrics.count_shadow(tried.fault)
 
     def _drop(self) -> None:

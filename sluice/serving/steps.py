@@ -67,6 +67,8 @@ class Steps:
         if fault is not None:
             counts[fault] += 1
         # What raised at once was not fast, and says so by its error.
+        if self._weights.shadow:  # copies have no latency, and one arm alone must not be judged
+            return
         if seconds is not None and self._slow_s is not None and fault != "errors":
             counts["slower"] += not seconds <= self._slow_s
 

@@ -26,7 +26,9 @@ class Weights(Record):
     challenger: str | None = Field(None, description="Candidate digest.")
     share: float = Field(0.0, ge=0, le=1, description="Of users that the challenger answers.")
     shadow: bool = Field(
-        False, description="The challenger also computes what production answers, unseen."
+        False,
+        description="The arm that answers nobody gets copies: production at a share of 1, else the "
+        "challenger.",
     )
     expires_at: AwareDatetime | None = Field(
         None, description="From then on production serves alone, unless the lease is renewed."

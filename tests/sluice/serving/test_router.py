@@ -91,6 +91,15 @@ def test_a_shadow_computes_unseen_and_is_counted(server: Live) -> None:
     assert counts(server, "production") == {"requests": 1}
 
 
+def test_production_gets_the_copies_once_the_challenger_answers_all(server: Live) -> None:
+    server.challenge("two", share=1.0, shadow=True)
+    said = server.ask(1.0).json()
+    server.wait_for(lambda: counts(server, "production") == {"requests": 1})
+
+    assert (said["outputs"], said["arm"]) == ([[3.0]], "challenger")
+    assert counts(server, "challenger") == {"requests": 1}
+
+
 @pytest.mark.parametrize(("name", "fault"), [("raises", "errors"), ("nan", "not_finite")])
 def test_a_shadow_that_fails_is_counted_and_not_noticed(
     server: Live, name: str, fault: str
@@ -248,7 +257,7 @@ def test_arms_that_are_not_needed_end_their_threads(server: Live) -> None:
 
     gc.collect()  # servers of other tests
     server.wait_for(lambda: threads() == 0)
-    server.challenge("two", shadow=True)
+    server.challenge("two", share=0.5, shadow=True)
     server.ask(1.0)
     assert threads() == 2
     server.put()
@@ -266,7 +275,7 @@ def test_an_arm_that_failed_ends_its_thread_as_well(server: Live) -> None:
     server.wait_for(lambda: threads() == 0)
     gc.disable()
     try:
-        server.challenge("raises", shadow=True)
+        server.challenge("raises", share=0.5, shadow=True)
         for _ in range(3):
             server.ask(1.0)
         assert threads() == 2

@@ -19,10 +19,11 @@ from sluice.artifacts import ArtifactStore
 from sluice.cli import run_command
 from sluice.errors import IntegrityError
 from sluice.home import Home
-from sluice.registry.ledger import Ledger
+from sluice.registry.rollouts import RolloutLedger
+from sluice.rollout.settings import RolloutSettings
 from sluice.serving.deployed import deployed_members, load_deployed
 from sluice.serving.ledger_models import LedgerModels
-from sluice.serving.ledger_weights import ProductionWeights
+from sluice.serving.ledger_weights import LedgerWeights
 from sluice.serving.settings import ServingSettings
 from tests.sluice.registry.ledger_samples import (
     MODEL,
@@ -46,16 +47,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 
 @pytest.fixture
-def ledger(home: Home) -> Iterator[Ledger]:
-    with Ledger.open(home.registry_url, clock=Clock()) as opened:
+def ledger(home: Home) -> Iterator[RolloutLedger]:
+    with RolloutLedger.open(home.registry_url, clock=Clock()) as opened:
         yield opened
 
 
-def test_the_mean_of_all_seeds_of_the_last_fold_is_deployed(ledger: Ledger, home: Home) -> None:
+def test_the_mean_of_all_seeds_of_the_last_fold_is_deployed(
+    ledger: RolloutLedger, home: Home
+) -> None:
     """Linear networks whose weights are all 1 and 1.5: v * (last row + mean row) + v for each."""
     store = ArtifactStore(home.artifacts)
     promote_chain(ledger, store, 1)
-    weights = ProductionWeights(ledger, MODEL).read()
+    weights = LedgerWeights(ledger, MODEL).read()
     found = LedgerModels(ledger, MODEL, store).load(weights.production)
 
     assert weights.epoch == 1
@@ -64,7 +67,7 @@ def test_the_mean_of_all_seeds_of_the_last_fold_is_deployed(ledger: Ledger, home
     assert found.predict(np.ones((1, 8, 2), np.float32), None) == pytest.approx(1.25 * 4 + 1.25)
 
 
-def test_seeds_of_earlier_folds_do_not_serve(ledger: Ledger, home: Home) -> None:
+def test_seeds_of_earlier_folds_do_not_serve(ledger: RolloutLedger, home: Home) -> None:
     store = ArtifactStore(home.artifacts)
     promote_chain(ledger, store, 1)
     member = ledger.version(MODEL, 1).lineage.members[0]
@@ -76,7 +79,9 @@ def test_seeds_of_earlier_folds_do_not_serve(ledger: Ledger, home: Home) -> None
     assert [(m.seed, m.fold_id) for m in deployed_members(both)] == [(0, 2), (1, 2)]
 
 
-def test_weights_that_are_not_the_candidates_do_not_serve(ledger: Ledger, home: Home) -> None:
+def test_weights_that_are_not_the_candidates_do_not_serve(
+    ledger: RolloutLedger, home: Home
+) -> None:
     store = ArtifactStore(home.artifacts)
     promote_chain(ledger, store, 2)
     one, two = ledger.version(MODEL, 1), ledger.version(MODEL, 2)
@@ -89,7 +94,7 @@ def test_weights_that_are_not_the_candidates_do_not_serve(ledger: Ledger, home: 
 
 
 def test_nothing_in_production_is_told_at_the_start(
-    ledger: Ledger, home: Home, capsys: pytest.CaptureFixture[str]
+    ledger: RolloutLedger, home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
     register_sample(ledger, ArtifactStore(home.artifacts), salt=1)
 
@@ -98,7 +103,7 @@ def test_nothing_in_production_is_told_at_the_start(
 
 
 def test_a_store_that_lost_the_weights_is_told_at_the_start(
-    ledger: Ledger, home: Home, capsys: pytest.CaptureFixture[str]
+    ledger: RolloutLedger, home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
     promote_chain(ledger, ArtifactStore(home.artifacts), 1)
     weights = ledger.version(MODEL, 1).lineage.members[0].weights
@@ -123,7 +128,9 @@ def test_a_server_that_others_reach_needs_a_token(
 
 
 @pytest.mark.slow
-def test_a_promotion_and_a_drain_fail_no_request(ledger: Ledger, home: Home, start: Start) -> None:
+def test_a_promotion_and_a_drain_fail_no_request(
+    ledger: RolloutLedger, home: Home, start: Start
+) -> None:
     """Under load: version 2 is promoted; then SIGTERM says no on /readyz before anything ends."""
     store = ArtifactStore(home.artifacts)
     promote_chain(ledger, store, 1)
@@ -186,7 +193,7 @@ def _process(home: Home, log: TextIO) -> "subprocess.Popen[str]":
     )
 
 
-def _promote_second(ledger: Ledger, store: ArtifactStore) -> None:
+def _promote_second(ledger: RolloutLedger, store: ArtifactStore) -> None:
     number = register_sample(ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate)
     ledger.promote(MODEL, number, expected=1, actor="ada", reason="better", store=store)
 
@@ -203,3 +210,18 @@ def _until(true: Any) -> None:
 def test_the_settings_leave_room_for_a_fallback() -> None:
     with pytest.raises(ValueError, match="below deadline_s"):
         ServingSettings(deadline_s=0.3, challenger_deadline_s=0.3)
+
+
+def test_a_rollout_in_the_ledger_splits_the_traffic(ledger: RolloutLedger, home: Home) -> None:
+    store = ArtifactStore(home.artifacts)
+    promote_chain(ledger, store, 1)
+    before = LedgerWeights(ledger, MODEL).read()
+    number = register_sample(ledger, store, salt=2, reference=before.production)
+    started = ledger.start_rollout(MODEL, number, RolloutSettings(), actor="ada", reason="try it")
+    during = LedgerWeights(ledger, MODEL).read()
+
+    assert during.epoch > before.epoch
+    assert (during.production, during.rollout) == (before.production, started.rollout.id)
+    assert during.challenger == ledger.version(MODEL, number).candidate
+    assert during.share == 0.05
+    assert during.expires_at == started.rollout.lease_until

@@ -115,3 +115,15 @@ def test_a_step_begins_with_its_epoch_and_a_renewed_lease_begins_none() -> None:
 
 def test_without_a_rollout_there_is_no_window() -> None:
     assert Steps(Weights(epoch=1, production=candidate("one")), now=NOON).window(NOON) is None
+
+
+def test_a_step_with_copies_calls_nothing_slower() -> None:
+    """A copy has no latency: the arm that answers would be judged alone."""
+    steps = Steps(rollout(1), now=NOON)
+    warm(steps, epoch=1)
+    steps.follow(rollout(2).model_copy(update={"share": 1.0, "shadow": True}), now=NOON)
+    steps.count("challenger", epoch=2, seconds=9.0, fault=None)
+    window = steps.window(NOON)
+
+    assert window is not None
+    assert (window.challenger.requests, window.challenger.slower) == (1, 0)
