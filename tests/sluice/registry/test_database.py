@@ -92,7 +92,9 @@ def test_other_schema_version_is_refused(tmp_path: Path, number: int) -> None:
         connection.execute("UPDATE sluice_schema_version SET number = ?", (number,))
     connection.close()
 
-    with pytest.raises(StorageError, match=f"has schema version {number}, and this Sluice reads {SCHEMA_VERSION}"):
+    with pytest.raises(
+        StorageError, match=f"has schema version {number}, and this Sluice reads {SCHEMA_VERSION}"
+    ):
         Database.open(url, create=True)
 
 
