@@ -71,6 +71,7 @@ def serve_kind(kind: Kind) -> None:
     production, challenger = make_deployed(1), make_deployed(2)
     if kind == "shortest":
         with listen("127.0.0.1", 0) as listening:
+            listening.listen()
             print(listening.getsockname()[1], flush=True)
             config = uvicorn.Config(shortest_app(production), log_level="warning", access_log=False)
             uvicorn.Server(config).run(sockets=[listening])
