@@ -158,7 +158,7 @@ def _classes(
 ) -> dict[str, dg.MetadataValue | str]:
     """Return McNemar's tests of a classifier on independent rows; nothing elsewhere."""
     mistakes = evaluation.mistakes(store)
-    if mistakes is None or horizon_rows > 0:
+    if mistakes is None or horizon_rows > 0 or verdict.num_clusters is not None:
         return {}
     found: McNemarReport = mcnemar(*mistakes, alpha=verdict.alpha_of_all)
     rows = [

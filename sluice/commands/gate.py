@@ -33,7 +33,8 @@ def gate(
         Path,
         typer.Option(
             help="Losses of what is in production: Parquet or CSV with the columns seed, fold, "
-            "row, loss; seed empty for a rule without seeds.",
+            "row, loss; seed empty for a rule without seeds. A column cluster names rows that "
+            "belong together, such as one day's assets.",
             show_default=False,
         ),
     ],
@@ -225,7 +226,7 @@ def _show(verdict: Verdict, console: Console) -> None:
         ("p-value, one-sided", f"{verdict.p_value:.3g}"),
         ("effect size (Cohen's d)", f"{verdict.effect_size:.3g}"),
         ("seeds, candidate / baseline", f"{verdict.num_seeds} / {seeds}"),
-        ("test rows", f"{verdict.num_rows} in blocks of {verdict.block_length}"),
+        ("test rows", verdict.evidence_words),
     )
     table = Table(title=verdict.outcome, title_justify="left", show_header=False)
     for name, value in rows:

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from sluice.digests import short
 from sluice.errors import ContractError
+from sluice.evaluation.clusters import by_cluster
 from sluice.evaluation.estimate import Arm, Estimate, estimate_gain
 from sluice.evaluation.guard_settings import GuardSettings, HardLimit, MetricMargin
 from sluice.evaluation.losses import LossTable
@@ -104,7 +105,7 @@ def _losses_hold(
     """Judge that one set of losses is not above another by a share of it (two-way bound)."""
     if ours is None or theirs is None:
         return _insufficient(name, "its losses on this window were not scored")
-    theirs = theirs.aligned_to(ours)
+    theirs, ours = by_cluster(theirs.aligned_to(ours)), by_cluster(ours)
     reference = Arm.of(theirs)
     estimate = estimate_gain(Arm.of(ours), reference, ours.fold_N, block_length=block_length)
     margin = margin_share * abs(float(reference.loss_SN.mean()))

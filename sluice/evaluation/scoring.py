@@ -179,6 +179,11 @@ def _collect(
         ),
         label_N=np.concatenate([labels[part.examples.rows] for part in first]),
         loss_SN=_stack(workload.losses, "losses", parts_S),
+        cluster_N=None
+        if (column := workload.cluster_column) is None
+        else np.concatenate(
+            [frame[column].iloc[part.examples.rows].astype(str).to_numpy(np.str_) for part in first]
+        ),
     )
     has_classes = workload.mistakes(first[0].output, first[0].examples.y) is not None
     return Scores(

@@ -72,7 +72,11 @@ class Verdict(Record):
         description="Reference's seeds with losses that are not finite."
     )
     num_rows: int = Field(description="Test rows over all folds.")
-    block_length: int = Field(description="Rows of a bootstrap block.")
+    num_clusters: int | None = Field(
+        None,
+        description="What the rows are in, when they belong together; each then counts as one.",
+    )
+    block_length: int = Field(description="Rows, or clusters, of a bootstrap block.")
     folds: tuple[FoldGain, ...]
     guards: tuple[GuardOutcome, ...] = Field(
         (), description="What else was asked of it; each must have passed for a PROMOTE."
@@ -92,6 +96,16 @@ class Verdict(Record):
     def passed(self) -> bool:
         """True only for PROMOTE: too little evidence does not pass."""
         return self.outcome == "PROMOTE"
+
+    @property
+    def evidence_words(self) -> str:
+        """How many rows there are and what counts as one observation, for people."""
+        if self.num_clusters is None:
+            return f"{self.num_rows} in blocks of {self.block_length}"
+        return (
+            f"{self.num_rows} in {self.num_clusters} clusters, in blocks of {self.block_length} "
+            "clusters"
+        )
 
     @property
     def spending(self) -> str:

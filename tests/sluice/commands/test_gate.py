@@ -235,3 +235,17 @@ def test_a_report_of_several_candidates_is_refused(files, tmp_path):
     assert isinstance(result.exception, SettingsError)
     assert "about one candidate, and 2 were given" in str(result.exception)
     assert not (tmp_path / "x.html").exists()
+
+
+def test_a_column_of_clusters_is_read_and_said(tmp_path):
+    for name, gain, seeds in (("rule", 0.0, 0), ("better", 0.1, 5)):
+        frame = losses(gain, num_seeds=seeds, seed=2).to_frame()
+        clusters = frame["row"].astype(int) // 4
+        frame.assign(cluster=clusters).to_csv(tmp_path / f"{name}.csv", index=False)
+    options = ("--baseline", tmp_path / "rule.csv", "--candidate", tmp_path / "better.csv")
+
+    said = invoke(*options, "--min-rows", 90).stdout
+
+    assert "400 in 100 clusters, in blocks of 5 clusters" in said
+    assert said.startswith("PROMOTE")
+    assert "100 clusters, required 250" in invoke(*options).stdout.replace("\n", " ")

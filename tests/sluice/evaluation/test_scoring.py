@@ -193,3 +193,28 @@ def test_mistakes_that_are_not_one_per_row_are_refused():
 
     with pytest.raises(ContractError, match=r"mistakes must be one per example, \(8,\), got \(\)"):
         score_candidate(Averaged(), FRAME, FOLDS, MEMBERS, load, subject="candidate")
+
+
+class OfWeeks(Counting):
+    """Rows of one week belong together."""
+
+    cluster_column = "week"
+
+    def compute_features(self, raw):
+        frame = super().compute_features(raw)
+        return frame.assign(week=[f"{day.isocalendar().week:02d}" for day in frame.index])
+
+
+def test_rows_that_belong_together_are_told_to_the_gate():
+    frame = OfWeeks().compute_features(WORKLOAD.load_rows())
+
+    both = score_candidate(OfWeeks(), frame, FOLDS, MEMBERS, load, subject="candidate")
+    rule = score_baseline(OfWeeks(), frame, FOLDS, subject="baseline")
+
+    weeks = both.by_seed.losses.cluster_N
+    assert weeks.tolist() == [
+        f"{np.datetime64(day).astype(object).isocalendar().week:02d}"
+        for day in both.by_seed.losses.label_N.astype("datetime64[D]")
+    ]
+    assert rule.losses.cluster_N.tolist() == weeks.tolist()
+    assert score(MEMBERS).losses.cluster_N is None

@@ -16,8 +16,10 @@ from sluice.receipts import Receipt
 from sluice.registry.database import Database
 from sluice.registry.evidence import Judge
 from sluice.registry.ledger import Ledger
+from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
 from sluice.registry.tables import APPEND_ONLY
+from sluice.rollout.settings import RolloutSettings
 from tests.sluice.registry.ledger_samples import (
     CONFIG,
     DATA,
@@ -281,8 +283,12 @@ def test_evidence_keeps_nan(ledger: Ledger, store: ArtifactStore) -> None:
 
 def test_history_cannot_be_rewritten(url: str, store: ArtifactStore) -> None:
     """REG-2: the audit is append-only, for SQL as well."""
-    with Ledger.open(url, clock=Clock(), key=SigningKey(b"k" * 32)) as ledger:
+    with RolloutLedger.open(url, clock=Clock(), key=SigningKey(b"k" * 32)) as ledger:
         promote_chain(ledger, store, 1)
+        number = register_sample(
+            ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate
+        )
+        ledger.start_rollout(MODEL, number, RolloutSettings(), actor="a", reason="r")
         ledger.adopt(sample_lineage(store, salt=7), [poc_receipt()], actor="a", reason="r")
         before = ledger.history(MODEL)
     database = Database.open(url, create=False)
