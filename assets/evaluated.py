@@ -61,6 +61,19 @@ class Evaluation(Record):
     approved: StoredTable | None = Field(description="Of the version that guards.approved names.")
     suites: str = Field(description="Artifact digest of the report on all suites, JSON.")
 
+    @property
+    def tables(self) -> dict[str, str]:
+        """Artifact digests of all that the decision rests on, by role."""
+        found = {"suites": self.suites}
+        for role, arm in (("candidate", self.candidate), ("reference", self.reference)):
+            found[f"{role} losses"] = arm.losses.digest
+            found[f"{role} deployed losses"] = arm.deployed.digest
+            if arm.mistakes is not None:
+                found[f"{role} mistakes"] = arm.mistakes.digest
+        if self.approved is not None:
+            found["approved losses"] = self.approved.digest
+        return found
+
     def evidence(self, store: ArtifactStore) -> GuardEvidence:
         """Read what the gate and its guards look at."""
 

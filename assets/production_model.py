@@ -6,7 +6,9 @@ import dagster as dg
 from pydantic import Field
 
 from assets.resources import State
+from sluice.errors import GateBlocked
 from sluice.pipeline import PipelineSettings
+from sluice.registry.ledger import Ledger
 from sluice.registry.records import Promotion
 from sluice.tracking.registry_mirror import mirror_history
 
@@ -33,6 +35,7 @@ def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, state: State, config: PromotionConfig
     ) -> dg.MaterializeResult[Promotion]:
         with state.ledger() as ledger:
+            _require_present_rules(pipeline, ledger, config.version)
             promotion = ledger.promote(
                 pipeline.name,
                 config.version,
@@ -66,3 +69,19 @@ def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         )
 
     return production_model
+
+
+def _require_present_rules(pipeline: PipelineSettings, ledger: Ledger, number: int) -> None:
+    """Refuse a version that was judged under other settings of gate, guards or suites than now."""
+    judged = [
+        linked.receipt.subject.get("rules")
+        for linked in ledger.receipts(pipeline.name, number)
+        if linked.receipt.gate == "promotion"
+    ]
+    if judged and judged[-1] != pipeline.promotion_rules:
+        raise GateBlocked(
+            f"{pipeline.name} version {number} was judged under other settings of gate, guards or "
+            "suites than the pipeline has now.",
+            cause="The file was changed after the decision, which stands for its window.",
+            fix="Run the pipeline on a newer window, or put the settings back.",
+        )

@@ -52,15 +52,18 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         suites = evaluation.suite_report(state.store)
 
         def answer(earlier: Sequence[Receipt]) -> Receipt:
-            return judge(
+            verdict = judge(
                 evidence,
                 pipeline.gate,
                 pipeline.guards,
                 suite_guards=suites.guard_outcomes,
-                earlier=[Verdict.model_validate(receipt.evidence) for receipt in earlier],
+                earlier=[Verdict.of(receipt) for receipt in earlier],
                 horizon_rows=workload.horizon_rows,
                 unit=workload.loss_unit,
-            ).receipt(evaluation.subject, decided_at=utc_now())
+            ).model_copy(update={"tables": evaluation.tables})
+            return verdict.receipt(
+                evaluation.subject | {"rules": pipeline.promotion_rules}, decided_at=utc_now()
+            )
 
         question = {
             "candidate": evidence.candidate.subject,
@@ -69,7 +72,12 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         }
         with state.ledger() as ledger:
             receipt = ledger.decide(pipeline.name, question, answer)
-        verdict = Verdict.model_validate(receipt.evidence)
+        verdict = Verdict.of(receipt)
+        if receipt.subject.get("rules") != pipeline.promotion_rules:
+            context.log.warning(
+                "This was decided under other settings of gate, guards or suites than now. The "
+                "answer stands, and promotes nothing any more: judge on a newer window."
+            )
         context.log.info(f"{verdict.outcome}: {verdict.reason}")
         companions = accompany(
             verdict,

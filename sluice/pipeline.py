@@ -154,6 +154,17 @@ class PipelineSettings(Settings):
         }
 
     @property
+    def promotion_rules(self) -> str:
+        """Digest of every setting that decides about a promotion."""
+        return digest_json(
+            {
+                "gate": self.gate.model_dump(mode="json"),
+                "guards": self.guards.model_dump(mode="json"),
+                "suites": self.suites.model_dump(mode="json"),
+            }
+        )
+
+    @property
     def config_digest(self) -> str:
         """Digest of ``config``."""
         return digest_json(self.config)

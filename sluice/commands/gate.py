@@ -72,7 +72,8 @@ def gate(
     block_length: Annotated[
         int | None,
         typer.Option(
-            help="Rows of a bootstrap block; estimated when left out.", show_default=False
+            help="Fewest rows of a bootstrap block; the estimated length when that is longer.",
+            show_default=False,
         ),
     ] = None,
     explore: Annotated[
@@ -179,7 +180,7 @@ def _explore(verdicts: Sequence[Verdict], files: Sequence[Path], *, as_json: boo
             "effect_size": verdict.effect_size,
             "p_value": p_value,
             "adjusted_p": adjusted_p,
-            "differs": adjusted_p <= verdict.alpha,
+            "differs": adjusted_p <= verdict.alpha and not verdict.lacking,
         }
         for file, verdict, p_value, adjusted_p in zip(files, verdicts, alone, adjusted, strict=True)
     ]

@@ -16,15 +16,14 @@ _KEY_BITS = 53
 """Whole numbers up to here are exact in every number format a table may pass through."""
 
 
-def in_hash_order(
-    rows: pd.DataFrame, columns: Sequence[str], *, order_seed: int, name: str
-) -> pd.DataFrame:
+def in_hash_order(rows: pd.DataFrame, columns: Sequence[str], *, name: str) -> pd.DataFrame:
     """Return the rows in random order, each labelled by a key that is its place in that order.
 
-    The key is the start of the SHA-256 of the order's seed and of the row's values in ``columns``,
-    as a whole number. What a walk-forward split needs of time then holds of the key: a model
-    trained through one key has seen no row with a larger one, also after rows were added or
-    removed. So folds that "train on the past" are folds of shuffled rows that stay valid.
+    The key is the start of the SHA-256 of the row's values in ``columns``, as a whole number.
+    There is no seed to choose: whoever may draw the split again draws until it pleases. What a
+    walk-forward split needs of time then holds of the key: a model trained through one key has
+    seen no row with a larger one, also after rows were added or removed. So folds that "train on
+    the past" are folds of shuffled rows that stay valid.
 
     Rows that are equal in ``columns`` share their key and stand together: whether they may occur
     at all is for the schema (``index_unique``) to say.
@@ -33,7 +32,6 @@ def in_hash_order(
         rows: The table; its index is replaced.
         columns: Numbers that make a row what it is; leave out the label to be predicted, or equal
             rows with different labels pass for different rows.
-        order_seed: Another one gives another order, and so another split.
         name: Of the new index.
 
     Raises:
@@ -56,8 +54,7 @@ def in_hash_order(
         )
     # 0.0 and -0.0 are one value with two bit patterns.
     values_ND = np.ascontiguousarray(rows[list(columns)].to_numpy("<f8") + 0.0)
-    salt = f"{order_seed}_".encode()
-    keys = [_key(salt + row_D.tobytes()) for row_D in values_ND]
+    keys = [_key(row_D.tobytes()) for row_D in values_ND]
     index = pd.Index(keys, dtype="int64", name=name)
     return rows.set_axis(index).sort_index(kind="stable")
 

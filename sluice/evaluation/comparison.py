@@ -134,6 +134,7 @@ def compare(
         num_clusters=candidate.num_rows if clustered else None,
         block_length=block_length,
         folds=_fold_gains(rows, ours, theirs, fold_N, block_length, settings.alpha),
+        lacking=tuple(lack.what for lack in lacking),
         reason=reason,
         remedy=remedy,
     )
@@ -154,20 +155,19 @@ def _block_length(
             f"The horizon must be at least 0 rows, got {horizon_rows}.",
             fix="Give the number of rows a target looks ahead; 0 for rows that are independent.",
         )
-    if settings.block_length is not None:
-        if settings.block_length < horizon_rows:
-            raise SettingsError(
-                f"A block must be at least as long as the horizon of {horizon_rows} rows, got "
-                f"block_length {settings.block_length}.",
-                cause="Targets that overlap are dependent; shorter blocks call them independent.",
-                fix="Raise block_length, or leave it out to have it estimated.",
-            )
-        return settings.block_length
+    if settings.block_length is not None and settings.block_length < horizon_rows:
+        raise SettingsError(
+            f"A block must be at least as long as the horizon of {horizon_rows} rows, got "
+            f"block_length {settings.block_length}.",
+            cause="Targets that overlap are dependent; shorter blocks call them independent.",
+            fix="Raise block_length, or leave it out to have it estimated.",
+        )
+    asked = settings.block_length or 1
     if horizon_rows == 0:
-        return 1
+        return asked
     if is_constant or not np.isfinite(centred_N).all():
-        return shortest_block(centred_N.size, horizon_rows)
-    return choose_block_length(centred_N, horizon_rows)
+        return max(asked, shortest_block(centred_N.size, horizon_rows))
+    return max(asked, choose_block_length(centred_N, horizon_rows))
 
 
 def _decide(

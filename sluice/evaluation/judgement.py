@@ -41,7 +41,10 @@ def judge(
     candidate = evidence.candidate
     rows = RowSketch.of(candidate.label_N)
     attempt = count_attempt(
-        rows, [verdict.rows for verdict in earlier], overlap=gate.window_overlap
+        rows,
+        # What lacked evidence could not promote, so it spent nothing.
+        [verdict.rows for verdict in earlier if not verdict.lacking],
+        overlap=gate.window_overlap,
     )
     spent = for_attempt(gate, attempt)
     verdict = compare(candidate, evidence.reference, spent, horizon_rows=horizon_rows, unit=unit)

@@ -13,6 +13,9 @@ from pydantic import Field, model_validator
 from sluice.evaluation.variance import NOTHING, UNKNOWN, Part, seeds_part
 from sluice.settings import Record
 
+FEWEST_FOLDS = 3
+"""With fewer, nothing is known of how a metric varies over folds."""
+
 
 class MetricTable(Record):
     """Named metrics on one window. A metric that is absent somewhere is NaN there."""
@@ -80,14 +83,15 @@ def folds_part(difference_F: NDArray[np.float64], share_F: NDArray[np.float64]) 
     metric that is no mean over rows (a Sharpe ratio, an F1). With equal folds it is the variance
     of a plain mean.
 
-    >>> folds_part(np.array([1.0, 3.0]), np.array([0.5, 0.5])).variance
-    1.0
+    >>> folds_part(np.array([1.0, 3.0, 2.0]), np.full(3, 1 / 3)).variance
+    0.333...
 
     Returns:
-        ``UNKNOWN`` for a single fold.
+        ``UNKNOWN`` below three folds: with two, one number says how sure the other is, and a
+        guard at 2.2 % passes 4 % of broken candidates.
     """
     count = difference_F.size
-    if count < 2:
+    if count < FEWEST_FOLDS:
         return UNKNOWN
     deviation_F = difference_F - float(difference_F @ share_F)
     variance = count / (count - 1) * math.fsum((share_F * deviation_F) ** 2)

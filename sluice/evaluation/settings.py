@@ -32,7 +32,8 @@ class GateSettings(Settings):
     block_length: int | None = Field(
         None,
         ge=1,
-        description="Rows of a bootstrap block, at least the horizon; null estimates it [rows].",
+        description="Fewest rows of a bootstrap block, at least the horizon. Where rows depend on "
+        "each other, the length that is estimated from them counts when it is longer [rows].",
     )
     window_overlap: float = Field(
         0.5,

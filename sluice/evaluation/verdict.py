@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from sluice.digests import short
-from sluice.errors import ContractError
+from sluice.errors import ContractError, IntegrityError
 from sluice.evaluation.guards import GuardOutcome
 from sluice.evaluation.row_sketch import RowSketch
 from sluice.receipts import Receipt
@@ -81,6 +81,12 @@ class Verdict(Record):
     guards: tuple[GuardOutcome, ...] = Field(
         (), description="What else was asked of it; each must have passed for a PROMOTE."
     )
+    lacking: tuple[str, ...] = Field(
+        (), description="What keeps the evidence from carrying any decision."
+    )
+    tables: dict[str, str] = Field(
+        default_factory=dict, description="Artifact digests of what was judged, by role."
+    )
     reason: str = Field(description="One sentence for people.")
     remedy: str = Field(description="What to do next.")
 
@@ -96,6 +102,23 @@ class Verdict(Record):
     def passed(self) -> bool:
         """True only for PROMOTE: too little evidence does not pass."""
         return self.outcome == "PROMOTE"
+
+    @classmethod
+    def of(cls, receipt: Receipt) -> "Verdict":
+        """Read the verdict that a promotion receipt holds.
+
+        Raises:
+            IntegrityError: It holds something else.
+        """
+        try:
+            return cls.model_validate(receipt.evidence)
+        except ValidationError as error:
+            raise IntegrityError(
+                f"The promotion receipt {receipt.digest[:12]} must hold the numbers it was decided "
+                f"on, and {error.error_count()} of its fields are missing or of another kind.",
+                cause="It was not written by the promotion gate.",
+                fix="Judge the candidate on a newer window.",
+            ) from error
 
     @property
     def evidence_words(self) -> str:

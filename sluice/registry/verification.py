@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 import sqlalchemy as sa
+from pydantic import ValidationError
 from sqlalchemy import Connection
 
 from sluice.artifacts import ArtifactStore
 from sluice.errors import SluiceError
+from sluice.receipts import Receipt
 from sluice.registry import evidence, queries
 from sluice.registry.promotion import require_own_weights
 from sluice.registry.records import Finding, HistoryEntry, Problem
@@ -29,6 +31,7 @@ def check(connection: Connection, model: str, store: ArtifactStore) -> Iterator[
     for number in list(numbers):
         yield from _check_version(connection, model, number, store)
     yield from _check_receipts(connection, model)
+    yield from _check_tables(connection, model, store)
     yield from _check_moves(connection, model)
 
 
@@ -56,6 +59,26 @@ def _check_version(
             require_intact(store, digest, what=role, is_weights=role in weights)
         except SluiceError as error:
             yield _finding(model, number, "artifact", error)
+
+
+def _check_tables(connection: Connection, model: str, store: ArtifactStore) -> Iterator[Finding]:
+    """Read every table that a decision names as what it was made from."""
+    payloads = connection.execute(
+        sa.select(receipts.c.payload)
+        .join(decisions, decisions.c.receipt == receipts.c.digest)
+        .where(decisions.c.model == model)
+        .order_by(decisions.c.id)
+    ).scalars()
+    for payload in list(payloads):
+        try:
+            receipt = Receipt.model_validate_json(payload)
+        except ValidationError:  # _check_receipts says so
+            continue
+        for role, digest in dict(receipt.evidence.get("tables") or {}).items():
+            try:
+                require_intact(store, digest, what=f"{role} of a decision", is_weights=False)
+            except SluiceError as error:
+                yield _finding(model, None, "artifact", error)
 
 
 def _check_receipts(connection: Connection, model: str) -> Iterator[Finding]:

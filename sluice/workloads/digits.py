@@ -44,7 +44,6 @@ class DigitsSettings(WorkloadSettings):
         "log_loss",
         description="What the gate compares per picture: the log loss, or whether it is wrong.",
     )
-    order_seed: int = Field(0, ge=0, description="Another one splits the pictures another way.")
     min_rows: int = Field(1_000, ge=50, description="Fewer pictures are refused (POC-6) [rows].")
     min_class_share: float = Field(
         0.02, ge=0, le=0.1, description="A rarer digit is refused [share of rows]."
@@ -115,7 +114,7 @@ class DigitsWorkload(Workload):
                 cause="min_rows or the folds ask for more than the package holds.",
                 fix="Lower min_rows or num_folds.",
             )
-        return in_hash_order(rows, PIXELS, order_seed=self.settings.order_seed, name=KEY)
+        return in_hash_order(rows, PIXELS, name=KEY)
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         """Return the pixels as shares of the brightest, the digit, and ``ink``.

@@ -166,6 +166,30 @@ def test_the_verdict_knows_its_guards_its_attempt_and_the_suites(
     assert len(list(home.reports.glob("suites/echo/candidate-*.html"))) == 1
 
 
+def test_a_version_judged_under_other_rules_is_not_promoted_and_verify_misses_its_tables(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    """STAT-1, REG-2: the rules and the tables of a decision belong to it."""
+    home, _ = green
+    stricter = echo.model_copy(
+        update={"guards": GuardSettings(limits=(HardLimit(metric="loss", maximum=1e-9),))}
+    )
+    config = {"ops": {"echo__production_model": {"config": {"version": 1}}}}
+
+    refused = materialize_alone(stricter, home, "production_model", config)
+
+    assert not refused.success
+    assert "judged under other settings of gate, guards or" in failure(refused)
+    assert materialize_alone(echo, home, "production_model", config).success
+    store = ArtifactStore(home.artifacts)
+    tables = record_of(home, Decision, "promotion_verdict").verdict.tables
+    assert tables.keys() >= {"candidate losses", "candidate deployed losses", "suites"}
+    store.path(tables["reference deployed losses"]).unlink()
+    with ledger_of(home) as ledger:
+        findings = ledger.verify(echo.name, store=store)
+    assert any("reference deployed losses of a decision" in found.what for found in findings)
+
+
 def test_a_better_candidate_that_breaks_a_guard_is_filed_and_not_promoted(
     echo: PipelineSettings, home: Home, run: Runner, tmp_path: Path
 ) -> None:

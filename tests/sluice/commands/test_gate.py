@@ -195,7 +195,8 @@ def test_candidates_of_a_cohort_are_held_together(files, tmp_path):
     assert "Not proven among 20 candidates" in first["reason"]
 
 
-def test_a_cohort_is_shown_as_a_table_and_the_clear_one_is_promoted(files):
+def test_a_cohort_is_shown_as_a_table_and_the_clear_one_is_promoted(files, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     result = invoke("--baseline", files["rule"], *cohort(files, "better", "worse", "few"))
 
     assert result.exit_code == 0

@@ -42,7 +42,7 @@ def test_without_seed_spread_and_dependence_it_is_the_paired_t_interval():
     gain_N = reference.loss_SN[0] - candidate.loss_SN.mean(axis=0)
     textbook = stats.ttest_1samp(gain_N, 0.0, alternative="greater")
 
-    verdict = judge(candidate, reference, block_length=1)
+    verdict = judge(candidate, reference, horizon_rows=0)
 
     assert verdict.lower_bound == pytest.approx(textbook.confidence_interval(0.95).low)
     assert verdict.p_value == pytest.approx(textbook.pvalue, rel=1e-6)
@@ -70,7 +70,7 @@ def test_seeds_and_rows_add_up_and_satterthwaite_joins_them():
     gain_N = reference.loss_SN[0] - candidate.loss_SN.mean(axis=0)
     seeds, rows = 0.02**2 / 5, gain_N.var(ddof=1) / NUM_ROWS
 
-    verdict = judge(candidate, reference, block_length=1)
+    verdict = judge(candidate, reference, horizon_rows=0)
 
     assert verdict.seed_se == pytest.approx(math.sqrt(seeds))
     assert verdict.row_se == pytest.approx(math.sqrt(rows))

@@ -124,17 +124,11 @@ def test_the_gates_loss_is_a_setting_and_training_stays_on_log_loss():
     torch.testing.assert_close(counted.loss(output, y), WORKLOAD.losses(output, y).mean())
 
 
-def test_another_order_seed_is_another_split_of_the_same_pictures(raw):
-    other = DigitsWorkload(DigitsSettings(order_seed=1)).load_rows()
-
-    assert set(other.index).isdisjoint(raw.index)
-    assert other["digit"].sort_values().tolist() == raw["digit"].sort_values().tolist()
-
-
 @pytest.mark.parametrize(
-    "wrong", [{"seq_len": 2}, {"gate_loss": "hinge"}, {"min_class_share": 0.5}, {"order_seed": -1}]
+    "wrong", [{"seq_len": 2}, {"gate_loss": "hinge"}, {"min_class_share": 0.5}, {"order_seed": 1}]
 )
 def test_settings_that_mean_nothing_are_refused(wrong):
+    """An order that may be drawn again would be drawn until it pleases."""
     with pytest.raises(ValidationError):
         DigitsSettings(**wrong)
 
