@@ -1,0 +1,43 @@
+"""Numbers that are still on the device: many are read with one wait."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+Fill = Callable[[Sequence[float]], None]
+
+
+class Deferred:
+    """Scalars that were asked for, and who wants to know."""
+
+    def __init__(self) -> None:
+        self._tensors: list[Tensor] = []
+        self._waiting: list[tuple[int, int, Fill]] = []
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def ask(self, scalars: Sequence[Tensor], fill: Fill) -> None:
+        """Call ``fill`` with the values of some scalars when they are read."""
+        self._waiting.append((len(self._tensors), len(scalars), fill))
+        self._tensors += scalars
+
+    def read(self) -> None:
+        """Read everything that was asked for."""
+        tensors, waiting = self._tensors, self._waiting
+        self._tensors, self._waiting = [], []
+        values: list[float] = [0.0] * len(tensors)
+        places: dict[torch.device, list[int]] = {}
+        for place, tensor in enumerate(tensors):
+            places.setdefault(tensor.device, []).append(place)
+        with torch.no_grad():
+            for there in places.values():
+                # Doubles hold every number of a smaller type; the device that lacks them reads
+                # singles.
+                wide = torch.float32 if tensors[there[0]].device.type == "mps" else torch.float64
+                stacked = torch.stack([tensors[i].detach().to(wide).reshape(()) for i in there])
+                for place, value in zip(there, stacked.tolist(), strict=True):
+                    values[place] = value
+        for start, length, fill in waiting:
+            fill(values[start : start + length])
