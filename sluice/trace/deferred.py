@@ -19,7 +19,7 @@ class Deferred:
         return len(self._tensors)
 
     def ask(self, scalars: Sequence[Tensor], fill: Fill) -> None:
-        """Call ``fill`` with the values of some scalars when they are read."""
+        """Call ``fill`` with the values of some scalars, of no dimension, when they are read."""
         self._waiting.append((len(self._tensors), len(scalars), fill))
         self._tensors += scalars
 
@@ -28,16 +28,13 @@ class Deferred:
         tensors, waiting = self._tensors, self._waiting
         self._tensors, self._waiting = [], []
         values: list[float] = [0.0] * len(tensors)
-        places: dict[torch.device, list[int]] = {}
+        places: dict[tuple[torch.device, torch.dtype], list[int]] = {}
         for place, tensor in enumerate(tensors):
-            places.setdefault(tensor.device, []).append(place)
+            places.setdefault((tensor.device, tensor.dtype), []).append(place)
         with torch.no_grad():
-            for there in places.values():
-                # Doubles hold every number of a smaller type; the device that lacks them reads
-                # singles.
-                wide = torch.float32 if tensors[there[0]].device.type == "mps" else torch.float64
-                stacked = torch.stack([tensors[i].detach().to(wide).reshape(()) for i in there])
+            stacks = [torch.stack([tensors[i] for i in there]) for there in places.values()]
+            for there, stacked in zip(places.values(), stacks, strict=True):
                 for place, value in zip(there, stacked.tolist(), strict=True):
-                    values[place] = value
+                    values[place] = float(value)
         for start, length, fill in waiting:
             fill(values[start : start + length])

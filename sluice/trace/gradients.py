@@ -15,6 +15,10 @@ GradientState = Literal["fresh", "none", "zero", "stale"]
 
 _MOST_PROBES = 3
 
+_MOST_LOOKS = 32
+"""So often a gradient that seems untouched is looked into: ``.grad.data.zero_()`` leaves no other
+trace."""
+
 
 class GradientWatch:
     """The gradients of one optimizer from step to step."""
@@ -24,6 +28,7 @@ class GradientWatch:
         """Parameter, its gradient after the last step, the version of that."""
         self._cleared = True
         self._has_stepped = False
+        self._looks = 0
 
     @property
     def carried(self) -> bool:
@@ -38,10 +43,17 @@ class GradientWatch:
         """See whether the gradients were cleared by hand."""
         if self._cleared or not self._probes:
             return
-        for parameter, held, _ in self._probes:
+        for parameter, held, version in self._probes:
             grad = parameter.grad
-            if grad is not None and grad is held and not _is_zero(grad):
+            if grad is None or grad is not held:
+                continue
+            if grad._version == version:
+                if self._looks >= _MOST_LOOKS:
+                    return
+                self._looks += 1
+            if not _is_zero(grad):
                 return
+            self._looks = 0
         self._cleared = True
 
     def at_step(self, parameters: Iterable[Tensor], *, zero_after_backward: bool) -> GradientState:
@@ -84,9 +96,8 @@ class GradientWatch:
 
 
 def _is_zero(grad: Tensor) -> bool:
-    with torch.no_grad():
-        values = grad.detach()._values() if grad.layout == torch.sparse_coo else grad.detach()
-        return not bool(values.any())
+    values = grad.detach()
+    return not bool((values._values() if values.layout == torch.sparse_coo else values).any())
 
 
 def with_gradient(parameters: Sequence[Tensor]) -> list[Tensor]:

@@ -170,4 +170,4 @@ def _moments(
         for name, tensors in groups.items()
         if len({tensor.device for tensor in tensors}) == 1
     }
-    return norms, None if state_step is None else state_step.detach().clone()
+    return norms, None if state_step is None else state_step.detach().clone().reshape(())

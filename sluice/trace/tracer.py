@@ -234,6 +234,7 @@ class Tracer:
         return due
 
     def _flush(self) -> None:
+        began, num = self.clock(), len(self._measured)
         self.recorder.read_deferred()
         for step, optimizers, outputs in self._measured:
             fact = StepMeasures(
@@ -244,6 +245,7 @@ class Tracer:
             self.recorder.write_measures(fact)
         self._measured = []
         self.recorder.flush()
+        self.cadence.add_flush(cost_ns=self.clock() - began, num_statistics=num)
 
 
 def say_on_stderr(text: str) -> None:

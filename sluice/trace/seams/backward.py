@@ -48,7 +48,7 @@ def _before(tracer: Tracer, loss: Tensor | None) -> None:
     if lane.stepping is not None and not lane.has_closure:
         lane.stepping = None  # a step that raised and was caught
     if loss is not None and type(loss) is Tensor and loss.numel() == 1:
-        lane.losses.append(loss.detach())
+        lane.losses.append(loss.detach().reshape(()) if loss.dim() else loss.detach())
 
 
 def _after(tracer: Tracer, flags: tuple[str, ...]) -> None:

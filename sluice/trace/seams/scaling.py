@@ -68,4 +68,4 @@ def _stepped(tracer: Tracer, optimizer: Any, before: int) -> None:
 def _updated(tracer: Tracer, scaler: Any) -> None:
     tracer.mark("update scale")
     if scaler._scale is not None:  # a public reader would wait for the device
-        tracer.lane.scale = scaler._scale.detach().clone()
+        tracer.lane.scale = scaler._scale.detach().clone().reshape(())
