@@ -6,7 +6,7 @@ stepped, tells all of these apart for a microsecond a step.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,13 @@ _MOST_PROBES = 3
 _MOST_LOOKS = 32
 """So often a gradient that seems untouched is looked into: ``.grad.data.zero_()`` leaves no other
 trace."""
+
+
+class HasParameters(Protocol):
+    """An optimizer, whose parameters are listed only when they are needed."""
+
+    def parameters(self) -> list[Tensor]:
+        """Return its parameters, group by group."""
 
 
 class GradientWatch:
@@ -56,11 +63,11 @@ class GradientWatch:
             self._looks = 0
         self._cleared = True
 
-    def at_step(self, parameters: Iterable[Tensor], *, zero_after_backward: bool) -> GradientState:
+    def at_step(self, owner: "HasParameters", *, zero_after_backward: bool) -> GradientState:
         """Return what the step that begins will find."""
         grads = [parameter.grad for parameter, _, _ in self._probes]
         if all(grad is None for grad in grads):
-            self._choose(parameters)
+            self._choose(owner.parameters())
             grads = [parameter.grad for parameter, _, _ in self._probes]
             if not self._probes:
                 return "none"
@@ -72,7 +79,7 @@ class GradientWatch:
         # Values are asked for only when the order of events makes zeros likely: it waits for the
         # device.
         if zero_after_backward and all(
-            p.grad is None or _is_zero(p.grad) for p in parameters if p.requires_grad
+            p.grad is None or _is_zero(p.grad) for p in owner.parameters() if p.requires_grad
         ):
             return "zero"
         return "fresh"

@@ -50,22 +50,28 @@ class NetworkEntry:
     index: int
     ref: "weakref.ref[Any]"
     name: str
-    mode: tuple[str, ...] | None = None
-    """Flags of a forward; None when they must be looked at again."""
+    is_plain: bool
+    """It has no parameters, as a loss function: its calls are no marks."""
+    codes: dict[tuple[bool, int], int] = field(default_factory=dict)
+    """Code of a forward's mark, by whether it has a gradient, and loader. Empty when the mode must
+    be looked at again."""
     names: dict[int, str] | None = None
     """Names of its modules by identity; None when they must be looked at again."""
     stray: dict[int, "weakref.ref[Any]"] = field(default_factory=dict)
 
+    def forget_mode(self) -> None:
+        """Look at the mode again when it is called next."""
+        self.codes.clear()
+
     def mode_flags(self) -> tuple[str, ...]:
         """Return the mode it is in, as flags of a mark."""
-        if self.mode is None:
-            network = self.ref()
-            flags = ["training" if network.training else "evaluating"]
-            modes = {m.training for m in network.modules() if _is_sensitive(m)}
-            flags += ["sensitive training"] * (True in modes)
-            flags += ["sensitive evaluating"] * (False in modes)
-            self.mode = tuple(flags)
-        return self.mode
+        network = self.ref()
+        modes = {m.training for m in network.modules() if _is_sensitive(m)}
+        return (
+            "training" if network.training else "evaluating",
+            *("sensitive training",) * (True in modes),
+            *("sensitive evaluating",) * (False in modes),
+        )
 
 
 @dataclass(slots=True)
@@ -99,8 +105,6 @@ class Inventory:
         )
         self.is_stale = True
         """Something was added since the last one was taken."""
-        self.is_changed = False
-        """A module or parameter was added somewhere, which networks do not know yet."""
         self._last: Membership | None = None
         self._names: dict[str, int] = {}
 
@@ -109,18 +113,20 @@ class Inventory:
         kind = type(network).__name__
         self._names[kind] = number = self._names.get(kind, 0) + 1
         name = kind if number == 1 else f"{kind}_{number}"
-        return NetworkEntry(index, weakref.ref(network), name)
+        return NetworkEntry(index, weakref.ref(network), name, _is_plain(network))
 
     def forget_modes(self) -> None:
         """Look at the modes of all networks again when they are called next."""
         for entry, _ in self.networks.alive():
-            entry.mode = None
+            entry.forget_mode()
 
     def forget_structure(self) -> None:
         """Look at the modules of all networks again when they are called next."""
-        self.is_stale, self.is_changed = True, False
-        for entry, _ in self.networks.alive():
-            entry.names = entry.mode = None
+        self.is_stale = True
+        for entry, network in self.networks.alive():
+            entry.names = None
+            entry.is_plain = _is_plain(network)
+            entry.forget_mode()
 
     def take(self, step: int) -> Membership | None:
         """Return who belongs to whom now; None when that is as it was the last time."""
@@ -222,6 +228,10 @@ def _told(membership: Membership) -> tuple[Any, ...]:
         membership.networks,
         tuple((o.index, tuple(g.parameters for g in o.groups)) for o in membership.optimizers),
     )
+
+
+def _is_plain(network: nn.Module) -> bool:
+    return next(network.parameters(), None) is None
 
 
 def _is_sensitive(module: nn.Module) -> bool:

@@ -42,6 +42,10 @@ class Registry(Generic[E]):
             self._entries[id(subject)] = entry
         return entry
 
+    def entries(self) -> tuple[E, ...]:
+        """Return every entry, also those of objects that died a moment ago."""
+        return tuple(self._entries.values())
+
     def alive(self) -> Iterator[tuple[E, Any]]:
         """Yield every entry with its object; those of dead objects are forgotten."""
         for key, entry in list(self._entries.items()):

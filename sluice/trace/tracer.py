@@ -17,7 +17,6 @@ from sluice.trace.cadence import Cadence
 from sluice.trace.evidence.measures import OptimizerMeasure, OutputMeasure, StepMeasures
 from sluice.trace.evidence.order import MarkKind
 from sluice.trace.evidence.trace import End, Note, Start
-from sluice.trace.gradients import GradientState
 from sluice.trace.inventory import Inventory, OptimizerEntry, SchedulerEntry
 from sluice.trace.lane import Lane
 from sluice.trace.measuring import StepInWork, begin_step, end_step
@@ -79,7 +78,7 @@ class Tracer:
         """Whether the step that comes next has statistics."""
         self._threads: list[dict[str, Any]] = []
         self._began = self._last_step = self.clock()
-        self._last_inventory = 0
+        self._last_inventory = self._next_inventory = 0
         self._inventories = 0
         self._work: StepInWork | None = None
         self.outputs: list[list[OutputMeasure]] = []
@@ -154,13 +153,18 @@ class Tracer:
         self, kind: MarkKind, subject: int = -1, about: int = -1, flags: tuple[str, ...] = ()
     ) -> None:
         """Record an event of the thread that runs."""
+        self.mark_code(self.book.code(kind, subject, about, flags))
+
+    def mark_code(self, code: int) -> None:
+        """Record an event by the code of its mark."""
         lane = self.lane
+        marks = lane.marks
+        marks.append(code)
+        lane.times.append(self.clock())
         if lane.number < 0:
             lane.number = len(self._threads)
             self._threads.append(vars(lane))
-        lane.marks.append(self.book.code(kind, subject, about, flags))
-        lane.times.append(self.clock())
-        if len(lane.marks) >= _MOST_MARKS:
+        if len(marks) >= _MOST_MARKS:
             shown, positions = self.book.fold(lane.marks)
             lane.marks, lane.times = shown, [lane.times[i] for i in positions]
             if len(shown) >= _MOST_MARKS // 2:  # no repeats: the latest count
@@ -180,30 +184,26 @@ class Tracer:
     def begin_step(self, entry: OptimizerEntry, flags: tuple[str, ...]) -> None:
         """See what an optimizer is about to do."""
         lane = self.lane
-        state: GradientState = entry.watch.at_step(
-            entry.parameters(), zero_after_backward=lane.zero_after_backward
-        )
-        carried = ("carried",) if entry.watch.carried else ()
-        self.mark("step", entry.index, flags=(state, *carried, *flags))
+        if "closure" not in flags:  # which brings the gradients later
+            state = entry.watch.at_step(entry, zero_after_backward=lane.zero_after_backward)
+            flags = (state, "carried", *flags) if entry.watch.carried else (state, *flags)
+        self.mark("step", entry.index, flags=flags)
         groups = len(entry.ref().param_groups)
         if groups != entry.num_groups:
             entry.num_groups, self.inventory.is_stale = groups, True
-        began = self.clock()
-        if self._takes_inventory():
-            taken = self.inventory.take(self.steps + 1)
-            if taken is not None:
-                self.recorder.write("membership", taken)
-        if self.has_statistics:
-            self._work = begin_step(entry, sampled=self.settings.sampled_weights)
-        lane.spent += self.clock() - began
+        if self.has_statistics or self.inventory.is_stale or self.steps >= self._next_inventory:
+            began = self.clock()
+            self._look(entry)
+            lane.spent += self.clock() - began
 
     def end_step(self, entry: OptimizerEntry) -> None:
         """Close the word of a step that was made, or skipped by a scaler."""
-        lane, began = self.lane, self.clock()
+        lane = self.lane
         self.steps += 1
         entry.steps += 1
         entry.watch.after_step()
         if self._work is not None:
+            began = self.clock()
             measure = end_step(
                 entry,
                 self._work,
@@ -213,25 +213,30 @@ class Tracer:
             )
             self._measured.append((self.steps, measure, self.outputs))
             self._work, self.outputs = None, []
+            lane.spent += self.clock() - began
         self.recorder.end_word(self.steps, lane, is_open=False)
         lane.begin_word()
         now = self.clock()
-        cost, lane.spent = lane.spent + now - began if lane.spent else 0, 0
-        self.cadence.add(step_ns=now - self._last_step, cost_ns=cost)
+        self.cadence.add(step_ns=now - self._last_step, cost_ns=lane.spent)
+        lane.spent = 0
         self.has_statistics = self.cadence.is_due()
         if self.recorder.is_due(now):
             self._flush()
-        self._last_step = self.clock()
+            now = self.clock()
+        self._last_step = now
 
-    def _takes_inventory(self) -> bool:
+    def _look(self, entry: OptimizerEntry) -> None:
         waited = self.steps - self._last_inventory
         # A program that adds modules at every step is looked at ever more rarely.
         due = self.inventory.is_stale and waited >= self._inventories // 8
-        due = due or self.steps in (0, 1) or waited >= max(self._last_inventory, 1)
-        if due:
-            self._last_inventory = self.steps
+        if due or self.steps >= self._next_inventory:
+            self._last_inventory, self._next_inventory = self.steps, max(2 * self.steps, 1)
             self._inventories += 1
-        return due
+            taken = self.inventory.take(self.steps + 1)
+            if taken is not None:
+                self.recorder.write("membership", taken)
+        if self.has_statistics:
+            self._work = begin_step(entry, sampled=self.settings.sampled_weights)
 
     def _flush(self) -> None:
         began, num = self.clock(), len(self._measured)

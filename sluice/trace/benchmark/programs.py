@@ -116,14 +116,19 @@ def transformer(steps: int, tick: Tick) -> list[nn.Module]:
 def gan(steps: int, tick: Tick) -> list[nn.Module]:
     """Train a generator against a discriminator: two optimizers, two steps a batch."""
     torch.manual_seed(0)
-    maker = nn.Sequential(nn.Linear(16, 128), nn.ReLU(), nn.Linear(128, 32))
-    judge = nn.Sequential(nn.Linear(32, 128), nn.LeakyReLU(0.2), nn.Linear(128, 1))
+    maker = nn.Sequential(
+        nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 784), nn.Tanh()
+    )  # fmt: skip
+    judge = nn.Sequential(
+        nn.Linear(784, 256), nn.LeakyReLU(0.2), nn.Linear(256, 256), nn.LeakyReLU(0.2),
+        nn.Linear(256, 1),
+    )  # fmt: skip
     of_maker = torch.optim.Adam(maker.parameters(), lr=2e-4, betas=(0.5, 0.999))
     of_judge = torch.optim.Adam(judge.parameters(), lr=2e-4, betas=(0.5, 0.999))
     score = nn.BCEWithLogitsLoss()
-    ones, zeros = torch.ones(128, 1), torch.zeros(128, 1)
+    ones, zeros = torch.ones(100, 1), torch.zeros(100, 1)
     for _ in range(steps // 2):
-        real, noise = torch.randn(128, 32), torch.randn(128, 16)
+        real, noise = torch.randn(100, 784), torch.randn(100, 64)
         of_judge.zero_grad()
         made = maker(noise)
         (score(judge(real), ones) + score(judge(made.detach()), zeros)).backward()

@@ -43,7 +43,7 @@ def watch_backward(tracer: Tracer) -> None:
 
 def _before(tracer: Tracer, loss: Tensor | None) -> None:
     lane = tracer.lane
-    for entry, _ in tracer.inventory.optimizers.alive():
+    for entry in tracer.inventory.optimizers.entries():
         entry.watch.before_backward()
     if lane.stepping is not None and not lane.has_closure:
         lane.stepping = None  # a step that raised and was caught

@@ -9,7 +9,7 @@ import weakref
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import (
     register_module_module_registration_hook,
     register_module_parameter_registration_hook,
@@ -23,7 +23,7 @@ from sluice.trace.tracer import Tracer
 def watch_modules(tracer: Tracer) -> None:
     """Mark calls and modes of networks, and hear of modules and parameters that are added."""
     original, lane = nn.Module.__call__, tracer.lane
-    seen = _Calls(tracer)
+    seen, networks = _Calls(tracer), tracer.inventory.networks
 
     # As short as can be: it runs at every call of every module.
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -37,8 +37,12 @@ def watch_modules(tracer: Tracer) -> None:
         # of a backward pass is recomputed by checkpointing.
         if not tracer.is_on or torch.compiler.is_compiling() or lane.in_backward:
             return original(module, *args, **kwargs)
+        entry = networks.known(module)
+        if entry is not None and entry.is_plain:
+            return original(module, *args, **kwargs)
         lane.in_forward = True
-        tracer.guard(seen.begin, module)
+        if entry is None or entry.names is None or tracer.has_statistics:
+            tracer.guard(seen.begin, module)
         try:
             output = original(module, *args, **kwargs)
         finally:
@@ -51,7 +55,7 @@ def watch_modules(tracer: Tracer) -> None:
 
     def added(*_: Any) -> None:
         if tracer.is_on:
-            tracer.inventory.is_changed = True
+            tracer.guard(tracer.inventory.forget_structure)
 
     for register in (
         register_module_module_registration_hook,
@@ -68,10 +72,9 @@ class _Calls:
 
     def begin(self, module: nn.Module) -> None:
         tracer, lane = self._tracer, self._tracer.lane
-        if tracer.inventory.is_changed:
-            tracer.inventory.forget_structure()
         entry = tracer.inventory.networks.find(module)
-        lane.network = entry
+        if entry.is_plain:
+            return
         measures = (
             tracer.has_statistics
             and entry.index not in lane.inspected
@@ -82,9 +85,8 @@ class _Calls:
             began = tracer.clock()
             if entry.names is None:
                 entry.names = {id(m): name for name, m in module.named_modules()}
-            entry.mode = None
-            entry.mode_flags()
-            lane.measures, lane.inspecting = measures, True
+            entry.forget_mode()
+            lane.network, lane.measures, lane.inspecting = entry, measures, True
             if measures:
                 lane.inspected.add(entry.index)
             lane.spent += tracer.clock() - began
@@ -104,16 +106,22 @@ class _Calls:
 
     def end(self, module: nn.Module, output: Any) -> None:
         tracer, lane = self._tracer, self._tracer.lane
-        entry: NetworkEntry = lane.network
+        entry = tracer.inventory.networks.find(module)
+        if entry.is_plain:
+            return
         if lane.measures:
             lane.measures = False
             began = tracer.clock()
             self._measure(entry, "", module, output)
             lane.spent += tracer.clock() - began
-        tensor = first_tensor(output)
+        tensor = output if type(output) is Tensor else first_tensor(output)
         has_grad = tensor.requires_grad if tensor is not None else torch.is_grad_enabled()
-        flags = (*("grad",) * has_grad, *entry.mode_flags())
-        tracer.mark("forward", entry.index, lane.loader, flags)
+        code = entry.codes.get((has_grad, lane.loader))
+        if code is None:
+            flags = (*("grad",) * has_grad, *entry.mode_flags())
+            code = tracer.book.code("forward", entry.index, lane.loader, flags)
+            entry.codes[has_grad, lane.loader] = code
+        tracer.mark_code(code)
 
     def _measure(self, entry: NetworkEntry, name: str, module: nn.Module, output: Any) -> None:
         tracer = self._tracer
