@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from pipelines import bench_gate, bench_training
+from pipelines import bench_gate, bench_trace, bench_training
 from pipelines.speeds import Speed, speed_table
 from sluice.commands.output import results
 from sluice.errors import GATE_SAID_NO
@@ -61,6 +61,7 @@ def register(app: typer.Typer) -> None:
 
     bench_training.register(group)
     bench_gate.register(group)
+    bench_trace.register(group)
     app.add_typer(group)
 
 

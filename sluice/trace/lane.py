@@ -29,6 +29,8 @@ class Lane(threading.local):
         """The outputs of its modules are measured."""
         self.begin_word()
         self.loader = -1
+        self.steps = 0
+        """Steps that ended in this thread."""
         self.spent = 0
         """Time that statistics took since the last step [ns]."""
 

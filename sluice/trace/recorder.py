@@ -144,11 +144,12 @@ class Recorder:
             first = [line_of("start", self._start().model_dump())]
             self._files.write_history(first, needed=True)
         was_full = self._files.is_full
-        self._files.write_history([*self._needed, *self._order_lines()], needed=True)
+        self._files.write_history(self._order_lines(), needed=True)
         self._files.write_history(
             [*(line_of(name, fact.model_dump()) for name, fact in self._series), *kept],
             needed=False,
         )
+        self._files.write_history(self._needed, needed=True)
         self._files.write_recent(
             [
                 *(line_of(name, fact.model_dump()) for name, fact in self._detail),

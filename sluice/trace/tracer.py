@@ -108,9 +108,9 @@ class Tracer:
         try:
             self.recorder.write("note", Note(step=self.steps, kind="failed", text=text))
             self.recorder.flush()
+            self.recorder.close()
         except Exception as second:  # the folder is full or gone, which was said already
             self._say(f"sluice trace: the last seconds are not written ({second}).")
-        self.recorder.close()
 
     def detach(self) -> None:
         """Put everything back that was replaced."""
@@ -148,6 +148,10 @@ class Tracer:
     def note(self, kind: Any, text: str) -> None:
         """Keep something that a reader must know."""
         self.recorder.write("note", Note(step=self.steps, kind=kind, text=text))
+
+    def structure_changed(self) -> None:
+        """Hear that a module or parameter was added somewhere."""
+        self.inventory.forget_structure()
 
     def mark(
         self, kind: MarkKind, subject: int = -1, about: int = -1, flags: tuple[str, ...] = ()
@@ -200,6 +204,7 @@ class Tracer:
         """Close the word of a step that was made, or skipped by a scaler."""
         lane = self.lane
         self.steps += 1
+        lane.steps += 1
         entry.steps += 1
         entry.watch.after_step()
         if self._work is not None:

@@ -23,10 +23,20 @@ def untrained(membership: Membership) -> tuple[ParameterFact, ...]:
     )
 
 
-def orphans(membership: Membership, optimizer: OptimizerFact) -> tuple[int, ...]:
-    """Return the parameters of an optimizer that no network has and no gradient ever reached."""
-    silent = {p.index for p in membership.parameters if not p.names and not p.has_had_gradient}
-    return tuple(p for group in optimizer.groups for p in group.parameters if p in silent)
+def orphans(trace: Trace, optimizer: OptimizerFact) -> tuple[int, ...]:
+    """Return the parameters of an optimizer that no network has, or none has any more.
+
+    Of those that no network ever had only such as no gradient ever reached: others belong to
+    something that is no network.
+    """
+    now = trace.memberships[-1]
+    once = {p.index for m in trace.memberships for p in m.parameters if p.names}
+    lost = {
+        p.index
+        for p in now.parameters
+        if not p.names and (p.index in once or not p.has_had_gradient)
+    }
+    return tuple(p for group in optimizer.groups for p in group.parameters if p in lost)
 
 
 def listing(names: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """Does the optimizer hold the parameters that the network has now?"""
 
-from sluice.trace.evidence.membership import Membership, OptimizerFact
+from sluice.trace.evidence.membership import OptimizerFact
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.membership import (
@@ -22,9 +22,9 @@ def _since(trace: Trace, parameters: set[int]) -> int:
     )
 
 
-def _is_stale(trace: Trace, membership: Membership, optimizer: OptimizerFact) -> bool:
+def _is_stale(trace: Trace, optimizer: OptimizerFact) -> bool:
     held = [p for group in optimizer.groups for p in group.parameters]
-    lost = orphans(membership, optimizer)
+    lost = orphans(trace, optimizer)
     if not lost:
         return False
     if len(lost) < len(held):
@@ -41,9 +41,9 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     outside = untrained(now)
     found = []
     for optimizer in now.optimizers:
-        if optimizer.index not in optimizers_in(trace) or not _is_stale(trace, now, optimizer):
+        if optimizer.index not in optimizers_in(trace) or not _is_stale(trace, optimizer):
             continue
-        lost = orphans(now, optimizer)
+        lost = orphans(trace, optimizer)
         found.append(
             rule.finding(
                 severity="error",

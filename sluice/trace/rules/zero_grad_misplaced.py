@@ -10,8 +10,10 @@ _LEAST = 2
 
 def _is_emptied(step: OwnStep) -> bool:
     emptied = {"none", "zero"} & set(step.end.flags)
-    zeros = step.before("zero")
-    return bool(emptied and zeros) and 0 <= step.last_backward < max(zeros)
+    zeros = max(step.before("zero"), default=-1)
+    forward = max(step.before("forward"), default=-1)
+    # A forward pass after it makes it the beginning of the next batch.
+    return bool(emptied) and 0 <= step.last_backward < zeros and forward < step.last_backward
 
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:

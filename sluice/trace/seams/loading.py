@@ -92,13 +92,22 @@ class _Loading:
     def reset(self) -> None:
         """Forget all loaders: at first, and in a process that was forked off."""
         self._loaders: Registry[LoaderEntry] = Registry(self._entry)
+        self._all: list[tuple[LoaderFact, LoaderEntry]] = []
         self._iterators: Registry[_IteratorEntry] = Registry(
             lambda index, it: _IteratorEntry(index, weakref.ref(it))
         )
 
-    def _entry(self, index: int, loader: Any) -> LoaderEntry:
-        self._tracer.recorder.write("loader", _fact(index, loader))
-        return LoaderEntry(index, weakref.ref(loader))
+    def _entry(self, _: int, loader: Any) -> LoaderEntry:
+        fact = _fact(len(self._all), loader)
+        # Programs that make the loader anew for every epoch mean one and the same.
+        for known, entry in self._all:
+            if entry.ref() is None and known == fact.model_copy(update={"index": known.index}):
+                entry.ref = weakref.ref(loader)
+                return entry
+        entry = LoaderEntry(fact.index, weakref.ref(loader))
+        self._all.append((fact, entry))
+        self._tracer.recorder.write("loader", fact)
+        return entry
 
     def begin(self, loader: Any, iterator: Any) -> None:
         tracer = self._tracer
@@ -140,7 +149,7 @@ class _Loading:
 
     def end(self) -> None:
         """Write what is known of the epochs that are open."""
-        for entry, _ in self._loaders.alive():
+        for _, entry in self._all:
             self._close(entry, is_finished=False)
 
     def _of(self, iterator: Any) -> LoaderEntry | None:

@@ -23,12 +23,12 @@ from sluice.trace.tracer import Tracer
 def watch_modules(tracer: Tracer) -> None:
     """Mark calls and modes of networks, and hear of modules and parameters that are added."""
     original, lane = nn.Module.__call__, tracer.lane
-    seen, networks = _Calls(tracer), tracer.inventory.networks
+    seen = _Calls(tracer)
 
     # As short as can be: it runs at every call of every module.
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
         if lane.in_forward:
-            if not lane.inspecting:
+            if not lane.inspecting or torch.compiler.is_compiling():
                 return original(module, *args, **kwargs)
             output = original(module, *args, **kwargs)
             tracer.guard(seen.inside, module, output)
@@ -37,12 +37,10 @@ def watch_modules(tracer: Tracer) -> None:
         # of a backward pass is recomputed by checkpointing.
         if not tracer.is_on or torch.compiler.is_compiling() or lane.in_backward:
             return original(module, *args, **kwargs)
-        entry = networks.known(module)
-        if entry is not None and entry.is_plain:
+        tracer.guard(seen.begin, module)
+        if lane.network is None:  # a loss function, say: what is in it may be a network
             return original(module, *args, **kwargs)
         lane.in_forward = True
-        if entry is None or entry.names is None or tracer.has_statistics:
-            tracer.guard(seen.begin, module)
         try:
             output = original(module, *args, **kwargs)
         finally:
@@ -55,7 +53,7 @@ def watch_modules(tracer: Tracer) -> None:
 
     def added(*_: Any) -> None:
         if tracer.is_on:
-            tracer.guard(tracer.inventory.forget_structure)
+            tracer.guard(tracer.structure_changed)
 
     for register in (
         register_module_module_registration_hook,
@@ -73,7 +71,8 @@ class _Calls:
     def begin(self, module: nn.Module) -> None:
         tracer, lane = self._tracer, self._tracer.lane
         entry = tracer.inventory.networks.find(module)
-        if entry.is_plain:
+        lane.network = None if entry.is_plain else entry
+        if entry.is_plain or (entry.names is not None and not tracer.has_statistics):
             return
         measures = (
             tracer.has_statistics
@@ -84,9 +83,11 @@ class _Calls:
         if measures or entry.names is None:
             began = tracer.clock()
             if entry.names is None:
+                if hasattr(module, "_orig_mod"):
+                    tracer.note("blind", f"{entry.name} is compiled: its modules are not seen.")
                 entry.names = {id(m): name for name, m in module.named_modules()}
             entry.forget_mode()
-            lane.network, lane.measures, lane.inspecting = entry, measures, True
+            lane.measures, lane.inspecting = measures, True
             if measures:
                 lane.inspected.add(entry.index)
             lane.spent += tracer.clock() - began
@@ -106,9 +107,7 @@ class _Calls:
 
     def end(self, module: nn.Module, output: Any) -> None:
         tracer, lane = self._tracer, self._tracer.lane
-        entry = tracer.inventory.networks.find(module)
-        if entry.is_plain:
-            return
+        entry: NetworkEntry = lane.network
         if lane.measures:
             lane.measures = False
             began = tracer.clock()

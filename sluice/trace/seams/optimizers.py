@@ -10,7 +10,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from sluice.trace.inventory import OptimizerEntry
 from sluice.trace.tracer import Tracer
 
 
@@ -42,7 +41,7 @@ def _watch_zero(tracer: Tracer) -> None:
     def zero_optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> None:
         of_optimizer(optimizer, *args, **kwargs)
         if tracer.is_on:
-            tracer.guard(_zeroed, tracer, tracer.inventory.optimizers.find(optimizer))
+            tracer.guard(_zeroed, tracer, optimizer)
 
     @functools.wraps(of_module)
     def zero_module(module: Any, *args: Any, **kwargs: Any) -> None:
@@ -71,7 +70,8 @@ def _made(tracer: Tracer, optimizer: Any) -> None:
     tracer.inventory.is_stale = True
 
 
-def _zeroed(tracer: Tracer, entry: OptimizerEntry | None) -> None:
+def _zeroed(tracer: Tracer, optimizer: Any) -> None:
+    entry = None if optimizer is None else tracer.inventory.optimizers.find(optimizer)
     tracer.lane.zero_after_backward = True
     # What a module's own zero_grad clears is seen by the gradients themselves, later.
     if entry is not None:

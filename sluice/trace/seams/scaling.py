@@ -27,14 +27,13 @@ def watch_scalers(tracer: Tracer) -> None:
     def watched_unscale(scaler: Any, optimizer: Any) -> None:
         unscale(scaler, optimizer)
         if tracer.is_on and scaler.is_enabled() and not tracer.lane.in_scaler:
-            index = tracer.inventory.optimizers.find(optimizer).index
-            tracer.guard(tracer.mark, "unscale", index)
+            tracer.guard(_unscaled, tracer, optimizer)
 
     @functools.wraps(step)
     def watched_step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         if not tracer.is_on or not scaler.is_enabled():
             return step(scaler, optimizer, *args, **kwargs)
-        lane, before = tracer.lane, tracer.inventory.optimizers.find(optimizer).steps
+        lane, before = tracer.lane, tracer.lane.steps
         lane.in_scaler = True
         try:
             found = step(scaler, optimizer, *args, **kwargs)
@@ -58,9 +57,13 @@ def watch_scalers(tracer: Tracer) -> None:
         tracer.patches.replace(GradScaler, name, new)
 
 
+def _unscaled(tracer: Tracer, optimizer: Any) -> None:
+    tracer.mark("unscale", tracer.inventory.optimizers.find(optimizer).index)
+
+
 def _stepped(tracer: Tracer, optimizer: Any, before: int) -> None:
-    entry = tracer.inventory.optimizers.find(optimizer)
-    if entry.steps == before:
+    if tracer.lane.steps == before:
+        entry = tracer.inventory.optimizers.find(optimizer)
         tracer.mark("skip", entry.index)
         tracer.end_step(entry)
 
