@@ -38,15 +38,19 @@ def _trace(*, rounds: int, as_json: bool) -> None:
     from sluice.trace.settings import TraceSettings
 
     show, measured = Console(stderr=True), []
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
-        with show.status("training traced and untraced in turns"):
-            for found in measure_overhead(Path(name), rounds=rounds, settings=TraceSettings()):
-                measured.append(found)
-                same = "same weights" if found.has_same_weights else "OTHER WEIGHTS"
-                show.print(f"  {found.program}: {found.ratio:.3f} x, {same}", highlight=False)
+    with (
+        tempfile.TemporaryDirectory(prefix="sluice-bench-") as name,
+        show.status("training traced and untraced in turns"),
+    ):
+        for found in measure_overhead(Path(name), rounds=rounds, settings=TraceSettings()):
+            measured.append(found)
+            same = "same weights" if found.has_same_weights else "OTHER WEIGHTS"
+            show.print(f"  {found.program}: {found.ratio:.3f} x, {same}", highlight=False)
     ratios = [found.ratio for found in measured]
     speeds = [
-        Speed(name="tracing, median program", value=statistics.median(ratios), unit="x", target=1.03),
+        Speed(
+            name="tracing, median program", value=statistics.median(ratios), unit="x", target=1.03
+        ),
         Speed(name="tracing, worst program", value=max(ratios), unit="x", target=1.10),
     ]
     if as_json:

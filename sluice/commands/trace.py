@@ -2,10 +2,9 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from click import Context
 from typer.core import TyperGroup
 
 from sluice.commands.output import results
@@ -17,7 +16,7 @@ _RUN = "run"
 class _RunsWhatFollows(TyperGroup):
     """A group in which everything after two dashes is a program to run."""
 
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the name of the command that runs programs before its arguments."""
         return super().parse_args(ctx, [_RUN, *args] if "--" in args else args)
 

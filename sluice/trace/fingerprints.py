@@ -34,7 +34,8 @@ def row_fingerprints(batch: Tensor, *, words: int) -> Tensor:
     if rows.is_complex():
         rows = torch.view_as_real(rows.resolve_conj()).flatten(1)
     whole = rows.contiguous().view(_INTEGERS[rows.element_size()]).to(torch.int64)
-    return (whole * _weights(whole.shape[1], whole.device)).sum(1)
+    fingerprints: Tensor = (whole * _weights(whole.shape[1], whole.device)).sum(1)
+    return fingerprints
 
 
 @lru_cache(maxsize=32)
@@ -52,7 +53,8 @@ def _mixed(numbers: Tensor) -> Tensor:
 
 
 def _shifted(value: Tensor, by: int) -> Tensor:
-    return (value >> by) & (2 ** (64 - by) - 1)  # without the sign
+    shifted: Tensor = (value >> by) & (2 ** (64 - by) - 1)  # without the sign
+    return shifted
 
 
 class OrderFingerprint:

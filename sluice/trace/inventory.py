@@ -39,8 +39,13 @@ class OptimizerEntry:
 
     def parameters(self) -> list[Tensor]:
         """Return its parameters, group by group."""
+        return [p for group in self.groups for p in group["params"]]
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """Its parameter groups; none when it is gone."""
         optimizer = self.ref()
-        return [p for group in optimizer.param_groups for p in group["params"]]
+        return [] if optimizer is None else optimizer.param_groups
 
 
 @dataclass(slots=True)
@@ -65,7 +70,7 @@ class NetworkEntry:
 
     def mode_flags(self) -> tuple[str, ...]:
         """Return the mode it is in, as flags of a mark."""
-        network = self.ref()
+        network: Any = self.ref()
         modes = {m.training for m in network.modules() if _is_sensitive(m)}
         return (
             "training" if network.training else "evaluating",

@@ -46,7 +46,7 @@ def begin_step(entry: OptimizerEntry, *, sampled: int) -> StepInWork:
             scales=[max(p.numel() / sampled, 1.0) ** 0.5 for p in given],
             grads=_norms([p.grad for p in given if p.grad is not None]),
             weights=_norms([p.detach() for p in given]),
-            rates=tuple(float(group.get("lr", 0.0)) for group in entry.ref().param_groups),
+            rates=tuple(float(group.get("lr", 0.0)) for group in entry.groups),
         )
 
 
@@ -145,7 +145,7 @@ def _norms(tensors: Sequence[Tensor]) -> list[Tensor]:
     # A sum of squares of half numbers ends at 65,504.
     if any(t.dtype == torch.float16 for t in tensors):
         return [torch.linalg.vector_norm(t, dtype=_wide(t)) for t in tensors]
-    return list(torch._foreach_norm(tensors))
+    return list(torch._foreach_norm(list(tensors)))
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
@@ -162,7 +162,9 @@ def _moments(
         state = optimizer.state.get(parameter, {})
         for name, value in state.items():
             if name == "step":
-                state_step = torch.as_tensor(float(value)) if not isinstance(value, Tensor) else value
+                state_step = (
+                    torch.as_tensor(float(value)) if not isinstance(value, Tensor) else value
+                )
             elif type(value) in _PLAIN and value.shape == parameter.shape:
                 groups.setdefault(name, []).append(value)
     norms = {

@@ -153,7 +153,8 @@ def _words(kept: Iterable[dict[str, Any]]) -> tuple[tuple[StepWord, ...], dict[i
             for key, first, last, count in line["rows"]:
                 before = counts.get(key, (first, last, 0))
                 counts[key] = before[0], last, before[2] + count
-    words, places = [], {}
+    words: list[StepWord] = []
+    places: dict[int, int] = {}
     for key, (first, last, count) in sorted(counts.items(), key=lambda item: item[1][0]):
         is_open = key < 0
         line = spelled[-1 - key if is_open else key]

@@ -192,7 +192,7 @@ class Tracer:
             state = entry.watch.at_step(entry, zero_after_backward=lane.zero_after_backward)
             flags = (state, "carried", *flags) if entry.watch.carried else (state, *flags)
         self.mark("step", entry.index, flags=flags)
-        groups = len(entry.ref().param_groups)
+        groups = len(entry.groups)
         if groups != entry.num_groups:
             entry.num_groups, self.inventory.is_stale = groups, True
         if self.has_statistics or self.inventory.is_stale or self.steps >= self._next_inventory:

@@ -64,8 +64,8 @@ class WordBook:
             shown += marks[at : at + length]
             positions += range(at, at + length)
             if after > at + length:
-                *fields, _ = self._by_code[shown[-1]]
-                shown[-1] = self.code(*fields, block=length)
+                kind, subject, about, flags, _ = self._by_code[shown[-1]]
+                shown[-1] = self.code(kind, subject, about, flags, block=length)
             at = after
         return shown, positions
 

@@ -66,9 +66,9 @@ def cnn(steps: int, tick: Tick) -> list[nn.Module]:
 
 
 class _Recurrent(nn.Module):
-    def __init__(self, kind: type[nn.RNNBase]) -> None:
+    def __init__(self, kind: type[nn.LSTM] | type[nn.GRU]) -> None:
         super().__init__()
-        self.encoder = kind(9, 32, batch_first=True)  # type: ignore[call-arg]
+        self.encoder = kind(9, 32, batch_first=True)
         self.head = nn.Linear(32, 4)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class _Recurrent(nn.Module):
         return found
 
 
-def _recurrent(kind: type[nn.RNNBase], steps: int, tick: Tick) -> list[nn.Module]:
+def _recurrent(kind: type[nn.LSTM] | type[nn.GRU], steps: int, tick: Tick) -> list[nn.Module]:
     torch.manual_seed(0)
     x, y = torch.randn(2048, 22, 9), torch.randint(4, (2048,))
     return _fit(_Recurrent(kind), x, y, steps, tick, batch_rows=64, rate=2e-3)
@@ -117,7 +117,8 @@ def gan(steps: int, tick: Tick) -> list[nn.Module]:
     """Train a generator against a discriminator: two optimizers, two steps a batch."""
     torch.manual_seed(0)
     maker = nn.Sequential(
-        nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 784), nn.Tanh()
+        nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 784),
+        nn.Tanh(),
     )  # fmt: skip
     judge = nn.Sequential(
         nn.Linear(784, 256), nn.LeakyReLU(0.2), nn.Linear(256, 256), nn.LeakyReLU(0.2),

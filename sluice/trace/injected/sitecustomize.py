@@ -8,17 +8,19 @@ import atexit
 import importlib.util
 import os
 import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 OUT, PACKAGE, SETTINGS = "SLUICE_TRACE_OUT", "SLUICE_TRACE_PACKAGE", "SLUICE_TRACE_SETTINGS"
 
 
-def _run_the_other_one():
+def _run_the_other_one() -> None:
     """Run the sitecustomize that would have run without this one."""
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != _HERE]
     ours = sys.modules.pop("sitecustomize", None)
     try:
-        import sitecustomize  # noqa: F401
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name != "sitecustomize":
             raise
@@ -29,7 +31,7 @@ def _run_the_other_one():
 class _TorchWatch:
     """Hears that torch is imported, and attaches when that is done."""
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
         if name != "torch":
             return None
         sys.meta_path.remove(self)
@@ -38,15 +40,15 @@ class _TorchWatch:
             return spec
         execute = spec.loader.exec_module
 
-        def execute_and_attach(module):
+        def execute_and_attach(module: ModuleType) -> None:
             execute(module)
             _attach()
 
-        spec.loader.exec_module = execute_and_attach
+        spec.loader.exec_module = execute_and_attach  # type: ignore[method-assign]
         return spec
 
 
-def _attach():
+def _attach() -> None:
     try:
         _make_importable()
         import time
@@ -69,7 +71,7 @@ def _attach():
         print(f"sluice trace: cannot trace this process ({error!r}).", file=sys.stderr)
 
 
-def _make_importable():
+def _make_importable() -> None:
     """Find the package that started this, without the other packages beside it."""
     if "sluice" in sys.modules:
         return
@@ -77,12 +79,14 @@ def _make_importable():
     spec = importlib.util.spec_from_file_location(
         "sluice", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
     )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"no package in {folder}")
     module = importlib.util.module_from_spec(spec)
     sys.modules["sluice"] = module
     spec.loader.exec_module(module)
 
 
-def _raised():
+def _raised() -> str:
     """Return what ended the program, as Python left it for post-mortem tools."""
     kind = getattr(sys, "last_type", None)
     return "" if kind is None else f"{kind.__name__}: {getattr(sys, 'last_value', '')}"

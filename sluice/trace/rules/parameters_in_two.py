@@ -6,7 +6,7 @@ from sluice.trace.evidence.membership import Membership
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.membership import listing
-from sluice.trace.rules.steps import first, name_of, optimizers_in, own_steps, total
+from sluice.trace.rules.steps import OwnStep, first, name_of, optimizers_in, own_steps, total
 
 _LEAST = 2
 
@@ -54,13 +54,9 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _is_one_after_other(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    spans = [
-        (min(s.word.first_step for s in own), max(s.word.last_step for s in own))  # type: ignore[attr-defined]
-        for own in (one, other)
-    ]
-    (begin, end), (begin_other, end_other) = spans
-    return end < begin_other or end_other < begin
+def _is_one_after_other(one: tuple[OwnStep, ...], other: tuple[OwnStep, ...]) -> bool:
+    ends = [max(s.word.last_step for s in own) for own in (one, other)]
+    return ends[0] < first(other) or ends[1] < first(one)
 
 
 PARAMETERS_IN_TWO = Rule(

@@ -15,14 +15,10 @@ def watch_clipping(tracer: Tracer) -> None:
     """Mark ``clip_grad_norm_`` and ``clip_grad_value_``."""
     for name, flag in (("clip_grad_norm_", "norm"), ("clip_grad_value_", "value")):
         original = getattr(torch.nn.utils, name)
-        tracer.patches.replace_function(
-            torch.nn.utils, name, _watched(tracer, original, flag)
-        )
+        tracer.patches.replace_function(torch.nn.utils, name, _watched(tracer, original, flag))
 
 
-def _watched(
-    tracer: Tracer, original: Callable[..., Any], flag: str 
-) -> Callable[..., Any]:
+def _watched(tracer: Tracer, original: Callable[..., Any], flag: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
         if not tracer.is_on:
@@ -47,4 +43,3 @@ def _clipped(tracer: Tracer, parameters: list[Any], flag: str, norm: Any, most: 
     tracer.mark("clip", subject, flags=(flag,))
     if type(norm) is Tensor and isinstance(most, int | float):
         tracer.lane.clips.append((subject, norm.detach(), float(most)))
-

@@ -72,7 +72,7 @@ def watch_loaders(tracer: Tracer) -> None:
 
     @functools.wraps(next_index)
     def watched_index(iterator: Any) -> Any:
-        indices = next_index(iterator)
+        indices = next_index(iterator)  # type: ignore[no-untyped-call]
         if tracer.is_on:
             tracer.guard(seen.indices, iterator, indices)
         return indices

@@ -78,7 +78,7 @@ class _Calls:
             tracer.has_statistics
             and entry.index not in lane.inspected
             and torch.is_grad_enabled()
-            and not torch.jit.is_tracing()
+            and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
         )
         if measures or entry.names is None:
             began = tracer.clock()

@@ -21,7 +21,7 @@ def watch_scalers(tracer: Tracer) -> None:
     def watched_scale(scaler: Any, *args: Any, **kwargs: Any) -> Any:
         if tracer.is_on and scaler.is_enabled():
             tracer.lane.has_scaled = True
-        return scale(scaler, *args, **kwargs)  # type: ignore[call-overload]
+        return scale(scaler, *args, **kwargs)
 
     @functools.wraps(unscale)
     def watched_unscale(scaler: Any, optimizer: Any) -> None:

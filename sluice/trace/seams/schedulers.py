@@ -29,7 +29,7 @@ def watch_schedulers(tracer: Tracer) -> None:
             todo += cls.__subclasses__()
             _watch_class(tracer, cls)
 
-    def watch_subclass(cls: type, **kwargs: Any) -> None:
+    def watch_subclass(cls: type[LRScheduler], /, **kwargs: Any) -> None:
         super(LRScheduler, cls).__init_subclass__(**kwargs)
         if tracer.is_on:
             tracer.guard(_watch_class, tracer, cls)

@@ -50,13 +50,20 @@ def test_traced_and_untraced_weights_are_the_same_bits(tmp_path, name):
 
 def test_everything_is_put_back_also_after_the_program_raised(tmp_path):
     before = seams()
-    with pytest.raises(ValueError, match="its own"), traced(tmp_path, SHORT) as folder:
-        assert seams() != before
-        healthy.with_validation()
-        raise ValueError("its own")
+    folders = []
+
+    def raising():
+        with traced(tmp_path, SHORT) as folder:
+            folders.append(folder)
+            assert seams() != before
+            healthy.with_validation()
+            raise ValueError("its own")
+
+    with pytest.raises(ValueError, match="its own"):
+        raising()
 
     assert seams() == before
-    assert read_trace(folder).end.raised == "ValueError: its own"
+    assert read_trace(folders[0]).end.raised == "ValueError: its own"
 
 
 @pytest.mark.parametrize("part", ["cadence", "recorder", "inventory", "book"])
@@ -116,7 +123,10 @@ def test_without_any_event_there_is_no_folder(tmp_path):
 
 def test_two_networks_that_train_in_two_threads_have_words_of_their_own(trace_of):
     def both():
-        threads = [threading.Thread(target=healthy.closure), threading.Thread(target=healthy.sparse)]
+        threads = [
+            threading.Thread(target=healthy.closure),
+            threading.Thread(target=healthy.sparse),
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -1,4 +1,4 @@
-"""Small programs as people write them, each right: what they compute must not change when traced."""
+"""Small programs as people write them, each right: traced they compute the same."""
 
 import torch
 from torch import nn
@@ -18,7 +18,11 @@ def rows(num=96, features=8, classes=3):
 
 def net(features=8, classes=3):
     return nn.Sequential(
-        nn.Linear(features, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, classes)
+        nn.Linear(features, 16),
+        nn.BatchNorm1d(16),
+        nn.ReLU(),
+        nn.Dropout(0.2),
+        nn.Linear(16, classes),
     )
 
 

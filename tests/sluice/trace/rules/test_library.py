@@ -8,7 +8,12 @@ from tests.support.traced.healthy import HEALTHY
 
 FAULTS = [
     (faulty.no_zero_grad, "gradients are cleared between two steps", "confirm", 2),
-    (faulty.zero_grad_after_backward, "a step uses the gradients that backward brought", "error", 1),
+    (
+        faulty.zero_grad_after_backward,
+        "a step uses the gradients that backward brought",
+        "error",
+        1,
+    ),
     (faulty.zeros_after_backward, "a step uses the gradients that backward brought", "error", 1),
     (faulty.step_before_backward, "backward comes before the step", "error", 1),
     (faulty.no_backward, "backward comes before the step", "error", 1),
