@@ -1,5 +1,6 @@
 """Numbers that are still on the device: many are read with one wait."""
 
+import threading
 from collections.abc import Callable, Sequence
 
 import torch
@@ -14,19 +15,19 @@ class Deferred:
     def __init__(self) -> None:
         self._tensors: list[Tensor] = []
         self._waiting: list[tuple[int, int, Fill]] = []
-
-    def __len__(self) -> int:
-        return len(self._tensors)
+        self._lock = threading.Lock()
 
     def ask(self, scalars: Sequence[Tensor], fill: Fill) -> None:
         """Call ``fill`` with the values of some scalars, of no dimension, when they are read."""
-        self._waiting.append((len(self._tensors), len(scalars), fill))
-        self._tensors += scalars
+        with self._lock:
+            self._waiting.append((len(self._tensors), len(scalars), fill))
+            self._tensors += scalars
 
     def read(self) -> None:
         """Read everything that was asked for."""
-        tensors, waiting = self._tensors, self._waiting
-        self._tensors, self._waiting = [], []
+        with self._lock:
+            tensors, waiting = self._tensors, self._waiting
+            self._tensors, self._waiting = [], []
         values: list[float] = [0.0] * len(tensors)
         places: dict[tuple[torch.device, torch.dtype], list[int]] = {}
         for place, tensor in enumerate(tensors):

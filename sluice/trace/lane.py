@@ -4,6 +4,9 @@ import threading
 from itertools import count
 from typing import Any
 
+from sluice.trace.evidence.measures import OutputMeasure
+from sluice.trace.measuring import StepInWork
+
 _numbers = count()
 
 
@@ -27,6 +30,10 @@ class Lane(threading.local):
         """The entry of the network whose forward runs."""
         self.measures = False
         """The outputs of its modules are measured."""
+        self.work: StepInWork | None = None
+        """What was asked for before the step that runs."""
+        self.outputs: list[list[OutputMeasure]] = []
+        """Measured since the last step with statistics."""
         self.begin_word()
         self.loader = -1
         self.steps = 0

@@ -5,6 +5,7 @@ Nothing here may stop the program or change what it computes. Every call from a 
 """
 
 import sys
+import threading
 import traceback
 import weakref
 from collections.abc import Callable
@@ -80,12 +81,10 @@ class Tracer:
         self._began = self._last_step = self.clock()
         self._last_inventory = self._next_inventory = 0
         self._inventories = 0
-        self._work: StepInWork | None = None
-        self.outputs: list[list[OutputMeasure]] = []
-        """Measured since the last step with statistics."""
         self._measured: list[tuple[int, list[OptimizerMeasure], list[list[OutputMeasure]]]] = []
+        self._lock = threading.Lock()
         self.lane.begin_word()
-        self.lane.number = -1
+        self.lane.number, self.lane.work, self.lane.outputs = -1, None, []
         for reset in self.on_begin:
             reset()
 
@@ -203,32 +202,36 @@ class Tracer:
     def end_step(self, entry: OptimizerEntry) -> None:
         """Close the word of a step that was made, or skipped by a scaler."""
         lane = self.lane
-        self.steps += 1
-        lane.steps += 1
-        entry.steps += 1
-        entry.watch.after_step()
-        if self._work is not None:
-            began = self.clock()
-            measure = end_step(
-                entry,
-                self._work,
-                self.inventory,
-                self.recorder.deferred,
-                sampled=self.settings.sampled_weights,
-            )
-            self._measured.append((self.steps, measure, self.outputs))
-            self._work, self.outputs = None, []
-            lane.spent += self.clock() - began
-        self.recorder.end_word(self.steps, lane, is_open=False)
-        lane.begin_word()
-        now = self.clock()
-        self.cadence.add(step_ns=now - self._last_step, cost_ns=lane.spent)
-        lane.spent = 0
-        self.has_statistics = self.cadence.is_due()
-        if self.recorder.is_due(now):
-            self._flush()
+        with self._lock:
+            self.steps += 1
+            lane.steps += 1
+            entry.steps += 1
+            entry.watch.after_step()
+            if lane.work is not None:
+                self._measure(entry, lane.work)
+            self.recorder.end_word(self.steps, lane, is_open=False)
+            lane.begin_word()
             now = self.clock()
-        self._last_step = now
+            self.cadence.add(step_ns=now - self._last_step, cost_ns=lane.spent)
+            lane.spent = 0
+            self.has_statistics = self.cadence.is_due()
+            if self.recorder.is_due(now):
+                self._flush()
+                now = self.clock()
+            self._last_step = now
+
+    def _measure(self, entry: OptimizerEntry, work: StepInWork) -> None:
+        lane, began = self.lane, self.clock()
+        measure = end_step(
+            entry,
+            work,
+            self.inventory,
+            self.recorder.deferred,
+            sampled=self.settings.sampled_weights,
+        )
+        self._measured.append((self.steps, measure, lane.outputs))
+        lane.work, lane.outputs = None, []
+        lane.spent += self.clock() - began
 
     def _look(self, entry: OptimizerEntry) -> None:
         waited = self.steps - self._last_inventory
@@ -241,7 +244,7 @@ class Tracer:
             if taken is not None:
                 self.recorder.write("membership", taken)
         if self.has_statistics:
-            self._work = begin_step(entry, sampled=self.settings.sampled_weights)
+            self.lane.work = begin_step(entry, sampled=self.settings.sampled_weights)
 
     def _flush(self) -> None:
         began, num = self.clock(), len(self._measured)

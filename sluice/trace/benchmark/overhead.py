@@ -17,12 +17,13 @@ from sluice.trace.attach import traced
 from sluice.trace.benchmark.programs import PROGRAMS, Program
 from sluice.trace.settings import TraceSettings
 
-_PIECE_S = 0.5
+_PIECE_S = 1.5
 """Of one run of a program [s]: long against the clock's noise, short against the machine's
 moods."""
 
-_SKIPPED = 50
-"""Steps that are not timed: they warm up, and a trace that lasts hours begins once."""
+_SKIPPED = 130
+"""Steps that are not timed: they warm up, and what a trace does more often at its start (statistics
+on powers of two, fingerprints of the first batches) is paid once."""
 
 
 class Overhead(Record):
@@ -59,7 +60,7 @@ def measure_overhead(
         clock: Processor time of this process [s]; other programs do not count.
 
     Cost:
-        About a second for each pair of each program.
+        About four seconds for each pair of each program.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -123,11 +123,9 @@ class _Calls:
         tracer.mark_code(code)
 
     def _measure(self, entry: NetworkEntry, name: str, module: nn.Module, output: Any) -> None:
-        tracer = self._tracer
-        if len(tracer.outputs) < tracer.settings.most_modules and not _is_transformed():
-            tracer.outputs.append(
-                ask_output(entry.index, name, module, output, tracer.recorder.deferred)
-            )
+        tracer, outputs = self._tracer, self._tracer.lane.outputs
+        if len(outputs) < tracer.settings.most_modules and not _is_transformed():
+            outputs.append(ask_output(entry.index, name, module, output, tracer.recorder.deferred))
 
 
 def _is_transformed() -> bool:
