@@ -9,8 +9,9 @@ export DAGSTER_DISABLE_TELEMETRY := yes
 BIN := .venv/bin
 SOURCES := sluice assets checks pipelines requirements tests
 # Files side by side on the cores, in the order of the folders: those with the fewest tests, which
-# xdist would keep for the end, are the longest.
-WORKERS := -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+# xdist would keep for the end, are the longest. A worker that crashes ends the run with the name of
+# its test: a second one in its place waits for ever.
+WORKERS := -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 SCRIPTS := .ci/run requirements/setup.sh
 
 help: ## this list

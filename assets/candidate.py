@@ -7,12 +7,13 @@ from pathlib import Path
 import dagster as dg
 
 from assets.best_config import BestConfig, with_best
-from assets.evaluation import Evaluation
-from assets.metadata import table
+from assets.evaluated import Evaluation
+from assets.metadata import picture, table
 from assets.promotion_verdict import Decision
 from assets.resources import State, utc_now
 from assets.subjects import poc_subject, require_same
 from sluice.digests import short
+from sluice.evaluation.plots import fold_gains_png
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import require
 from sluice.registry.environment import read_environment, read_git
@@ -58,7 +59,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         tuned = with_best(pipeline, best_config)
         receipt = promotion_verdict.receipt
         for what, digest in (
-            ("The evaluation", evaluation.candidate),
+            ("The evaluation", evaluation.candidate.losses.subject),
             ("The verdict", receipt.subject["candidate"]),
         ):
             require_same(
@@ -95,14 +96,15 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                     seeds=trained_models.seeds,
                     num_trials=best_config.num_trials,
                     members=trained_models.members,
-                    metrics=evaluation.metrics,
-                    reference=evaluation.reference,
+                    metrics=evaluation.candidate.metrics,
+                    reference=evaluation.reference.losses.subject,
                     training_seconds=sum(m.seconds for m in trained_models.members),
                     environment=read_environment(),
                     artifacts={
                         "event log": trained_models.event_log,
-                        "losses": evaluation.losses,
-                        "reference losses": evaluation.reference_losses,
+                        "losses": evaluation.candidate.losses.digest,
+                        "reference losses": evaluation.reference.losses.digest,
+                        "suites": evaluation.suites,
                         **({"search": best_config.study} if best_config.study else {}),
                     },
                     created_at=utc_now(),
@@ -131,6 +133,15 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 VERSION: version.number,
                 NEW: registration.created,
                 "compared with": evaluation.reference_name,
+                "per fold": picture(
+                    fold_gains_png(promotion_verdict.verdict), "gain per fold with its interval"
+                ),
+                "guards": table(
+                    [
+                        {"guard": guard.name, "": guard.result}
+                        for guard in promotion_verdict.verdict.guards
+                    ]
+                ),
                 "lineage": table(
                     [
                         {"what": "data", "value": short(version.lineage.data)},
@@ -143,7 +154,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                         {"what": "training", "value": f"{version.lineage.training_seconds:.0f} s"},
                     ]
                 ),
-                "metrics": table([dict(evaluation.metrics)]),
+                "metrics": table([dict(evaluation.candidate.metrics)]),
                 "show": dg.MetadataValue.md(
                     f"`sluice registry show {pipeline.name} {version.number}`"
                 ),

@@ -1,44 +1,42 @@
-"""Losses of the candidate and of what it would replace, on the same rows."""
+"""Losses of the candidate and of what it would replace, on the same rows, and on every suite."""
 
-import io
+import os
 
 import dagster as dg
-import pandas as pd
-from pydantic import Field
 
 from assets.best_config import BestConfig, with_best
+from assets.evaluated import EvaluatedArm, Evaluation, StoredTable
 from assets.features import FeatureSet
 from assets.metadata import picture, table
-from assets.resources import State
+from assets.resources import State, utc_now
 from assets.subjects import candidate_subject, require_same
-from sluice.artifacts import ArtifactStore
 from sluice.data.table import TableRecord, load_table
 from sluice.digests import digest_json, short
-from sluice.evaluation.losses import LossTable
 from sluice.evaluation.plots import loss_over_time_png
 from sluice.evaluation.reference import score_version
-from sluice.evaluation.scoring import Scores, score_baseline, score_members, window_digest
+from sluice.evaluation.scoring import (
+    ModelScores,
+    Scores,
+    score_baseline,
+    score_candidate,
+    window_digest,
+)
+from sluice.evaluation.suites.library import SuiteLibrary
+from sluice.evaluation.suites.page import suites_page
+from sluice.evaluation.suites.plots import changes_png
+from sluice.evaluation.suites.renewal import renew_hard_suite
+from sluice.evaluation.suites.result import CHANGES, SuiteReport
+from sluice.evaluation.suites.run import Arms, run_suites
 from sluice.pipeline import PipelineSettings
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE
 from sluice.registry.records import Version
-from sluice.settings import Record
+from sluice.reports.folder import save_page
 from sluice.training.members import TrainedModels
 from sluice.training.weights import load_member
 
-
-class Evaluation(Record):
-    """Both arms on one window, by digest."""
-
-    subject: dict[str, str] = Field(description="data, config and code of the candidate.")
-    candidate: str
-    reference: str = Field(description="Candidate digest of the other arm, or 'baseline'.")
-    reference_name: str = Field(description="For people.")
-    window: str
-    losses: str = Field(description="Artifact digest of the candidate's losses, Parquet.")
-    reference_losses: str = Field(description="Artifact digest of the reference's, Parquet.")
-    metrics: dict[str, float]
-    reference_metrics: dict[str, float]
+_EXAMPLES = 40
+"""Rows of a suite on its page."""
 
 
 def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
@@ -54,7 +52,8 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         kinds={"pytorch", "parquet"},
         owners=list(pipeline.owners),
         description="Loss per seed and test row of the candidate and of what it would replace: "
-        "the version in production or, when there is none, the workload's baseline.",
+        "the version in production or, when there is none, the workload's baseline. Also the "
+        "candidate on every regression suite (DATA-5).",
     )
     def evaluation(
         context: dg.AssetExecutionContext,
@@ -83,11 +82,27 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         )
         frame = load_table(features.table, store)
         window = window_digest(frame, features.folds)
+        approved = pipeline.guards.approved
         with state.ledger() as ledger:
+            production = ledger.production(pipeline.name)
             reference = choose_reference(
                 ledger, pipeline.name, candidate=trained_models.candidate, window=window
             )
-        candidate_scores = score_members(
+            approved_version = ledger.version_of(pipeline.name, approved) if approved else None
+
+        def scores_of(version: Version) -> ModelScores:
+            return score_version(
+                version.lineage,
+                workload,
+                load_table(raw_data, store),
+                frame,
+                features.folds,
+                store,
+                window=window,
+                code=trained_models.code,
+            )
+
+        ours = score_candidate(
             workload,
             frame,
             features.folds,
@@ -95,47 +110,57 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             lambda member: load_member(member, workload, tuned.model, store),
             subject=trained_models.candidate,
         )
+        baseline = score_baseline(workload, frame, features.folds, subject=BASELINE)
         if reference is None:
             name = "the workload's baseline"
-            reference_scores = score_baseline(workload, frame, features.folds, subject=BASELINE)
+            theirs = ModelScores(by_seed=baseline, deployed=baseline)
         else:
             name = f"version {reference.number} ({short(reference.candidate)})"
-            raw = load_table(raw_data, store)
-            reference_scores = score_version(
-                reference.lineage,
-                workload,
-                raw,
-                frame,
-                features.folds,
-                store,
-                window=window,
-                code=trained_models.code,
-            )
+            theirs = scores_of(reference)
         context.log.info(f"compared with {name}")
+        library = SuiteLibrary(state.home.suites / pipeline.name, store)
+        if reference == production:  # else the candidate is what is in production
+            renew_hard_suite(
+                library,
+                theirs.by_seed.losses,
+                frame,
+                workload.feature_columns,
+                share=pipeline.suites.hard_share,
+                at=utc_now(),
+            )
+        report = run_suites(
+            library.newest(),
+            Arms(candidate=ours.by_seed, reference=theirs.by_seed, baseline=baseline),
+            workload,
+            frame,
+            trained_models.members,
+            pipeline.suites,
+        )
         record = Evaluation(
             subject=subject,
-            candidate=trained_models.candidate,
-            reference=reference_scores.losses.subject,
-            reference_name=name,
             window=window,
-            losses=store.put(_parquet(candidate_scores.losses)),
-            reference_losses=store.put(_parquet(reference_scores.losses)),
-            metrics=candidate_scores.metrics,
-            reference_metrics=reference_scores.metrics,
+            candidate=_stored(ours, state),
+            reference=_stored(theirs, state),
+            reference_name=name,
+            approved=StoredTable.put(scores_of(approved_version).by_seed.losses, store)
+            if approved_version
+            else None,
+            suites=store.put(report.model_dump_json().encode()),
         )
         return dg.MaterializeResult(
             value=record,
-            data_version=dg.DataVersion(digest_json([record.losses, record.reference_losses])),
+            data_version=dg.DataVersion(digest_json(record.model_dump(mode="json"))),
             metadata={
                 "compared with": name,
-                "test rows": candidate_scores.losses.num_rows,
-                "metrics": table(_rows(candidate_scores, reference_scores, name)),
-                "gain over time": picture(
+                "test rows": ours.by_seed.losses.num_rows,
+                "metrics": table(_rows(ours.by_seed, theirs.by_seed, name)),
+                "gain over the test rows": picture(
                     loss_over_time_png(
-                        candidate_scores.losses, reference_scores.losses, unit=workload.loss_unit
+                        ours.by_seed.losses, theirs.by_seed.losses, unit=workload.loss_unit
                     ),
                     "cumulative gain over the test rows",
                 ),
+                **_suites(report, pipeline, state),
             },
         )
 
@@ -158,23 +183,13 @@ def choose_reference(ledger: Ledger, model: str, *, candidate: str, window: str)
     return ledger.version_of(model, earlier)
 
 
-def evaluated_losses(evaluation: Evaluation, store: ArtifactStore) -> tuple[LossTable, LossTable]:
-    """Return the losses of candidate and reference, in this order."""
-    return (
-        _read(store.get(evaluation.losses), evaluation.candidate, evaluation.window),
-        _read(store.get(evaluation.reference_losses), evaluation.reference, evaluation.window),
-    )
-
-
-def _parquet(losses: LossTable) -> bytes:
-    buffer = io.BytesIO()
-    losses.to_frame().to_parquet(buffer, index=False)
-    return buffer.getvalue()
-
-
-def _read(content: bytes, subject: str, window: str) -> LossTable:
-    return LossTable.from_frame(
-        pd.read_parquet(io.BytesIO(content)), subject=subject, window=window
+def _stored(scores: ModelScores, state: State) -> EvaluatedArm:
+    by_seed, store = scores.by_seed, state.store
+    return EvaluatedArm(
+        losses=StoredTable.put(by_seed.losses, store),
+        deployed=StoredTable.put(scores.deployed.losses, store),
+        mistakes=StoredTable.put(by_seed.mistakes, store) if by_seed.mistakes else None,
+        metric_table=by_seed.metric_table,
     )
 
 
@@ -183,3 +198,33 @@ def _rows(candidate: Scores, reference: Scores, name: str) -> list[dict[str, obj
         {"metric": metric, "candidate": value, name: reference.metrics.get(metric, float("nan"))}
         for metric, value in candidate.metrics.items()
     ]
+
+
+def _suites(
+    report: SuiteReport, pipeline: PipelineSettings, state: State
+) -> dict[str, dg.MetadataValue | str]:
+    if not report.results:
+        return {"regression suites": "there is none"}
+    page = save_page(
+        suites_page(report, title=pipeline.name, examples=_EXAMPLES),
+        f"suites/{pipeline.name}/candidate",
+        home=state.home,
+        environ=os.environ,
+    )
+    counts = [
+        {
+            "suite": f"{result.name} v{result.version}",
+            "scored": f"{len(result.rows)} of {result.num_rows}",
+            **{change: result.count(change) for change in CHANGES},
+            "suspect the data": result.suspects("data"),
+            "gain": result.gain.gain,
+            "proven": result.gain.outcome,
+        }
+        for result in report.results
+    ]
+    return {
+        "regression suites": table(counts),
+        "suites, in short": report.reason,
+        "changes on the suites": picture(changes_png(report.results), "rows fixed and broken"),
+        "rows of the suites": dg.MetadataValue.url(page.url),
+    }

@@ -1,15 +1,25 @@
-"""The statistical gate's decision. One question, one answer: it is recorded and stands."""
+"""The decision on a candidate. One question, one answer: it is recorded and stands."""
+
+import os
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
-from assets.evaluation import Evaluation, evaluated_losses
+from assets.evaluated import Evaluation
 from assets.metadata import picture, table
 from assets.resources import State, utc_now
-from sluice.evaluation.comparison import compare
+from sluice.artifacts import ArtifactStore
+from sluice.evaluation.companions import Companions, CompanionSettings, accompany
+from sluice.evaluation.gate_page import gate_page
+from sluice.evaluation.gate_plots import difficulty_png, power_png
+from sluice.evaluation.guards import GuardEvidence
+from sluice.evaluation.judgement import judge
+from sluice.evaluation.mcnemar import McNemarReport, mcnemar
 from sluice.evaluation.plots import fold_gains_png
 from sluice.evaluation.verdict import Verdict
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import Receipt
+from sluice.reports.folder import save_page
 from sluice.settings import Record
 
 
@@ -30,43 +40,135 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         kinds={"python"},
         owners=list(pipeline.owners),
         description="Whether the candidate is better than what is in production (or, when nothing "
-        "is, than the baseline) by more than seed noise and dependent rows explain. The bound "
-        "decides, never the mean. Asked again, it answers the same.",
+        "is, than the baseline) by more than seed noise and dependent rows explain, and holds "
+        "every guard. The bound decides, never the mean; every further question on the same rows "
+        "may spend less of alpha. Asked again, it answers the same (STAT-1..3).",
     )
     def promotion_verdict(
         context: dg.AssetExecutionContext, state: State, evaluation: Evaluation
     ) -> dg.MaterializeResult[Decision]:
-        candidate, reference = evaluated_losses(evaluation, state.store)
-        verdict = compare(
-            candidate,
-            reference,
-            pipeline.gate,
-            horizon_rows=pipeline.loaded_workload.horizon_rows,
-            unit=pipeline.loaded_workload.loss_unit,
-        )
+        workload = pipeline.loaded_workload
+        evidence = evaluation.evidence(state.store)
+        suites = evaluation.suite_report(state.store)
+
+        def answer(earlier: Sequence[Receipt]) -> Receipt:
+            return judge(
+                evidence,
+                pipeline.gate,
+                pipeline.guards,
+                suite_guards=suites.guard_outcomes,
+                earlier=[Verdict.model_validate(receipt.evidence) for receipt in earlier],
+                horizon_rows=workload.horizon_rows,
+                unit=workload.loss_unit,
+            ).receipt(evaluation.subject, decided_at=utc_now())
+
+        question = {
+            "candidate": evidence.candidate.subject,
+            "reference": evidence.reference.subject,
+            "window": evaluation.window,
+        }
         with state.ledger() as ledger:
-            receipt = ledger.record_decision(
-                pipeline.name, verdict.receipt(evaluation.subject, decided_at=utc_now())
-            )
-        # A question that was asked before keeps its first answer, numbers and all.
+            receipt = ledger.decide(pipeline.name, question, answer)
         verdict = Verdict.model_validate(receipt.evidence)
         context.log.info(f"{verdict.outcome}: {verdict.reason}")
-        unit = pipeline.loaded_workload.loss_unit
+        companions = accompany(
+            verdict,
+            evidence.candidate,
+            evidence.reference,
+            CompanionSettings(),
+            horizon_rows=workload.horizon_rows,
+        )
+        page = save_page(
+            gate_page(
+                verdict,
+                companions,
+                evidence.candidate,
+                evidence.reference,
+                title=f"{pipeline.name} against {evaluation.reference_name}",
+                advised_power=pipeline.gate.advised_power,
+            ),
+            f"gate/{pipeline.name}",
+            home=state.home,
+            environ=os.environ,
+        )
         return dg.MaterializeResult(
             value=Decision(verdict=verdict, receipt=receipt),
             metadata={
                 "verdict": verdict.outcome,
                 "why": verdict.reason,
                 "what next": verdict.remedy,
-                "per fold": picture(fold_gains_png(verdict), "gain per fold with its interval"),
                 "compared with": evaluation.reference_name,
                 "decided at": receipt.decided_at.isoformat(timespec="seconds"),
-                f"gain [{unit}]": verdict.gain,
-                f"lower bound [{unit}]": verdict.lower_bound,
-                f"upper bound [{unit}]": verdict.upper_bound,
-                "effect size": verdict.effect_size,
+                "alpha": verdict.spending,
+                **_guards(verdict),
+                **_pictures(verdict, evidence, advised_power=pipeline.gate.advised_power),
+                **_numbers(verdict, companions),
+                **_classes(evaluation, state.store, verdict, horizon_rows=workload.horizon_rows),
                 "folds": table([fold.model_dump() for fold in verdict.folds]),
+                "whole report": dg.MetadataValue.url(page.url),
             },
         )
 
     return promotion_verdict
+
+
+def _guards(verdict: Verdict) -> dict[str, dg.MetadataValue]:
+    rows = [
+        {"guard": guard.name, "": guard.result, "why": guard.reason} for guard in verdict.guards
+    ]
+    return {"guards": table(rows)} if rows else {}
+
+
+def _pictures(
+    verdict: Verdict, evidence: GuardEvidence, *, advised_power: float
+) -> dict[str, dg.MetadataValue]:
+    by_difficulty = difficulty_png(evidence.candidate, evidence.reference, unit=verdict.unit)
+    return {
+        "per fold": picture(fold_gains_png(verdict), "gain per fold with its interval"),
+        "where it loses": picture(by_difficulty, "gain on easy and on hard rows"),
+        "power": picture(
+            power_png(verdict, power=advised_power), "chance of a promotion by true gain"
+        ),
+    }
+
+
+def _numbers(verdict: Verdict, companions: Companions) -> Mapping[str, float | dg.MetadataValue]:
+    unit = verdict.unit
+    beside = {
+        "two-way bootstrap": f"{companions.percentile_low:.4g} to {companions.percentile_high:.4g}",
+        "sign flips, p": f"{companions.sign_flip_p:.3g}",
+        "Diebold-Mariano, p": f"{companions.diebold_mariano_p:.3g}",
+        "probability of improvement": f"{companions.improvement:.3g} "
+        f"({companions.improvement_low:.3g} to {companions.improvement_high:.3g})",
+        "Cohen's d over seeds": f"{companions.seed_effect_size:.3g}",
+    }
+    return {
+        f"gain [{unit}]": verdict.gain,
+        f"lower bound [{unit}]": verdict.lower_bound,
+        f"upper bound [{unit}]": verdict.upper_bound,
+        "effect size": verdict.effect_size,
+        "other tests, not deciding": table(
+            [{"test": name, "says": value} for name, value in beside.items()]
+        ),
+    }
+
+
+def _classes(
+    evaluation: Evaluation, store: ArtifactStore, verdict: Verdict, *, horizon_rows: int
+) -> dict[str, dg.MetadataValue | str]:
+    """Return McNemar's tests of a classifier on independent rows; nothing elsewhere."""
+    mistakes = evaluation.mistakes(store)
+    if mistakes is None or horizon_rows > 0 or verdict.num_clusters is not None:
+        return {}
+    found: McNemarReport = mcnemar(*mistakes, alpha=verdict.alpha_of_all)
+    rows = [
+        {
+            "seed": test.seed,
+            "only the candidate is wrong": test.only_candidate_wrong,
+            "only the reference is wrong": test.only_reference_wrong,
+            "p": test.p_value,
+            "p by Holm": test.adjusted_p,
+        }
+        for test in found.tests
+    ]
+    return {"McNemar": str(found), "McNemar by seed": table(rows)}

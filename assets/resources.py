@@ -10,6 +10,7 @@ import dagster as dg
 from sluice.artifacts import ArtifactStore
 from sluice.home import Home
 from sluice.registry.ledger import Ledger
+from sluice.registry.signing import SigningKey
 
 
 class Progress(Protocol):
@@ -34,16 +35,19 @@ class State(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     root: str
     registry_url: str
+    registry_key: str = ""
 
     @classmethod
     def at(cls, home: Home) -> "State":
         """Return the resource for one home."""
-        return cls(root=str(home.root), registry_url=home.registry_url)
+        key = "" if home.registry_key is None else str(home.registry_key)
+        return cls(root=str(home.root), registry_url=home.registry_url, registry_key=key)
 
     @property
     def home(self) -> Home:
         """Layout of the state folder."""
-        return Home(root=Path(self.root), registry_url=self.registry_url)
+        key = Path(self.registry_key) if self.registry_key else None
+        return Home(root=Path(self.root), registry_url=self.registry_url, registry_key=key)
 
     @property
     def store(self) -> ArtifactStore:
@@ -51,5 +55,6 @@ class State(dg.ConfigurableResource):  # type: ignore[type-arg]
         return ArtifactStore(self.home.artifacts)
 
     def ledger(self, clock: Callable[[], datetime] = utc_now) -> Ledger:
-        """Open the registry; the caller closes it."""
-        return Ledger.open(self.registry_url, clock=clock)
+        """Open the registry; the caller closes it. With a key file every change is signed."""
+        key = SigningKey.read(Path(self.registry_key)) if self.registry_key else None
+        return Ledger.open(self.registry_url, clock=clock, key=key)

@@ -13,7 +13,7 @@ from assets.trained_models import epochs
 from checks.outcomes import blocking, result
 from sluice.data.table import load_table
 from sluice.errors import ContractError
-from sluice.evaluation.scoring import predict
+from sluice.evaluation.outputs import predict
 from sluice.failfast.learning.predictions import prediction_spread
 from sluice.failfast.log.event_log import validate_log
 from sluice.pipeline import PipelineSettings

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from assets.best_config import BestConfig
 from assets.candidate import NEW, REASON, VERDICT, VERSION
-from assets.evaluation import Evaluation
+from assets.evaluated import Evaluation
 from assets.resources import State
 from pipelines.build import build_definitions
 from pipelines.console import RunConsole
@@ -103,8 +103,8 @@ def run_pipeline(
         production=after,
         promoted=after == version and before != after,
         compared_with=evaluation.reference_name,
-        metrics=evaluation.metrics,
-        reference_metrics=evaluation.reference_metrics,
+        metrics=evaluation.candidate.metrics,
+        reference_metrics=evaluation.reference.metrics,
         stage_seconds=console.seconds,
         wall_seconds=wall,
         overhead_seconds=wall - sum(console.seconds.values()),

@@ -8,7 +8,8 @@ SluiceError
 |-- StorageError         a file or database cannot be written or read
 |   `-- IntegrityError   stored bytes do not match their digest
 |-- GateBlocked          a gate said no, or could not say yes
-|   `-- PromotionConflict  somebody else moved the pointer first
+|   |-- PromotionConflict  somebody else moved the pointer first
+|   `-- RolloutConflict    another rollout is under way, or moved on in the meantime
 |-- TrainingFailed       a training unit ended without a usable model
 |   `-- RankLost         of several processes that fit one model, another one is gone
 |-- SearchFailed         no trial of a search ended with a finite loss
@@ -93,6 +94,10 @@ class GateBlocked(SluiceError):
 
 class PromotionConflict(GateBlocked):
     """Another promotion or rollback moved the pointer first."""
+
+
+class RolloutConflict(GateBlocked):
+    """Another rollout of the model is under way, or this one was changed in the meantime."""
 
 
 class TrainingFailed(SluiceError):

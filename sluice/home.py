@@ -14,12 +14,16 @@ class Home:
     root: Path
     registry_url: str
 
+    registry_key: Path | None = None
+    """File with the secret that signs the registry; nothing is signed without one."""
+
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], *, cwd: Path) -> "Home":
-        """Read ``SLUICE_HOME`` (default ``.sluice``) and ``SLUICE_REGISTRY_URL``."""
+        """Read ``SLUICE_HOME`` (default ``.sluice``), ``SLUICE_REGISTRY_URL`` and ``..._KEY``."""
         root = (cwd / Path(environ.get("SLUICE_HOME") or DEFAULT_HOME).expanduser()).resolve()
         url = environ.get("SLUICE_REGISTRY_URL") or f"sqlite:///{root / 'registry.db'}"
-        return cls(root=root, registry_url=url)
+        key = environ.get("SLUICE_REGISTRY_KEY")
+        return cls(root=root, registry_url=url, registry_key=(cwd / key).resolve() if key else None)
 
     @property
     def dagster(self) -> Path:

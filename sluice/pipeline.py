@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from sluice.cluster.settings import ComputeSettings
 from sluice.digests import digest_json
 from sluice.errors import SettingsError
+from sluice.evaluation.guard_settings import GuardSettings
 from sluice.evaluation.settings import GateSettings
 from sluice.evaluation.suites.settings import SuiteSettings
 from sluice.failfast.settings import PocSettings
@@ -73,6 +74,7 @@ class PipelineSettings(Settings):
     diagnosis: DiagnosisSettings = DiagnosisSettings()
     poc: PocSettings = PocSettings()
     gate: GateSettings = GateSettings()
+    guards: GuardSettings = GuardSettings()
     suites: SuiteSettings = SuiteSettings()
     tracking: TrackingSettings = TrackingSettings()
     schedule: ScheduleSettings = ScheduleSettings()

@@ -10,7 +10,6 @@ import pickle
 import shutil
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +28,9 @@ OnRank = Callable[[Tell], T]
 """What a rank does inside torch's process group; what it tells is heard where ranks are started."""
 
 _LISTEN_S = 0.2
+_END_S = 10.0
+"""Longest wait for Ray Train to end its ranks when it is stopped."""
+
 _TIMEOUT_S = 1800
 """Longest wait for another rank that lives, as while the first one writes or scores the test."""
 _HEALTH = ("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
@@ -64,34 +66,48 @@ def run_on_ranks(function: OnRank[T], *, compute: ComputeSettings, folder: Path,
         _require_whole_gpus(compute)
         require_places(machines(ray), compute)
         box = open_box(ray)
-        run = _Run(_trainer(pickle.dumps(function), box, compute, notes))
+        run = _Run(ray, pickle.dumps(function), box, compute, notes)
         try:
             while run.wait(_LISTEN_S):
                 _listen(ray, box, hear)
             _listen(ray, box, hear)
             failure = _answer(ray, box.failure.remote())
+            if failure is None:
+                outcome = run.outcome(compute.retries)
         finally:
-            # Ranks that still run, as after Ctrl-C, end when they find it gone.
+            run.end()
             ray.kill(box)
     if failure is not None:
         raise pickle.loads(failure)
-    return pickle.loads(run.outcome(compute.retries))  # type: ignore[no-any-return]
+    return pickle.loads(outcome)  # type: ignore[no-any-return]
 
 
 class _Run:
-    """Ray Train at work, in a thread: in the main one it takes Ctrl-C away for good."""
+    """Ray Train at work, in a process of its own on this machine.
 
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
-        self._value: bytes | None = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._fit, daemon=True)
-        self._thread.start()
+    In this process it would take Ctrl-C away for good in the main thread; and in another thread
+    nobody could stop it, and it would crash the process when Ray is left meanwhile.
+    """
+
+    def __init__(
+        self, ray: Any, function: bytes, box: Any, compute: ComputeSettings, notes: Path
+    ) -> None:
+        self._ray = ray
+        loop = _loop(function, box)
+        task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=_here(ray))
+        self._answer = task(_fit(loop, compute, notes)).remote()
 
     def wait(self, seconds: float) -> bool:
         """Return whether it still works after that time."""
-        self._thread.join(seconds)
-        return self._thread.is_alive()
+        done, _ = self._ray.wait([self._answer], timeout=seconds)
+        return not done
+
+    def end(self) -> None:
+        """Stop it and the ranks when it still works, and give back what they reserved."""
+        if self.wait(0):
+            self._ray.cancel(self._answer)  # as Ctrl-C: Ray Train itself then ends the ranks
+        if self.wait(_END_S):
+            self._ray.cancel(self._answer, force=True)
 
     def outcome(self, retries: int) -> bytes:
         """Return what the first rank returned.
@@ -99,61 +115,71 @@ class _Run:
         Raises:
             TrainingFailed: Ranks were lost, ``retries`` times and once more.
         """
-        import ray
         import ray.train
 
-        if self._value is not None:
-            return self._value
-        lost: tuple[type[Exception], ...] = (ray.exceptions.RayError, ray.train.TrainingFailedError)
-        if self._error is not None and not isinstance(self._error, lost):
-            raise self._error
-        why = str(self._error).strip().splitlines()[-1:] or ["no rank answered"]
+        lost: tuple[type[Exception], ...] = (
+            self._ray.exceptions.RayError,
+            ray.train.TrainingFailedError,
+        )
+        cause: Exception | None = None
+        try:
+            value: bytes | None = self._ray.get(self._answer)
+        except lost as error:
+            cause = error
+        else:
+            if value is not None:
+                return value
+        why = str(cause or "no rank answered").strip().splitlines()[-1:]
         raise TrainingFailed(
             f"The processes that fit one model together were lost more than {retries} times: "
             f"{why[0]}.",
             cause="Most likely memory ran out, or a machine of the cluster went away.",
             fix="Lower batch_rows or set micro_batch_rows if memory is short, then run again: it "
             "goes on from the last checkpoint.",
-        ) from self._error
-
-    def _fit(self) -> None:
-        try:
-            self._value = self._trainer.fit().return_value
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # the edge of the thread; Ray exits when it is left
-            self._error = error
+        ) from cause
 
 
-def _trainer(function: bytes, box: Any, compute: ComputeSettings, notes: Path) -> Any:
-    os.environ.setdefault(*_HEALTH)
-    import ray.train
-    import ray.train.torch
-
-    # Which version of its classes these names mean is decided when it is imported.
-    api: Any = ray.train
-
+def _fit(
+    loop: Callable[[], bytes | None], compute: ComputeSettings, notes: Path
+) -> Callable[[], bytes | None]:
     resources = {"CPU": compute.cpus_per_worker}
     if compute.gpus_per_worker:
         resources["GPU"] = compute.gpus_per_worker
-    backend = "nccl" if compute.gpus_per_worker else "gloo"
-    return api.torch.TorchTrainer(
-        _loop(function, box),
-        torch_config=api.torch.TorchConfig(backend=backend, timeout_s=_TIMEOUT_S),
-        scaling_config=api.ScalingConfig(
-            num_workers=compute.ranks_per_training,
-            use_gpu=bool(compute.gpus_per_worker),
-            resources_per_worker=resources,
-        ),
-        run_config=api.RunConfig(
-            name=notes.name,
-            storage_path=str(notes.parent),
-            failure_config=api.FailureConfig(max_failures=compute.retries),
-            logging_config=api.LoggingConfig(log_level="ERROR"),
-            worker_runtime_env={"env_vars": _RANK_ENV},
-        ),
+    use_gpu, ranks, retries = (
+        bool(compute.gpus_per_worker),
+        compute.ranks_per_training,
+        compute.retries,
     )
+    name, place = notes.name, str(notes.parent)
+
+    # Inside a function Ray sends the code itself, as for the ranks.
+    def fit() -> bytes | None:
+        import os
+
+        os.environ.setdefault(*_HEALTH)
+        import ray.train
+        import ray.train.torch
+
+        # Which version of its classes these names mean is decided when it is imported.
+        api: Any = ray.train
+        backend = "nccl" if use_gpu else "gloo"
+        trainer = api.torch.TorchTrainer(
+            loop,
+            torch_config=api.torch.TorchConfig(backend=backend, timeout_s=_TIMEOUT_S),
+            scaling_config=api.ScalingConfig(
+                num_workers=ranks, use_gpu=use_gpu, resources_per_worker=resources
+            ),
+            run_config=api.RunConfig(
+                name=name,
+                storage_path=place,
+                failure_config=api.FailureConfig(max_failures=retries),
+                logging_config=api.LoggingConfig(log_level="ERROR"),
+                worker_runtime_env={"env_vars": _RANK_ENV},
+            ),
+        )
+        return trainer.fit().return_value  # type: ignore[no-any-return]
+
+    return fit
 
 
 def _loop(function: bytes, box: Any) -> Callable[[], bytes | None]:
@@ -219,7 +245,6 @@ def _failed(error: Exception) -> TrainingFailed:
 
 def open_box(ray: Any) -> Any:
     """Start the process through which ranks report, on this machine: lost with it or not at all."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     class Box:
         """Where ranks leave what they tell, and the first error."""
@@ -241,8 +266,13 @@ def open_box(ray: Any) -> Any:
         def failure(self) -> bytes | None:
             return self.error
 
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return ray.remote(num_cpus=0, scheduling_strategy=here)(Box).remote()
+    return ray.remote(num_cpus=0, scheduling_strategy=_here(ray))(Box).remote()
+
+
+def _here(ray: Any) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
 def _listen(ray: Any, box: Any, hear: Tell) -> None:

@@ -1,6 +1,6 @@
-"""``sluice gate``: judge two files of losses, as the pipeline's promotion gate would."""
+"""``sluice gate``: judge files of losses, as the pipeline's promotion gate would."""
 
-import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -9,11 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sluice.commands.output import results
+from sluice.commands.output import print_json, results
 from sluice.digests import digest_frame
-from sluice.errors import GATE_SAID_NO
+from sluice.errors import GATE_SAID_NO, SettingsError
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable, read_losses
+from sluice.evaluation.multiplicity import benjamini_hochberg, hold_cohort, holm
 from sluice.evaluation.settings import GateSettings
 from sluice.evaluation.verdict import Verdict
 from sluice.files import write_atomic
@@ -32,13 +33,18 @@ def gate(
         Path,
         typer.Option(
             help="Losses of what is in production: Parquet or CSV with the columns seed, fold, "
-            "row, loss; seed empty for a rule without seeds.",
+            "row, loss; seed empty for a rule without seeds. A column cluster names rows that "
+            "belong together, such as one day's assets.",
             show_default=False,
         ),
     ],
     candidate: Annotated[
-        Path,
-        typer.Option(help="Losses of the candidate on the same rows.", show_default=False),
+        list[Path],
+        typer.Option(
+            help="Losses of the candidate on the same rows; given several times, all of them are a "
+            "cohort: their promotions hold together (Holm).",
+            show_default=False,
+        ),
     ],
     horizon: Annotated[
         int,
@@ -69,16 +75,32 @@ def gate(
             help="Rows of a bootstrap block; estimated when left out.", show_default=False
         ),
     ] = None,
+    explore: Annotated[
+        bool,
+        typer.Option(
+            "--explore",
+            help="Show which candidates differ, at a rate of false findings of alpha "
+            "(Benjamini-Hochberg), and decide nothing: for ablations.",
+        ),
+    ] = False,
     html: Annotated[
         Path | None,
-        typer.Option(help="Also write a report with pictures to this file.", show_default=False),
+        typer.Option(
+            help="Also write a report with pictures to this file; of one candidate.",
+            show_default=False,
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Say whether the candidate is proven better than the baseline.
 
-    Leaves with 0 for PROMOTE and 1 for REJECT, EQUIVALENT or INCONCLUSIVE.
+    Leaves with 0 for PROMOTE, of several candidates for any, and with 1 otherwise.
     """
+    if html is not None and len(candidate) > 1:
+        raise SettingsError(
+            f"A report is about one candidate, and {len(candidate)} were given.",
+            fix="Leave --html out, or ask about each of them alone after the cohort was judged.",
+        )
     settings = GateSettings.parse(
         {
             "alpha": alpha,
@@ -90,16 +112,24 @@ def gate(
         },
         where="sluice gate",
     )
-    ours, theirs = _read(candidate), _read(baseline)
-    verdict = compare(ours, theirs, settings, horizon_rows=horizon)
+    theirs, tables = _read(baseline), [_read(path) for path in candidate]
+    verdicts = [compare(ours, theirs, settings, horizon_rows=horizon) for ours in tables]
     if html is not None:
-        title = f"{candidate.name} against {baseline.name}"
-        _write_report(html, title, verdict, ours, theirs, settings, horizon_rows=horizon)
+        title = f"{candidate[0].name} against {baseline.name}"
+        _write_report(html, title, verdicts[0], tables[0], theirs, settings, horizon_rows=horizon)
+    if explore:
+        _explore(verdicts, candidate, as_json=as_json)
+        return
+    if len(verdicts) > 1:
+        verdicts = list(hold_cohort(verdicts, alpha=alpha))
     if as_json:
-        typer.echo(json.dumps(_plain(verdict), indent=2))
+        plain = [verdict.model_dump(mode="json") for verdict in verdicts]
+        print_json(plain[0] if len(plain) == 1 else plain)
+    elif len(verdicts) == 1:
+        _show(verdicts[0], results())
     else:
-        _show(verdict, results())
-    if not verdict.passed:
+        _show_cohort(verdicts, candidate, results(markup=False))
+    if not any(verdict.passed for verdict in verdicts):
         raise typer.Exit(GATE_SAID_NO)
 
 
@@ -138,12 +168,44 @@ def _read(path: Path) -> LossTable:
     return replace(table, subject=digest_frame(table.to_frame()))
 
 
-def _plain(verdict: Verdict) -> dict[str, object]:
-    """Return the verdict as strict JSON data: numbers that are not finite become null."""
-    values: dict[str, object] = json.loads(
-        verdict.model_dump_json(), parse_constant=lambda _constant: None
-    )
-    return values
+def _explore(verdicts: Sequence[Verdict], files: Sequence[Path], *, as_json: bool) -> None:
+    """Show both-sided p-values adjusted for the rate of false findings."""
+    alone = [2 * min(verdict.p_value, 1 - verdict.p_value) for verdict in verdicts]
+    adjusted = benjamini_hochberg(alone)
+    rows = [
+        {
+            "candidate": file.name,
+            "gain": verdict.gain,
+            "effect_size": verdict.effect_size,
+            "p_value": p_value,
+            "adjusted_p": adjusted_p,
+            "differs": adjusted_p <= verdict.alpha,
+        }
+        for file, verdict, p_value, adjusted_p in zip(files, verdicts, alone, adjusted, strict=True)
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    table = Table(title="Exploring: nothing is decided", title_justify="left")
+    for name in ("candidate", "gain", "effect size", "p", "p, Benjamini-Hochberg", "differs"):
+        table.add_column(name, justify="left" if name == "candidate" else "right")
+    for row in rows:
+        numbers = (f"{row[name]:.3g}" for name in ("gain", "effect_size", "p_value", "adjusted_p"))
+        table.add_row(str(row["candidate"]), *numbers, "yes" if row["differs"] else "")
+    results(markup=False).print(table)
+
+
+def _show_cohort(verdicts: Sequence[Verdict], files: Sequence[Path], console: Console) -> None:
+    table = Table(title=f"{len(verdicts)} candidates, judged together", title_justify="left")
+    for name in ("candidate", "verdict", "gain", "low", "high", "p", "p, Holm"):
+        table.add_column(name, justify="left" if name in ("candidate", "verdict") else "right")
+    together = holm([verdict.p_value for verdict in verdicts])
+    for file, v, adjusted in zip(files, verdicts, together, strict=True):
+        numbers = (v.gain, v.lower_bound, v.upper_bound, v.p_value, adjusted)
+        table.add_row(file.name, v.outcome, *(f"{number:.3g}" for number in numbers))
+    console.print(table)
+    for file, verdict in zip(files, verdicts, strict=True):
+        console.print(f"{file.name}: {verdict.reason}")
 
 
 def _show(verdict: Verdict, console: Console) -> None:
@@ -164,7 +226,7 @@ def _show(verdict: Verdict, console: Console) -> None:
         ("p-value, one-sided", f"{verdict.p_value:.3g}"),
         ("effect size (Cohen's d)", f"{verdict.effect_size:.3g}"),
         ("seeds, candidate / baseline", f"{verdict.num_seeds} / {seeds}"),
-        ("test rows", f"{verdict.num_rows} in blocks of {verdict.block_length}"),
+        ("test rows", verdict.evidence_words),
     )
     table = Table(title=verdict.outcome, title_justify="left", show_header=False)
     for name, value in rows:

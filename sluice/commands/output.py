@@ -1,9 +1,15 @@
 """Where results go: stdout, as wide as the terminal, or wide enough for tables when it is none."""
 
+import json
+import math
 import os
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from rich.console import Console
+
+from sluice.settings import Record
 
 PLAIN_WIDTH = 120
 """Characters per line in a file or a pipe, where there is no window to fit."""
@@ -23,3 +29,20 @@ def results(*, markup: bool = True) -> Console:
         emoji=False,
         width=None if fits_itself else PLAIN_WIDTH,
     )
+
+
+def print_json(value: Record | Mapping[str, Any] | list[Any] | None) -> None:
+    """Print for machines: strict JSON, where numbers that are not finite are null."""
+    sys.stdout.write(json.dumps(_strict(value), indent=2) + "\n")
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Record):
+        return _strict(value.model_dump(mode="json"))
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    return value

@@ -7,6 +7,7 @@ import typer
 from rich.text import Text
 
 from sluice.commands import registry_files
+from sluice.commands.output import print_json
 from sluice.commands.registry_access import (
     Actor,
     AnyModel,
@@ -20,7 +21,6 @@ from sluice.commands.registry_access import (
     known,
     open_ledger,
     read_key,
-    show_json,
     show_result,
 )
 from sluice.errors import ContractError, IntegrityError, UnknownVersion
@@ -63,7 +63,7 @@ def list_versions(model: AnyModel = None, as_json: AsJson = False) -> None:
         names = ledger.models() if model is None else [known(ledger, model)]
         versions = [version for name in names for version in ledger.versions(name)]
     if as_json:
-        show_json([_brief(version) for version in versions])
+        print_json([_brief(version) for version in versions])
     elif versions:
         show_result(display.version_list(versions))
     else:
@@ -93,7 +93,9 @@ def show(
     if as_json:
         filed = [r.model_dump(mode="json") | {"digest": r.digest} for r in receipts]
         foreign = [r.model_dump(mode="json") | {"digest": r.digest} for r in imported]
-        show_json(found.model_dump(mode="json") | {"receipts": filed, "imported_receipts": foreign})
+        print_json(
+            found.model_dump(mode="json") | {"receipts": filed, "imported_receipts": foreign}
+        )
     else:
         page = display.version_page(found, receipts, imported, reference=reference)
         show_result(page)
@@ -104,7 +106,7 @@ def history(model: Model, as_json: AsJson = False) -> None:
     with open_ledger() as ledger:
         entries = ledger.history(known(ledger, model))
     if as_json:
-        show_json([entry.model_dump(mode="json") for entry in entries])
+        print_json([entry.model_dump(mode="json") for entry in entries])
     else:
         show_result(display.history_table(entries))
 
@@ -128,7 +130,7 @@ def at(
     with open_ledger() as ledger:
         move = ledger.production_at(model, when)
     if as_json:
-        show_json(None if move is None else move.model_dump(mode="json"))
+        print_json(None if move is None else move.model_dump(mode="json"))
     elif move is None:
         show_result(Text(f"{model}: nothing was in production at {when.isoformat()}."))
     else:
@@ -206,7 +208,7 @@ def verify(model: AnyModel = None, key: KeyFile = None, as_json: AsJson = False)
         # Damaged lineage is a finding, and versions() would stop at it.
         num_versions = 0 if findings else sum(len(ledger.versions(name)) for name in names)
     if as_json:
-        show_json({"findings": [finding.model_dump(mode="json") for finding in findings]})
+        print_json({"findings": [finding.model_dump(mode="json") for finding in findings]})
         if findings:
             raise typer.Exit(IntegrityError.exit_code)
     elif findings:
@@ -240,6 +242,6 @@ def _brief(version: Version) -> dict[str, Any]:
 
 def _print_move(done: Promotion, *, as_json: bool) -> None:
     if as_json:
-        show_json(done.model_dump(mode="json") | {"summary": done.summary})
+        print_json(done.model_dump(mode="json") | {"summary": done.summary})
     else:
         show_result(Text(done.summary))

@@ -1,14 +1,10 @@
 """What every registry command needs: the ledger, the store, who is asking, and printing."""
 
 import getpass
-import json
-import math
 import os
-import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import RenderableType
@@ -88,19 +84,3 @@ def known(ledger: Ledger, model: str) -> str:
 def show_result(content: RenderableType) -> None:
     """Print for people."""
     results(markup=False).print(content)
-
-
-def show_json(value: Any) -> None:
-    """Print for machines: strict JSON."""
-    sys.stdout.write(json.dumps(_finite(value), indent=2) + "\n")
-
-
-def _finite(value: Any) -> Any:
-    """Replace what JSON cannot hold by its name: NaN, Infinity, -Infinity."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return json.dumps(value)
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value

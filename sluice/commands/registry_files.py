@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from sluice.commands.output import print_json
 from sluice.commands.registry_access import (
     Actor,
     AsJson,
@@ -16,7 +17,6 @@ from sluice.commands.registry_access import (
     current_user,
     open_ledger,
     read_key,
-    show_json,
     show_result,
 )
 from sluice.errors import SettingsError
@@ -37,7 +37,7 @@ def export_file(
             ledger, model, version, store=artifact_store(), target=file, key=read_key(key)
         )
     if as_json:
-        show_json({"model": model, "version": version, "file": str(file), "sha256": digest})
+        print_json({"model": model, "version": version, "file": str(file), "sha256": digest})
     else:
         show_result(Text(f"{model} version {version} is in {file} (SHA-256 {digest})."))
 
@@ -56,7 +56,7 @@ def import_file(
         )
     version = done.version
     if as_json:
-        show_json(
+        print_json(
             {
                 "model": version.model,
                 "version": version.number,
@@ -83,6 +83,6 @@ def sign(key: KeyFile = None, as_json: AsJson = False) -> None:
     with open_ledger(key) as ledger:
         head = ledger.sign()
     if as_json:
-        show_json({"lines": head.lines, "digest": head.digest})
+        print_json({"lines": head.lines, "digest": head.digest})
     else:
         show_result(Text(f"Signed {head.lines} lines; the last one is {head.digest}."))

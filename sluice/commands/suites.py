@@ -1,20 +1,17 @@
 """``sluice suites``: rows that every candidate is looked at on."""
 
-import json
 import os
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from sluice.artifacts import ArtifactStore
-from sluice.commands.output import results
+from sluice.commands.output import print_json, results
 from sluice.errors import GATE_SAID_NO, SettingsError, UnknownVersion
 from sluice.home import Home
-from sluice.settings import Record
 
 if TYPE_CHECKING:
     from sluice.evaluation.suites.library import SuiteLibrary
@@ -55,7 +52,7 @@ def list_suites(pipeline: Pipeline, as_json: AsJson = False) -> None:
     library = _library(_settings(pipeline).name)
     entries = [entry for name in library.names() for entry in library.entries(name)]
     if as_json:
-        _print_json([entry.model_dump(mode="json") for entry in entries])
+        print_json([entry.model_dump(mode="json") for entry in entries])
         return
     if not entries:
         results().print("There is no suite yet. Add one: sluice suites add --help")
@@ -83,7 +80,7 @@ def show(
 
     filed = _library(_settings(pipeline).name).load(name, version)
     if as_json:
-        _print_json(filed.model_dump(mode="json") | {"digest": filed.suite.digest})
+        print_json(filed.model_dump(mode="json") | {"digest": filed.suite.digest})
         return
     table = Table(title=f"{name} version {filed.version}", title_justify="left", box=None)
     table.add_column("row")
@@ -131,7 +128,7 @@ def add(
     library, now = _library(settings.name), datetime.now(UTC)
     entry = library.revise(suite, at=now) if revise else library.add(suite, at=now)
     if as_json:
-        _print_json(entry.model_dump(mode="json"))
+        print_json(entry.model_dump(mode="json"))
     else:
         results(markup=False).print(
             f"Suite {entry.name} version {entry.version}: {entry.num_rows} rows."
@@ -163,8 +160,8 @@ def run(
         environ=os.environ,
     )
     if as_json:
-        told = _plain(report) | {"outcome": report.outcome, "version": number}
-        _print_json(told | {"page": str(saved.path)})
+        told = report.model_dump(mode="json") | {"outcome": report.outcome, "version": number}
+        print_json(told | {"page": str(saved.path)})
     else:
         _print_report(report)
         results(markup=False).print(f"{report.reason}\nPage: {saved.path}", soft_wrap=True)
@@ -265,15 +262,3 @@ def _library(pipeline: str) -> "SuiteLibrary":
 
 def _home() -> Home:
     return Home.from_environment(os.environ, cwd=Path.cwd())
-
-
-def _plain(record: Record) -> dict[str, Any]:
-    """Return the record as strict JSON data: numbers that are not finite become null."""
-    values: dict[str, Any] = json.loads(
-        record.model_dump_json(), parse_constant=lambda _constant: None
-    )
-    return values
-
-
-def _print_json(value: object) -> None:
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")

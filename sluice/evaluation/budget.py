@@ -6,9 +6,12 @@ whole, however many there will be. Then the chance of any false promotion on the
 alpha, whatever the attempts have in common.
 """
 
+from collections.abc import Iterable
+
 from scipy.special import zeta
 
 from sluice.errors import SettingsError
+from sluice.evaluation.row_sketch import RowSketch
 from sluice.evaluation.settings import GateSettings
 
 DECAY = 1.6
@@ -53,6 +56,20 @@ def spent_alpha(alpha: float, attempt: int) -> float:
         )
     part: float = attempt**-DECAY / float(zeta(DECAY))
     return alpha * part
+
+
+def count_attempt(rows: RowSketch, earlier: Iterable[RowSketch], *, overlap: float) -> int:
+    """Return which question on this window a new one is, 1 for the first.
+
+    A window that gained a few rows since is the same window: else a budget would begin anew with
+    every day of data, and daily retraining would promote falsely before long.
+
+    Args:
+        rows: Of the window that is asked about.
+        earlier: Of every decision made before, whatever was compared and decided.
+        overlap: A decision counts when its rows are at least this share of the window's [rate].
+    """
+    return 1 + sum(rows.share_in(other) >= overlap for other in earlier)
 
 
 def for_attempt(settings: GateSettings, attempt: int) -> GateSettings:

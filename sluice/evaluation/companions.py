@@ -6,6 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from sluice.errors import ContractError
+from sluice.evaluation.clusters import by_cluster
 from sluice.evaluation.diebold_mariano import diebold_mariano
 from sluice.evaluation.estimate import Arm, mean_gain
 from sluice.evaluation.improvement import probability_of_improvement
@@ -74,7 +75,8 @@ def accompany(
             "another candidate, reference or window.",
             fix="Hand over the tables the verdict was made from.",
         )
-    ours, theirs = Arm.of(candidate), Arm.of(reference.aligned_to(candidate))
+    reference, candidate = by_cluster(reference.aligned_to(candidate)), by_cluster(candidate)
+    ours, theirs = Arm.of(candidate), Arm.of(reference)
     fold_N, block_length = candidate.fold_N, verdict.block_length
     of_interval, of_signs = np.random.default_rng(settings.seed).spawn(2)
     low, high = two_way_interval(

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from sluice.errors import SettingsError
+from sluice.evaluation.clusters import by_cluster, fold_scale
 from sluice.evaluation.estimate import Arm, Estimate, estimate_gain, mean_gain
 from sluice.evaluation.independence import looks_dependent
 from sluice.evaluation.losses import LossTable
+from sluice.evaluation.row_sketch import RowSketch
 from sluice.evaluation.settings import GateSettings
 from sluice.evaluation.shortfall import Evidence, advise
 from sluice.evaluation.sufficiency import find_lacking
@@ -54,7 +56,8 @@ def compare(
         reference: Losses of what it would replace, on the same rows in any order [unit].
         settings: Thresholds.
         horizon_rows: How many rows ahead a target looks [rows]; 0 declares that the rows are
-            independent of each other, so that each is a block of its own.
+            independent of each other, so that each is a block of its own. Where rows are in
+            clusters, it is so many clusters, and so are blocks.
         unit: Unit of the losses, for people.
 
     Raises:
@@ -70,6 +73,8 @@ def compare(
         can know.
     """
     reference = reference.aligned_to(candidate)
+    rows, clustered = candidate, candidate.cluster_N is not None
+    candidate, reference = by_cluster(candidate), by_cluster(reference)
     ours, theirs, fold_N = Arm.of(candidate), Arm.of(reference), candidate.fold_N
     gain_N = mean_gain(ours, theirs)
     centred_N = _centred_by_fold(gain_N, fold_N)
@@ -88,6 +93,7 @@ def compare(
         block_length,
         is_constant=is_constant,
         is_dependent=block_length == 1 and looks_dependent(centred_N),
+        unit_of_rows="clusters" if clustered else "test rows",
     )
     if lacking:
         outcome: Outcome = "INCONCLUSIVE"
@@ -117,14 +123,17 @@ def compare(
         margin=margin,
         p_value=estimate.p_value(settings.min_gain),
         alpha=settings.alpha,
+        alpha_of_all=settings.alpha,
+        rows=RowSketch.of(rows.label_N),
         effect_size=_effect_size(gain_N, is_constant=is_constant),
         num_seeds=len(candidate.seeds),
         num_reference_seeds=len(reference.seeds),
         diverged_seeds=candidate.diverged_seeds,
         diverged_reference_seeds=reference.diverged_seeds,
-        num_rows=candidate.num_rows,
+        num_rows=rows.num_rows,
+        num_clusters=candidate.num_rows if clustered else None,
         block_length=block_length,
-        folds=_fold_gains(ours, theirs, fold_N, block_length, settings.alpha),
+        folds=_fold_gains(rows, ours, theirs, fold_N, block_length, settings.alpha),
         reason=reason,
         remedy=remedy,
     )
@@ -214,6 +223,7 @@ def _effect_size(gain_N: NDArray[np.float64], *, is_constant: bool) -> float:
 
 
 def _fold_gains(
+    rows: LossTable,
     candidate: Arm,
     reference: Arm,
     fold_N: NDArray[np.int64],
@@ -230,13 +240,14 @@ def _fold_gains(
             block_length=block_length,
         )
         low, high = estimate.bounds(alpha)
+        scale = fold_scale(rows, int(fold))
         gains.append(
             FoldGain(
                 fold_id=int(fold),
-                gain=estimate.gain,
-                low=low,
-                high=high,
-                num_rows=int(rows_N.sum()),
+                gain=scale * estimate.gain,
+                low=scale * low,
+                high=scale * high,
+                num_rows=int((rows.fold_N == fold).sum()),
             )
         )
     return tuple(gains)

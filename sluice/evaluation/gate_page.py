@@ -100,7 +100,7 @@ def _decision(v: Verdict) -> str:
         ("p-value", _number(v.p_value), "one-sided, of a true gain no larger than required"),
         ("Effect size", _number(v.effect_size), "Cohen's d over rows"),
         ("Seeds", seeds, f"candidate / reference; {diverged} diverged"),
-        ("Test rows", f"{v.num_rows:,}", f"in blocks of {v.block_length}"),
+        ("Test rows", v.evidence_words, ""),
     )
     return table(("number", "value", ""), [[escape(cell) for cell in row] for row in rows])
 

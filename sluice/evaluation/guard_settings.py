@@ -61,11 +61,12 @@ class GuardSettings(Settings):
         "version's mean loss against it.",
     )
     deployed_margin_share: float | None = Field(
-        None,
+        0.01,
         ge=0,
         lt=1,
-        description="What would be deployed must itself be proven to lose less than this share of "
-        "the reference's mean loss against it (0: proven better); not asked when not set.",
+        description="What would be deployed (all seeds as one model) must itself be proven to lose "
+        "less than this share of the mean loss of what it replaces; 0: proven better, null: not "
+        "asked.",
     )
 
     @model_validator(mode="after")

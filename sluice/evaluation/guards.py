@@ -15,6 +15,7 @@ from pydantic import Field
 
 from sluice.digests import short
 from sluice.errors import ContractError
+from sluice.evaluation.clusters import by_cluster
 from sluice.evaluation.estimate import Arm, Estimate, estimate_gain
 from sluice.evaluation.guard_settings import GuardSettings, HardLimit, MetricMargin
 from sluice.evaluation.losses import LossTable
@@ -54,6 +55,9 @@ class GuardEvidence:
     deployed: LossTable | None = None
     """Losses of the very artifact that would serve, on the same rows; without seeds."""
 
+    reference_deployed: LossTable | None = None
+    """Losses of what serves in the reference's place; its rule itself when it has no seeds."""
+
 
 def check_guards(
     evidence: GuardEvidence, settings: GuardSettings, *, alpha: float, block_length: int
@@ -78,9 +82,9 @@ def check_guards(
     if settings.deployed_margin_share is not None:
         outcomes.append(
             _losses_hold(
-                "what would be deployed against the reference",
+                "what would be deployed against what is",
                 evidence.deployed,
-                evidence.reference,
+                evidence.reference_deployed,
                 margin_share=settings.deployed_margin_share,
                 alpha=alpha,
                 block_length=block_length,
@@ -101,7 +105,7 @@ def _losses_hold(
     """Judge that one set of losses is not above another by a share of it (two-way bound)."""
     if ours is None or theirs is None:
         return _insufficient(name, "its losses on this window were not scored")
-    theirs = theirs.aligned_to(ours)
+    theirs, ours = by_cluster(theirs.aligned_to(ours)), by_cluster(ours)
     reference = Arm.of(theirs)
     estimate = estimate_gain(Arm.of(ours), reference, ours.fold_N, block_length=block_length)
     margin = margin_share * abs(float(reference.loss_SN.mean()))
@@ -212,7 +216,8 @@ def _require_same_window(evidence: GuardEvidence) -> None:
         ("candidate's metrics", evidence.candidate_metrics, candidate.subject),
         ("reference's metrics", evidence.reference_metrics, evidence.reference.subject),
         ("approved version's losses", evidence.approved, None),
-        ("deployed artifact's losses", evidence.deployed, None),
+        ("deployed artifact's losses", evidence.deployed, candidate.subject),
+        ("reference's deployed losses", evidence.reference_deployed, evidence.reference.subject),
     )
     for what, given, subject in about:
         if given is None:

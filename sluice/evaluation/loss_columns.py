@@ -1,4 +1,4 @@
-"""The four columns of a loss table (seed, fold, row, loss): read strictly, refused by line."""
+"""The columns of a loss table (seed, fold, row, loss): read strictly, refused by line."""
 
 import numpy as np
 import pandas as pd
@@ -6,6 +6,8 @@ import pandas as pd
 from sluice.errors import ContractError
 
 COLUMNS = ("seed", "fold", "row", "loss")
+CLUSTER = "cluster"
+"""A fifth column, when rows belong together."""
 
 
 def require_columns(frame: pd.DataFrame) -> None:
@@ -60,6 +62,33 @@ def row_labels(row: "pd.Series") -> "pd.Series[str]":
     if pd.api.types.is_datetime64_any_dtype(row):
         return row.map(lambda time: time.isoformat())
     return row.astype("str")
+
+
+def cluster_of_rows(frame: pd.DataFrame, long: pd.DataFrame) -> "pd.Series[str] | None":
+    """Return the cluster by (fold, row); None without the column.
+
+    Raises:
+        ContractError: A line has none, or a row has another one in another seed.
+    """
+    if CLUSTER not in frame.columns:
+        return None
+    given = frame[CLUSTER]
+    if given.isna().any():
+        at = int(np.flatnonzero(given.isna().to_numpy(bool))[0])
+        raise ContractError(
+            f"Column 'cluster' must be filled in every line, got nothing in line {at}.",
+            fix="Name the cluster of each row, or leave the column out.",
+        )
+    named = long[["fold", "row"]].assign(cluster=row_labels(given)).drop_duplicates()
+    twice = named.duplicated(["fold", "row"])
+    if twice.any():
+        first = named[twice].iloc[0]
+        raise ContractError(
+            f"A row must be in one cluster, whatever the seed; fold {first['fold']}, row "
+            f"{first['row']} is in several.",
+            fix="Name the cluster by the row alone.",
+        )
+    return named.set_index(["fold", "row"])["cluster"]
 
 
 def time_order(label: "pd.Series[str]") -> "pd.Series":

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from sluice.digests import digest_json
 from sluice.errors import ContractError, SourceError
 from sluice.evaluation.loss_columns import (
+    CLUSTER,
+    cluster_of_rows,
     loss_values,
     require_columns,
     row_labels,
@@ -50,8 +52,16 @@ class LossTable:
     label_N: NDArray[np.str_]
     loss_SN: NDArray[np.float64]
 
+    cluster_N: NDArray[np.str_] | None = None
+    """What the rows belong to when some belong together, as one day's assets do."""
+
     def __post_init__(self) -> None:
         want = (max(1, len(self.seeds)), self.label_N.size)
+        if self.cluster_N is not None and self.cluster_N.shape != want[1:]:
+            raise ContractError(
+                f"Every row must be in a cluster, got {self.cluster_N.size} for {want[1]} rows.",
+                fix="Name the cluster of each row, or of none.",
+            )
         if self.loss_SN.shape != want or self.fold_N.shape != want[1:] or want[1] == 0:
             raise ContractError(
                 f"Losses must be (seeds, rows) = {want} with at least one row, got "
@@ -102,7 +112,7 @@ class LossTable:
             self.label_N, other.label_N
         )
         if in_place and self.window == other.window:
-            return self
+            return self._in_clusters_of(other)
         mine = pd.MultiIndex.from_arrays([self.fold_N, self.label_N])
         theirs = pd.MultiIndex.from_arrays([other.fold_N, other.label_N])
         only_mine, only_theirs = mine.difference(theirs), theirs.difference(mine)
@@ -128,11 +138,28 @@ class LossTable:
             fold_N=self.fold_N[order_N],
             label_N=self.label_N[order_N],
             loss_SN=self.loss_SN[:, order_N],
-        )
+            cluster_N=None if self.cluster_N is None else self.cluster_N[order_N],
+        )._in_clusters_of(other)
+
+    def _in_clusters_of(self, other: "LossTable") -> "LossTable":
+        mine, theirs = self.cluster_N, other.cluster_N
+        if (mine is None) != (theirs is None) or not np.array_equal(
+            [] if mine is None else mine, [] if theirs is None else theirs
+        ):
+            raise ContractError(
+                f"Both arms must have their rows in the same clusters; those of "
+                f"{self.subject[:12]} and {other.subject[:12]} differ.",
+                fix="Give the same column 'cluster' with both.",
+            )
+        return self
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the long table (seed, fold, row, loss); ``seed`` is empty without seeds."""
+        """Return the long table (seed, fold, row, loss); ``seed`` is empty without seeds.
+
+        There is a column ``cluster``, too, when rows belong together.
+        """
         seeds: Sequence[int | None] = self.seeds or (None,)
+        clusters = {} if self.cluster_N is None else {CLUSTER: np.tile(self.cluster_N, len(seeds))}
         return pd.DataFrame(
             {
                 "seed": pd.array(np.repeat(np.array(seeds, object), self.num_rows), dtype="Int64"),
@@ -140,6 +167,7 @@ class LossTable:
                 "row": np.tile(self.label_N, len(seeds)),
                 "loss": self.loss_SN.reshape(-1),
             }
+            | clusters
         )
 
     @classmethod
@@ -153,7 +181,7 @@ class LossTable:
 
         Args:
             frame: Columns seed, fold, row, loss. ``seed`` is empty in every line for a rule
-                without seeds.
+                without seeds. A column ``cluster`` names rows that belong together.
             subject: Digest of what made the losses.
             window: Digest of what was scored; that of the (fold, row) pairs when None.
 
@@ -183,6 +211,7 @@ class LossTable:
                 f"{first['seed']}, fold {first['fold']}, row {first['row']}.",
                 fix="Remove the repeated lines.",
             )
+        clusters = cluster_of_rows(frame, long)
         keys = long[["fold", "row"]].drop_duplicates()
         keys = keys.assign(time=time_order(keys["row"])).sort_values(["fold", "time", "row"])
         seeds = tuple(int(s) for s in sorted(long["seed"].unique()))
@@ -207,6 +236,9 @@ class LossTable:
             fold_N=fold_N,
             label_N=label_N,
             loss_SN=loss_SN,
+            cluster_N=None
+            if clusters is None
+            else clusters.loc[list(zip(fold_N, label_N, strict=True))].to_numpy(np.str_),
         )
 
 

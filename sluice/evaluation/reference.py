@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,8 +10,9 @@ from torch import nn
 from sluice.artifacts import ArtifactStore
 from sluice.data.folds import Fold, RowRange
 from sluice.errors import ContractError
+from sluice.evaluation.outputs import predict
 from sluice.evaluation.production import row_labels
-from sluice.evaluation.scoring import Scores, predict, score_production
+from sluice.evaluation.scoring import ModelScores, score_production
 from sluice.models.settings import ModelSettings
 from sluice.registry.lineage import Lineage
 from sluice.registry.loading import rebuild
@@ -34,7 +34,7 @@ def score_version(
     *,
     window: str,
     code: str,
-) -> Scores:
+) -> ModelScores:
     """Score a registered version on the candidate's test rows, with the version's own features.
 
     The version may have been trained with other workload settings (a longer window, say). Its own
@@ -74,13 +74,7 @@ def score_version(
     scores = score_production(
         own, own_frame, own_folds, lineage.members, load, subject=lineage.candidate
     )
-    mistakes = scores.mistakes
-    return replace(
-        scores,
-        losses=replace(scores.losses, window=window),
-        mistakes=None if mistakes is None else replace(mistakes, window=window),
-        metric_table=scores.metric_table.model_copy(update={"window": window}),
-    )
+    return ModelScores(by_seed=scores.by_seed.on(window), deployed=scores.deployed.on(window))
 
 
 def _rebuild(lineage: Lineage) -> tuple[Workload, ModelSettings]:

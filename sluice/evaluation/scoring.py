@@ -1,30 +1,33 @@
 """Per-example test losses and metrics of models and rules, on the rows the gate compares.
 
-Shape legend: S = seeds, N = test rows over all folds, B = test examples of one fold.
+Shape legend: S = seeds, N = test rows over all folds.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from sluice.data.folds import Fold
 from sluice.digests import digest_frame, digest_json
 from sluice.errors import ContractError
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.metric_table import MetricTable
+from sluice.evaluation.outputs import (
+    LoadMember,
+    Part,
+    examples_of,
+    member_outputs,
+    outputs_of,
+    require_shape,
+)
 from sluice.evaluation.production import latest_unseen, row_labels
 from sluice.training.members import Member
-from sluice.workloads.workload import Examples, Workload
-
-BATCH_ROWS = 4096
-"""Examples per forward pass: bounds memory, decides nothing."""
-
-LoadMember = Callable[[Member], nn.Module]
+from sluice.workloads.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,13 +42,33 @@ class Scores:
     metric_table: MetricTable
     """The workload's metrics for each seed and fold."""
 
+    def on(self, window: str) -> "Scores":
+        """Return the same scores under the digest of a window with the same rows."""
+        mistakes = self.mistakes
+        return Scores(
+            losses=replace(self.losses, window=window),
+            mistakes=None if mistakes is None else replace(mistakes, window=window),
+            metric_table=self.metric_table.model_copy(update={"window": window}),
+        )
+
     @property
     def metrics(self) -> dict[str, float]:
         """Mean over seeds and rows; NaN as soon as one seed is."""
         return self.metric_table.means
 
 
-def score_members(
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ModelScores:
+    """A model of several seeds, seen in two ways."""
+
+    by_seed: Scores
+    """Every seed for itself: what the recipe gives."""
+
+    deployed: Scores
+    """The mean output of all seeds as one model, which has no seeds left: what would serve."""
+
+
+def score_candidate(
     workload: Workload,
     frame: pd.DataFrame,
     folds: Sequence[Fold],
@@ -53,8 +76,8 @@ def score_members(
     load: LoadMember,
     *,
     subject: str,
-) -> Scores:
-    """Score a candidate: each member on the test rows of its own fold.
+) -> ModelScores:
+    """Score a candidate: each member on the test rows of its own fold, and all seeds as one.
 
     Args:
         workload: Makes examples, losses and metrics.
@@ -68,32 +91,8 @@ def score_members(
         ContractError: A seed lacks a fold, has it twice, or has one that is not planned; or a
             member has seen test rows.
     """
-    seeds, parts_S = _member_outputs(workload, frame, folds, members, load)
-    return _collect(workload, frame, folds, seeds, parts_S, subject)
-
-
-def score_ensemble(
-    workload: Workload,
-    frame: pd.DataFrame,
-    folds: Sequence[Fold],
-    members: Sequence[Member],
-    load: LoadMember,
-    *,
-    subject: str,
-) -> Scores:
-    """Score the mean output of a candidate's seeds as one model, which has no seeds left.
-
-    It is what serves when all seeds are deployed together; the mean of their losses is not.
-
-    Raises:
-        ContractError: As ``score_members``.
-    """
-    _, parts_S = _member_outputs(workload, frame, folds, members, load)
-    mean_parts = [
-        (*same[0][:2], torch.stack([output for *_, output in same]).mean(dim=0))
-        for same in zip(*parts_S, strict=True)
-    ]
-    return _collect(workload, frame, folds, (), [mean_parts], subject)
+    seeds, parts_S = member_outputs(workload, frame, folds, members, load)
+    return _both(workload, frame, folds, seeds, parts_S, subject)
 
 
 def score_production(
@@ -104,7 +103,7 @@ def score_production(
     load: LoadMember,
     *,
     subject: str,
-) -> Scores:
+) -> ModelScores:
     """Score what is in production on the current folds' test rows.
 
     Production was trained on its own folds, perhaps of older data. For each seed and current
@@ -121,8 +120,8 @@ def score_production(
         own = [member for member in members if member.seed == seed]
         return latest_unseen(own, frame.index, fold, horizon_rows=workload.horizon_rows)
 
-    parts_S = _outputs(workload, frame, folds, seeds, pick, load)
-    return _collect(workload, frame, folds, tuple(seeds), parts_S, subject)
+    parts_S = outputs_of(workload, frame, folds, seeds, pick, load)
+    return _both(workload, frame, folds, tuple(seeds), parts_S, subject)
 
 
 def score_baseline(
@@ -130,22 +129,11 @@ def score_baseline(
 ) -> Scores:
     """Score the workload's own simple rule; it has no seeds."""
     parts = []
-    for fold, examples in _test_examples(workload, frame, folds):
+    for fold, examples in examples_of(workload, frame, folds):
         output = workload.baseline(frame, fold)
-        _require_shape(workload, output, examples, f"baseline of fold {fold.fold_id}")
-        parts.append((fold, examples, output))
+        require_shape(workload, output, examples, f"baseline of fold {fold.fold_id}")
+        parts.append(Part(fold=fold, examples=examples, output=output))
     return _collect(workload, frame, folds, (), [parts], subject)
-
-
-def predict(model: nn.Module, x: Tensor) -> Tensor:
-    """Return the model's outputs (B, ...) in evaluation mode, without gradients, on the CPU."""
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    was_training = model.training
-    model.eval()
-    with torch.inference_mode():
-        output = torch.cat([model(part.to(device)).cpu() for part in x.split(BATCH_ROWS)])
-    model.train(was_training)
-    return output
 
 
 def window_digest(frame: pd.DataFrame, folds: Sequence[Fold]) -> str:
@@ -154,61 +142,22 @@ def window_digest(frame: pd.DataFrame, folds: Sequence[Fold]) -> str:
     return digest_json({"data": digest_frame(frame), "test": tests})
 
 
-_Part = tuple[Fold, Examples, Tensor]
-
-
-def _member_outputs(
+def _both(
     workload: Workload,
     frame: pd.DataFrame,
     folds: Sequence[Fold],
-    members: Sequence[Member],
-    load: LoadMember,
-) -> tuple[tuple[int, ...], list[list[_Part]]]:
-    """Return the seeds and, for each, its own members' outputs on the folds' test rows."""
-    by_place = {(member.seed, member.fold_id): member for member in members}
-    seeds = sorted({member.seed for member in members})
-    wanted = {(seed, fold.fold_id) for seed in seeds for fold in folds}
-    if by_place.keys() != wanted or len(by_place) != len(members):
-        missing, extra = sorted(wanted - by_place.keys()), sorted(by_place.keys() - wanted)
-        raise ContractError(
-            f"Every seed must have one member for each of {len(folds)} folds, got "
-            f"{len(members)} members for {len(seeds)} seeds; missing (seed, fold) {missing}, not "
-            f"planned {extra}, repeated {len(members) - len(by_place)}.",
-            fix="Train the missing members on these folds.",
-        )
-
-    def pick(seed: int, fold: Fold) -> Member:
-        own = [by_place[seed, fold.fold_id]]
-        return latest_unseen(own, frame.index, fold, horizon_rows=workload.horizon_rows)
-
-    return tuple(seeds), _outputs(workload, frame, folds, seeds, pick, load)
-
-
-def _outputs(
-    workload: Workload,
-    frame: pd.DataFrame,
-    folds: Sequence[Fold],
-    seeds: Sequence[int],
-    pick: Callable[[int, Fold], Member],
-    load: LoadMember,
-) -> list[list[_Part]]:
-    if not seeds:
-        raise ContractError("At least one member is required, got none.", fix="Train first.")
-    chosen = {(seed, fold.fold_id): pick(seed, fold) for seed in seeds for fold in folds}
-    parts_S: list[list[_Part]] = [[] for _ in seeds]
-    for fold, examples in _test_examples(workload, frame, folds):
-        for seed, parts in zip(seeds, parts_S, strict=True):
-            output = predict(load(chosen[seed, fold.fold_id]), examples.x)
-            _require_shape(workload, output, examples, f"seed {seed}, fold {fold.fold_id}")
-            parts.append((fold, examples, output))
-    return parts_S
-
-
-def _test_examples(
-    workload: Workload, frame: pd.DataFrame, folds: Sequence[Fold]
-) -> Iterator[tuple[Fold, Examples]]:
-    for fold in folds:
-        yield fold, workload.examples(frame, fold.test)
+    seeds: tuple[int, ...],
+    parts_S: Sequence[Sequence[Part]],
+    subject: str,
+) -> ModelScores:
+    together = [
+        replace(same[0], output=torch.stack([part.output for part in same]).mean(dim=0))
+        for same in zip(*parts_S, strict=True)
+    ]
+    return ModelScores(
+        by_seed=_collect(workload, frame, folds, seeds, parts_S, subject),
+        deployed=_collect(workload, frame, folds, (), [together], subject),
+    )
 
 
 def _collect(
@@ -216,7 +165,7 @@ def _collect(
     frame: pd.DataFrame,
     folds: Sequence[Fold],
     seeds: tuple[int, ...],
-    parts_S: Sequence[Sequence[_Part]],
+    parts_S: Sequence[Sequence[Part]],
     subject: str,
 ) -> Scores:
     labels = row_labels(frame.index)
@@ -225,11 +174,18 @@ def _collect(
         subject=subject,
         window=window_digest(frame, folds),
         seeds=seeds,
-        fold_N=np.concatenate([np.full(len(e), fold.fold_id, np.int64) for fold, e, _ in first]),
-        label_N=np.concatenate([labels[examples.rows] for _, examples, _ in first]),
+        fold_N=np.concatenate(
+            [np.full(len(part.examples), part.fold.fold_id, np.int64) for part in first]
+        ),
+        label_N=np.concatenate([labels[part.examples.rows] for part in first]),
         loss_SN=_stack(workload.losses, "losses", parts_S),
+        cluster_N=None
+        if (column := workload.cluster_column) is None
+        else np.concatenate(
+            [frame[column].iloc[part.examples.rows].astype(str).to_numpy(np.str_) for part in first]
+        ),
     )
-    has_classes = workload.mistakes(first[0][2], first[0][1].y) is not None
+    has_classes = workload.mistakes(first[0].output, first[0].examples.y) is not None
     return Scores(
         losses=losses,
         mistakes=replace(losses, loss_SN=_stack(workload.mistakes, "mistakes", parts_S))
@@ -242,26 +198,22 @@ def _collect(
 def _stack(
     measure: Callable[[Tensor, Tensor], Tensor | None],
     name: str,
-    parts_S: Sequence[Sequence[_Part]],
+    parts_S: Sequence[Sequence[Part]],
 ) -> NDArray[np.float64]:
     return np.stack(
-        [
-            np.concatenate([_per_example(measure, name, output, e) for _, e, output in parts])
-            for parts in parts_S
-        ]
+        [np.concatenate([_per_example(measure, name, part) for part in parts]) for parts in parts_S]
     )
 
 
 def _per_example(
     measure: Callable[[Tensor, Tensor], Tensor | None],
     name: str,
-    output: Tensor,
-    examples: Examples,
+    part: Part,
 ) -> NDArray[np.float64]:
-    found = measure(output, examples.y)
-    if found is None or found.shape != (len(examples),):
+    found, count = measure(part.output, part.examples.y), len(part.examples)
+    if found is None or found.shape != (count,):
         raise ContractError(
-            f"The workload's {name} must be one per example, ({len(examples)},), got "
+            f"The workload's {name} must be one per example, ({count},), got "
             f"{None if found is None else tuple(found.shape)}.",
             fix=f"Return a number per example from '{name}'; average in 'loss'.",
         )
@@ -270,29 +222,18 @@ def _per_example(
 
 
 def _metric_table(
-    workload: Workload, frame: pd.DataFrame, parts_S: Sequence[Sequence[_Part]], losses: LossTable
+    workload: Workload, frame: pd.DataFrame, parts_S: Sequence[Sequence[Part]], losses: LossTable
 ) -> MetricTable:
     found_SF = [
-        [workload.metrics(output, examples, frame) for _, examples, output in parts]
-        for parts in parts_S
+        [workload.metrics(part.output, part.examples, frame) for part in parts] for parts in parts_S
     ]
     return MetricTable(
         subject=losses.subject,
         window=losses.window,
         seeds=losses.seeds,
-        fold_rows=tuple(len(examples) for _, examples, _ in parts_S[0]),
+        fold_rows=tuple(len(part.examples) for part in parts_S[0]),
         values={
             name: tuple(tuple(float(fold[name]) for fold in found_F) for found_F in found_SF)
             for name in found_SF[0][0]
         },
     )
-
-
-def _require_shape(workload: Workload, output: Tensor, examples: Examples, who: str) -> None:
-    want = workload.output_shape(examples.y)
-    if tuple(output.shape) != want:
-        raise ContractError(
-            f"Predictions for {len(examples)} test rows must be {want}, got "
-            f"{tuple(output.shape)} from {who}.",
-            fix="Return one prediction per test example, in row order.",
-        )

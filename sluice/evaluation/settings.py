@@ -34,6 +34,13 @@ class GateSettings(Settings):
         ge=1,
         description="Rows of a bootstrap block, at least the horizon; null estimates it [rows].",
     )
+    window_overlap: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="Decisions made on at least this share of the window's rows count as earlier "
+        "attempts on it, and all attempts share alpha; 1 counts windows with all its rows [rate].",
+    )
     advised_power: float = Field(
         0.8,
         ge=0.5,

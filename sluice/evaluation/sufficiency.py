@@ -24,6 +24,7 @@ def find_lacking(
     *,
     is_constant: bool,
     is_dependent: bool,
+    unit_of_rows: str,
 ) -> tuple[Lack, ...]:
     """Return everything the evidence lacks; empty when it can carry a decision.
 
@@ -34,6 +35,7 @@ def find_lacking(
         block_length: Rows of a bootstrap block [rows].
         is_constant: The gain is the same on all rows of each fold.
         is_dependent: Every row is a block of its own, and gains of neighbours correlate.
+        unit_of_rows: What a row of the losses is, in plural, for people.
     """
     lacking = []
     if candidate.subject == reference.subject:
@@ -45,7 +47,7 @@ def find_lacking(
         # A rule without seeds may be replaced, but not promoted: STAT-1 asks for seeds.
         if arm is candidate or not arm.is_deterministic:
             lacking += _lacking_seeds(name, arm, settings.min_seeds)
-    lacking += _lacking_rows(candidate, settings.min_rows, block_length)
+    lacking += _lacking_rows(candidate, settings.min_rows, block_length, unit_of_rows)
     if is_constant:
         lacking.append(
             Lack(
@@ -99,21 +101,22 @@ def _lacking_seeds(name: str, arm: LossTable, required: int) -> list[Lack]:
     ]
 
 
-def _lacking_rows(candidate: LossTable, required: int, block_length: int) -> list[Lack]:
+def _lacking_rows(candidate: LossTable, required: int, block_length: int, unit: str) -> list[Lack]:
     lacking = []
     if candidate.num_rows < required:
         lacking.append(
             Lack(
-                f"the window has {candidate.num_rows} test rows, required {required}",
-                f"Score {required - candidate.num_rows} more rows.",
+                f"the window has {candidate.num_rows} {unit}, required {required}",
+                f"Score {required - candidate.num_rows} more {unit.removeprefix('test ')}.",
             )
         )
     smallest = int(np.unique(candidate.fold_N, return_counts=True)[1].min())
     if smallest < 2 * block_length:
         lacking.append(
             Lack(
-                f"the smallest fold has {smallest} test rows, required {2 * block_length}: two "
-                f"blocks of the {block_length} rows over which gains depend on each other",
+                f"the smallest fold has {smallest} {unit}, required {2 * block_length}: two "
+                f"blocks of the {block_length} {unit.removeprefix('test ')} over which gains "
+                f"depend on each other",
                 "Use fewer folds or a longer test window.",
             )
         )

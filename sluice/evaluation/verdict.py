@@ -9,6 +9,7 @@ from pydantic import Field
 from sluice.digests import short
 from sluice.errors import ContractError
 from sluice.evaluation.guards import GuardOutcome
+from sluice.evaluation.row_sketch import RowSketch
 from sluice.receipts import Receipt
 from sluice.settings import Record
 
@@ -49,7 +50,13 @@ class Verdict(Record):
     required: float = Field(description="The lower bound must exceed this [unit].")
     margin: float = Field(description="Gains within +- this do not matter [unit].")
     p_value: float = Field(description="One-sided, of a true gain no larger than required.")
-    alpha: float = Field(description="One-sided rate of false promotions.")
+    alpha: float = Field(description="One-sided rate of false promotions; what was spent here.")
+    attempt: int = Field(1, ge=1, description="Which question on this window's rows it is.")
+    alpha_of_all: float = Field(
+        description="What all attempts on the window may spend together; equal to alpha for a "
+        "question that stands alone."
+    )
+    rows: RowSketch = Field(description="Of the window, to know it again.")
     effect_size: float = Field(
         description="Cohen's d of paired differences: the gain divided by the standard deviation "
         "over rows of the seed-averaged gain per row."
@@ -63,7 +70,11 @@ class Verdict(Record):
         description="Reference's seeds with losses that are not finite."
     )
     num_rows: int = Field(description="Test rows over all folds.")
-    block_length: int = Field(description="Rows of a bootstrap block.")
+    num_clusters: int | None = Field(
+        None,
+        description="What the rows are in, when they belong together; each then counts as one.",
+    )
+    block_length: int = Field(description="Rows, or clusters, of a bootstrap block.")
     folds: tuple[FoldGain, ...]
     guards: tuple[GuardOutcome, ...] = Field(
         (), description="What else was asked of it; each must have passed for a PROMOTE."
@@ -75,6 +86,26 @@ class Verdict(Record):
     def passed(self) -> bool:
         """True only for PROMOTE: too little evidence does not pass."""
         return self.outcome == "PROMOTE"
+
+    @property
+    def evidence_words(self) -> str:
+        """How many rows there are and what counts as one observation, for people."""
+        if self.num_clusters is None:
+            return f"{self.num_rows} in blocks of {self.block_length}"
+        return (
+            f"{self.num_rows} in {self.num_clusters} clusters, in blocks of {self.block_length} "
+            "clusters"
+        )
+
+    @property
+    def spending(self) -> str:
+        """What the decision may spend of alpha, for people."""
+        if self.alpha == self.alpha_of_all:
+            return f"{self.alpha:.4g}"
+        return (
+            f"{self.alpha:.2g} of {self.alpha_of_all:g} for all attempts on these rows; this is "
+            f"number {self.attempt}"
+        )
 
     def with_guards(self, outcomes: Sequence[GuardOutcome]) -> "Verdict":
         """Return the verdict with its guards, of which any that did not pass ends a PROMOTE.

@@ -1,6 +1,6 @@
 """What may be filed in the registry, and what is said when it may not."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from sluice.errors import ContractError, UnknownVersion
@@ -35,16 +35,27 @@ def require_consistent(model: str, lineage: Lineage) -> None:
         )
 
 
-def question(receipt: Receipt) -> dict[str, str]:
-    """Return what a promotion receipt answers; refuse one that does not say."""
-    missing = [role for role in QUESTION if not receipt.subject.get(role)]
+def question(subject: Mapping[str, str]) -> dict[str, str]:
+    """Return what a promotion receipt answers; refuse a subject that does not say."""
+    missing = [role for role in QUESTION if not subject.get(role)]
     if missing:
         raise ContractError(
             f"A promotion receipt must name candidate, reference and window in its subject; "
             f"{', '.join(missing)} is missing.",
             fix="Add the digests (reference 'baseline' when nothing is in production).",
         )
-    return {role: receipt.subject[role] for role in QUESTION}
+    return {role: subject[role] for role in QUESTION}
+
+
+def require_answer(receipt: Receipt, asked: Mapping[str, str]) -> None:
+    """Refuse a receipt that is no answer to what was asked."""
+    wrong = [role for role, digest in asked.items() if receipt.subject.get(role) != digest]
+    if receipt.gate != "promotion" or wrong:
+        raise ContractError(
+            f"An answer of the promotion gate to the question asked is required, got one of the "
+            f"{receipt.gate} gate about another {', '.join(wrong) or 'matter'}.",
+            fix="Judge what is asked, then write its receipt.",
+        )
 
 
 def require_standing(standing: Receipt, receipt: Receipt) -> None:
@@ -55,7 +66,7 @@ def require_standing(standing: Receipt, receipt: Receipt) -> None:
             f"({standing.outcome}, receipt {standing.digest[:12]}), and another answer "
             f"({receipt.outcome}, receipt {receipt.digest[:12]}) was handed over.",
             cause="Asking again until the answer is yes would void the gate's error rate.",
-            fix="Use the receipt that record_decision returns, or judge on a newer window.",
+            fix="Use the receipt that the ledger returns, or judge on a newer window.",
         )
 
 

@@ -1,6 +1,6 @@
 """Receipts and decisions: storing, finding and re-reading evidence, in the caller's transaction."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -18,6 +18,9 @@ from sluice.registry.tables import (
     recordings,
     version_receipts,
 )
+
+Judge = Callable[[Sequence[Receipt]], Receipt]
+"""Answers a question, told every answer that its model got before, the oldest first."""
 
 
 def load_linked_receipts(connection: Connection, model: str, number: int) -> list[LinkedReceipt]:
@@ -145,21 +148,51 @@ def load_decision(connection: Connection, question: Mapping[str, str]) -> Receip
     return None if row is None else parse_receipt(row.digest, row.payload)
 
 
-def decide(connection: Connection, model: str, receipt: Receipt, *, at: datetime) -> Receipt:
-    """File the answer to the question in the receipt's subject, unless there is one; return it.
+def load_decisions(connection: Connection, model: str) -> list[Receipt]:
+    """Return every answer a model got, oldest first."""
+    rows = connection.execute(
+        sa.select(receipts.c.digest, receipts.c.payload)
+        .join(decisions, decisions.c.receipt == receipts.c.digest)
+        .where(decisions.c.model == model)
+        .order_by(decisions.c.id)
+    )
+    return [parse_receipt(row.digest, row.payload) for row in rows]
+
+
+def decide(
+    connection: Connection, model: str, subject: Mapping[str, str], judge: Judge, *, at: datetime
+) -> Receipt:
+    """Return the answer to the question in ``subject``, judged and filed now if there is none.
 
     The caller holds the model's lock.
 
     Raises:
-        ContractError: The subject lacks candidate, reference or window.
+        ContractError: ``subject`` lacks candidate, reference or window, or the answer is one to
+            another question.
     """
-    question = {"model": model} | admission.question(receipt)
-    standing = load_decision(connection, question)
+    question = admission.question(subject)
+    standing = load_decision(connection, {"model": model} | question)
     if standing is not None:
         return standing
+    receipt = judge(load_decisions(connection, model))
+    admission.require_answer(receipt, question)
     log_receipt(connection, receipt, at=at)
-    log.append(connection, decisions, **question, receipt=receipt.digest, recorded_at=at)
+    log.append(
+        connection, decisions, model=model, **question, receipt=receipt.digest, recorded_at=at
+    )
     return receipt
+
+
+def require_decided(connection: Connection, model: str, receipt: Receipt, *, at: datetime) -> None:
+    """File an answer that was given elsewhere, unless the question has one already.
+
+    The caller holds the model's lock.
+
+    Raises:
+        ContractError: The question was answered otherwise, or the receipt does not say what it is.
+    """
+    standing = decide(connection, model, receipt.subject, lambda _: receipt, at=at)
+    admission.require_standing(standing, receipt)
 
 
 def parse_receipt(digest: str, payload: str) -> Receipt:

@@ -6,7 +6,7 @@ hash chain, every line of history an event for whoever publishes.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from sqlalchemy import Connection
 
@@ -24,6 +24,7 @@ from sluice.registry import (
     staging,
     verification,
 )
+from sluice.registry.evidence import Judge
 from sluice.registry.lineage import Lineage
 from sluice.registry.outbox import Deliver, Publication
 from sluice.registry.reading import LedgerReading
@@ -86,9 +87,7 @@ class Ledger(LedgerReading):
                 )
             for receipt in receipts:
                 if receipt.gate == "promotion":
-                    admission.require_standing(
-                        evidence.decide(connection, model, receipt, at=at), receipt
-                    )
+                    evidence.require_decided(connection, model, receipt, at=at)
             evidence.link_receipts(connection, receipts, model=model, number=number, at=at)
             version = queries.load_version(connection, model, number)
             before = known.state if known else "dev"
@@ -143,19 +142,24 @@ class Ledger(LedgerReading):
         with self._write() as connection:
             evidence.log_receipt(connection, receipt, at=at)
 
-    def record_decision(self, model: str, receipt: Receipt) -> Receipt:
-        """File the answer to the question in the receipt's subject; return the standing answer.
+    def decide(self, model: str, question: Mapping[str, str], judge: Judge) -> Receipt:
+        """Return the standing answer to a question; have it judged and filed when there is none.
 
-        The question is (candidate, reference, window). The first answer stands: when there was
-        one already, it is returned and ``receipt`` is not filed.
+        The first answer stands, whatever would be said today. Others of the model wait meanwhile,
+        so that no two questions are the same attempt on a window.
+
+        Args:
+            model: Its name.
+            question: Digests of candidate, reference and window.
+            judge: Answers it, told the model's earlier answers, the oldest first.
 
         Raises:
-            ContractError: The subject lacks candidate, reference or window.
+            ContractError: A digest is missing, or the answer is one to another question.
         """
         at = self._clock()
         with self._write() as connection:
             queries.lock_model(connection, model, at=at)
-            return evidence.decide(connection, model, receipt, at=at)
+            return evidence.decide(connection, model, question, judge, at=at)
 
     def promote(
         self,

@@ -64,12 +64,20 @@ def _add_log(connection: Connection) -> None:
     tables.metadata.create_all(connection, tables=list(added))
     guard(connection, (tables.models, tables.imported_receipts, tables.log, tables.signatures))
     log.start(connection)
-    before = tuple(table for table in tables.LOGGED if table not in added)
+    later = (tables.rollouts, tables.rollout_transitions)
+    before = tuple(table for table in tables.LOGGED if table not in (*added, *later))
     log.write_down(connection, [(t, row) for t in before for row in _rows(connection, t)])
     # Until now each version was mirrored as it was made: nothing of that is told again.
     told = sa.select(sa.literal(MIRROR), tables.history.c.id, tables.history.c.at)
     columns = ["consumer", "line", "delivered_at"]
     connection.execute(sa.insert(tables.deliveries).from_select(columns, told))
+
+
+def _add_rollouts(connection: Connection) -> None:
+    """From 2 to 3: rollouts, where they stand and how they came there."""
+    added = (tables.rollouts, tables.rollout_transitions)
+    tables.metadata.create_all(connection, tables=[*added, tables.rollout_heads])
+    guard(connection, added)
 
 
 def _rows(connection: Connection, table: Table) -> list[Row[Any]]:
@@ -79,5 +87,5 @@ def _rows(connection: Connection, table: Table) -> list[Row[Any]]:
 MIRROR = "wandb"
 """The one consumer that there was before deliveries were kept."""
 
-STEPS: Mapping[int, Callable[[Connection], None]] = {1: _add_log}
+STEPS: Mapping[int, Callable[[Connection], None]] = {1: _add_log, 2: _add_rollouts}
 """What leads on from a schema, by its number."""

@@ -20,7 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 PRODUCTION = "production"
 
 _NAME = String(200)
@@ -166,6 +166,40 @@ imported_receipts = Table(
     sqlite_autoincrement=True,
 )
 
+rollouts = Table(
+    "sluice_rollouts",
+    metadata,
+    Column("id", _DIGEST, primary_key=True),
+    Column("model", _NAME, ForeignKey("sluice_models.name"), nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("receipt", _DIGEST, ForeignKey("sluice_receipts.digest"), nullable=False),
+    Column("settings", Text, nullable=False),
+    Column("started_at", UtcTime, nullable=False),
+    ForeignKeyConstraint(["model", "version"], ["sluice_versions.model", "sluice_versions.number"]),
+)
+
+rollout_transitions = Table(
+    "sluice_rollout_transitions",
+    metadata,
+    Column("rollout", _DIGEST, ForeignKey("sluice_rollouts.id"), primary_key=True),
+    Column("revision", Integer, primary_key=True, autoincrement=False),
+    Column("at", UtcTime, nullable=False),
+    Column("outcome", String(20), nullable=False),
+    Column("actor", String(200), nullable=False),
+    Column("payload", Text, nullable=False),  # the whole transition with its evidence
+)
+
+# Bookkeeping, like the pointer: the model's last rollout as it was last looked at. Where it stands
+# is told by its last transition; a look that changes nothing writes only here.
+rollout_heads = Table(
+    "sluice_rollout_heads",
+    metadata,
+    Column("model", _NAME, ForeignKey("sluice_models.name"), primary_key=True),
+    Column("rollout", _DIGEST, ForeignKey("sluice_rollouts.id"), nullable=False),
+    Column("revision", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+)
+
 # One chain over all tables and models, not one a model: so a model that was removed is missed.
 log = Table(
     "sluice_log",
@@ -215,6 +249,8 @@ LOGGED = (
     imported_receipts,
     decisions,
     history,
+    rollouts,
+    rollout_transitions,
 )
 """Tables whose every row has a line in the log; in the order a migration writes them down."""
 

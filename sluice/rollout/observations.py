@@ -1,4 +1,4 @@
-"""What was seen of both arms while a rollout stands at one step: counts, never payloads (ROLL-2)."""
+"""What was seen of both arms at one step of a rollout: counts, never payloads (ROLL-2)."""
 
 from typing import Self
 

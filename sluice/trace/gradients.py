@@ -66,6 +66,8 @@ class GradientWatch:
     def at_step(self, owner: "HasParameters", *, zero_after_backward: bool) -> GradientState:
         """Return what the step that begins will find."""
         grads = [parameter.grad for parameter, _, _ in self._probes]
+        if any(grad is not held for grad, (_, held, _) in zip(grads, self._probes, strict=True)):
+            self._cleared = True  # others stand in their place, though no backward pass was seen
         if all(grad is None for grad in grads):
             self._choose(owner.parameters())
             grads = [parameter.grad for parameter, _, _ in self._probes]

@@ -75,6 +75,11 @@ class Workload(ABC):
     whose target is of the row itself has 1.
     """
 
+    cluster_column: str | None = None
+    """Column of the feature frame whose equal values belong together, such as the day of several
+    assets or the query of several documents. The gate counts a cluster as one observation, and
+    ``horizon_rows`` in clusters. All rows of one must be in the same fold."""
+
     loss_unit: str = "target units squared"
     headline_metric: str = "loss"
     scale_inputs: bool = True

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from assets.evaluation import Evaluation
+from assets.evaluated import Evaluation
 from assets.features import FeatureSet
 from assets.promotion_verdict import Decision
 from assets.resources import State
@@ -56,11 +56,11 @@ def test_the_line_ends_in_a_decision_on_rows_of_their_own(walked):
 def test_metrics_are_those_of_a_classifier_for_both_arms(walked):
     evaluation = record(walked, Evaluation, "evaluation")
 
-    for metrics in (evaluation.metrics, evaluation.reference_metrics):
+    for metrics in (evaluation.candidate.metrics, evaluation.reference.metrics):
         assert {"macro_f1", "log_loss", "calibration_error", "auc", "loss"} <= metrics.keys()
         assert metrics["accuracy"] > 0.85
         assert np.isfinite(list(metrics.values())).all()
-    assert "sharpe" not in evaluation.metrics
+    assert "sharpe" not in evaluation.candidate.metrics
 
 
 def test_mcnemar_can_be_shown_beside_the_verdict(walked, pipeline):

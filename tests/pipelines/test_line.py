@@ -1,19 +1,33 @@
 """The whole line on a small workload: green, again, other seeds, and every place it must stop."""
 
+import dataclasses
+from pathlib import Path
+from typing import TypeVar
+
 import dagster as dg
 import pytest
 
+from assets.evaluated import Evaluation
+from assets.promotion_verdict import Decision
 from pipelines.build import build_definitions
 from pipelines.instance import open_instance
 from pipelines.resources import resources
 from pipelines.run import RunReport
 from sluice.artifacts import ArtifactStore
 from sluice.errors import GateBlocked
+from sluice.evaluation.budget import spent_alpha
+from sluice.evaluation.guard_settings import GuardSettings, HardLimit
+from sluice.evaluation.suites.library import SuiteLibrary
+from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
+from sluice.registry.signing import SigningKey
+from sluice.settings import Record
 from tests.pipelines.conftest import Runner, ledger_of
 
 pytestmark = pytest.mark.slow
+
+T = TypeVar("T", bound=Record)
 
 
 def materialize_alone(
@@ -54,6 +68,16 @@ def materialized(home: Home, pipeline: PipelineSettings) -> set[str]:
         }
 
 
+def record_of(home: Home, kind: type[T], name: str) -> T:
+    return kind.model_validate_json((home.records / "echo" / f"{name}.json").read_bytes())
+
+
+def metadata_of(home: Home, pipeline: PipelineSettings, name: str) -> set[str]:
+    with open_instance(home) as instance:
+        event = instance.get_latest_materialization_event(dg.AssetKey([pipeline.name, name]))
+    return set(event.asset_materialization.metadata)
+
+
 def test_a_candidate_that_is_better_ends_in_production(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:
@@ -83,7 +107,7 @@ def test_every_check_of_a_green_run_passed(green: tuple[Home, RunReport]) -> Non
     evaluations = [r.event_log_entry.dagster_event.asset_check_evaluation_data for r in records]
 
     assert {e.check_name: e.passed for e in evaluations if not e.passed} == {}
-    assert len(evaluations) == 29
+    assert len(evaluations) == 30
 
 
 def test_version_has_its_whole_lineage(
@@ -119,6 +143,54 @@ def test_same_again_makes_the_same_bytes_and_no_second_version(
         assert len([e for e in ledger.history(echo.name) if e.action == "promote"]) == 1
 
 
+def test_the_verdict_knows_its_guards_its_attempt_and_the_suites(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    """STAT-1, STAT-3, DATA-5: what decided, and what was looked at."""
+    home, _ = green
+    verdict = record_of(home, Decision, "promotion_verdict").verdict
+    report = record_of(home, Evaluation, "evaluation").suite_report(ArtifactStore(home.artifacts))
+
+    assert [(g.name, g.result) for g in verdict.guards] == [
+        ("what would be deployed against what is", "pass")
+    ]
+    assert (verdict.attempt, verdict.alpha_of_all) == (1, echo.gate.alpha)
+    assert verdict.alpha == pytest.approx(spent_alpha(echo.gate.alpha, 1))
+    (hard,) = report.results
+    assert (hard.name, hard.version, hard.origin.subject) == ("hard", 1, "baseline")
+    assert hard.count("fixed") > 0
+    shown = metadata_of(home, echo, "promotion_verdict")
+    assert {"guards", "alpha", "per fold", "where it loses", "power", "whole report"} <= shown
+    assert {"regression suites", "rows of the suites"} <= metadata_of(home, echo, "evaluation")
+    assert len(list(home.reports.glob("gate/echo-*.html"))) == 1
+    assert len(list(home.reports.glob("suites/echo/candidate-*.html"))) == 1
+
+
+def test_a_better_candidate_that_breaks_a_guard_is_filed_and_not_promoted(
+    echo: PipelineSettings, home: Home, run: Runner, tmp_path: Path
+) -> None:
+    """STAT-1, DATA-5: the run is no failure; production stays. Its ledger is signed (REG-2)."""
+    (tmp_path / "key").write_bytes(bytes(range(32)))
+    home = dataclasses.replace(home, registry_key=tmp_path / "key")
+    strict = echo.model_copy(
+        update={
+            "suites": SuiteSettings(guards=(SuiteGuard(suite="hard", min_fixed=10_000),)),
+            "guards": GuardSettings(limits=(HardLimit(metric="loss", maximum=1e-9),)),
+        }
+    )
+
+    report = run(strict, home)
+
+    assert (report.verdict, report.production, report.promoted) == ("REJECT", None, False)
+    assert "Proven better" in report.reason
+    assert "limit of loss" in report.reason
+    assert "required 10000" in report.reason
+    key = SigningKey.read(tmp_path / "key")
+    with ledger_of(home) as ledger:
+        assert ledger.version(echo.name, report.version).state == "dev"
+        assert ledger.verify(None, store=ArtifactStore(home.artifacts), key=key) == []
+
+
 def test_other_seeds_are_compared_with_production_and_cannot_be_promoted_by_hand(
     green: tuple[Home, RunReport], echo: PipelineSettings, run: Runner
 ) -> None:
@@ -131,6 +203,9 @@ def test_other_seeds_are_compared_with_production_and_cannot_be_promoted_by_hand
     assert report.created
     assert report.verdict in ("EQUIVALENT", "INCONCLUSIVE", "REJECT")
     assert (report.production, report.promoted) == (1, False)
+    assert record_of(home, Decision, "promotion_verdict").verdict.attempt == 2
+    suites = SuiteLibrary(home.suites / echo.name, ArtifactStore(home.artifacts))
+    assert suites.load("hard").suite.origin.subject == production.candidate  # made anew
     with ledger_of(home) as ledger:
         assert ledger.version(echo.name, report.version).lineage.reference == production.candidate
 

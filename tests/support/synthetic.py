@@ -65,7 +65,9 @@ class SineWorkload(Workload):
 
     def _die(self) -> None:
         marker = self.settings.only_first_time
-        if not (marker and os.path.exists(marker)):
-            if marker:
+        if marker:
+            try:
                 open(marker, "x").close()
-            os.kill(os.getpid(), signal.SIGKILL)
+            except FileExistsError:  # it died before, or another rank did just now
+                return
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -4,10 +4,11 @@ The rows of a suite are all there is to it, not a sample of more: their counts d
 stand. A mean loss is judged by its bound.
 """
 
-from sluice.evaluation.suites.result import GuardOutcome, GuardVerdict, SuiteResult
+from sluice.evaluation.guards import GuardResult
+from sluice.evaluation.suites.result import GuardVerdict, SuiteResult
 from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
 
-_Finding = tuple[GuardOutcome, str, str]
+_Finding = tuple[GuardResult, str, str]
 
 
 def judge_guard(
@@ -40,7 +41,7 @@ def judge_guard(
         *_margin(guard, result, unit),
     ]
     outcomes = {outcome for outcome, _, _ in findings}
-    outcome: GuardOutcome = (
+    outcome: GuardResult = (
         "fail" if "fail" in outcomes else "insufficient" if "insufficient" in outcomes else "pass"
     )
     told = [finding for finding in findings if finding[0] == outcome]

@@ -5,12 +5,12 @@ import math
 from html import escape
 
 from sluice.digests import short
+from sluice.evaluation.guards import GuardResult
 from sluice.evaluation.suites.hard_rows import standout_words
 from sluice.evaluation.suites.plots import changes_png, rows_png
 from sluice.evaluation.suites.result import (
     CHANGES,
     Change,
-    GuardOutcome,
     RowResult,
     SuiteReport,
     SuiteResult,
@@ -21,7 +21,7 @@ from sluice.reports.page import Tone, html_page, table, tag
 _STYLE = """img{max-width:100%;height:auto;background:#fff;border-radius:6px}
 td:first-child,.tag{white-space:nowrap}
 """
-_GUARD_TONE: dict[GuardOutcome, Tone] = {"pass": "good", "fail": "bad", "insufficient": "unsure"}
+_GUARD_TONE: dict[GuardResult, Tone] = {"pass": "good", "fail": "bad", "insufficient": "unsure"}
 _CHANGE_TONE: dict[Change, Tone] = {
     "fixed": "good",
     "broken": "bad",

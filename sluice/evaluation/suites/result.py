@@ -1,22 +1,19 @@
 """What a candidate did on each suite, row by row, and whether its guards hold."""
 
-from collections.abc import Mapping
-from datetime import datetime
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
+from sluice.evaluation.guards import GuardOutcome, GuardResult
 from sluice.evaluation.suites.gain import SuiteGain
 from sluice.evaluation.suites.suite import Origin
 from sluice.failfast.result import Standout
-from sluice.receipts import Receipt
 from sluice.settings import Record
 
 Change = Literal["fixed", "broken", "still wrong", "still right"]
 CHANGES: tuple[Change, ...] = ("fixed", "broken", "still wrong", "still right")
 Suspect = Literal["model", "data", "none"]
-GuardOutcome = Literal["pass", "fail", "insufficient"]
 
 
 class RowResult(Record):
@@ -100,7 +97,7 @@ class GuardVerdict(Record):
 
     suite: str
     version: int | None = Field(description="None when there is no such suite.")
-    outcome: GuardOutcome
+    outcome: GuardResult
     reason: str = Field(description="One sentence for people.")
     remedy: str = Field("", description="What to do; empty when it holds.")
 
@@ -124,11 +121,25 @@ class SuiteReport(Record):
         return all(guard.outcome == "pass" for guard in self.guards)
 
     @property
-    def outcome(self) -> GuardOutcome:
+    def outcome(self) -> GuardResult:
         """Of all guards: a failure outweighs missing evidence."""
         if self.passed:
             return "pass"
         return "fail" if any(g.outcome == "fail" for g in self.guards) else "insufficient"
+
+    @property
+    def guard_outcomes(self) -> tuple[GuardOutcome, ...]:
+        """What the guards say to the promotion gate."""
+        return tuple(
+            GuardOutcome(
+                name=f"suite {guard.suite}",
+                result=guard.outcome,
+                observed=float("nan"),
+                required=float("nan"),
+                reason=guard.reason,
+            )
+            for guard in self.guards
+        )
 
     @property
     def reason(self) -> str:
@@ -140,42 +151,6 @@ class SuiteReport(Record):
         if not self.guards:
             return f"Suites run: {len(self.results)}; none of them is a guard."
         return f"Guards that hold: all {len(self.guards)}."
-
-    def receipt(self, subject: Mapping[str, str], *, decided_at: datetime) -> Receipt:
-        """Return the decision as a receipt of the gate 'suites'.
-
-        Args:
-            subject: Digest by further role: data, config, code.
-            decided_at: Now, UTC.
-        """
-        own = {"candidate": self.candidate, "reference": self.reference, "window": self.window}
-        return Receipt(
-            gate="suites",
-            outcome=self.outcome,
-            passed=self.passed,
-            subject={**subject, **own},
-            evidence={
-                "threshold": self.threshold,
-                "guards": [guard.model_dump(mode="json") for guard in self.guards],
-                "suites": [_counts(result) for result in self.results],
-            },
-            reason=self.reason,
-            decided_at=decided_at,
-        )
-
-
-def _counts(result: SuiteResult) -> dict[str, object]:
-    return {
-        "name": result.name,
-        "version": result.version,
-        "digest": result.digest,
-        "rows": result.num_rows,
-        **{change: result.count(change) for change in CHANGES},
-        "gone": len(result.gone),
-        "seen": len(result.seen),
-        "unscored": len(result.unscored),
-        "gain": result.gain.model_dump(mode="json"),
-    }
 
 
 def _mean(losses: list[float]) -> float:

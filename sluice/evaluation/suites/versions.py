@@ -62,7 +62,7 @@ def score_arms(
 def score_registered(
     version: Version, workload: Workload, rows: Rows, store: ArtifactStore
 ) -> Scores:
-    """Score one version on the present test rows; see ``score_version`` for what it refuses."""
+    """Score each seed of one version on the present test rows; refuses what score_version does."""
     config = version.lineage.resolved_config
     model = ModelSettings.parse(config["model"], where=f"version {version.number}")
     return score_version(
@@ -74,4 +74,4 @@ def score_registered(
         store,
         window=window_digest(rows.frame, rows.folds),
         code=code_digest(workload, model),
-    )
+    ).by_seed

@@ -3,6 +3,8 @@
 import dataclasses
 import os
 import signal
+import threading
+import time
 from collections import Counter
 
 import pytest
@@ -90,6 +92,27 @@ def test_ranks_report_to_this_machine_and_it_is_said_when_that_process_is_lost(r
     ):
         train_unit_on_ranks(unit(tmp_path, pause_s=0.05), lose, compute=COMPUTE)
     assert not list((tmp_path / "runs").glob(".ranks-*"))
+
+
+@pytest.mark.slow
+def test_a_run_that_is_interrupted_ends_its_ranks_and_gives_back_what_they_reserved(
+    ray_here, tmp_path
+):
+    """A thread that still waited for Ray in this process would crash it when Ray is left."""
+    threads = threading.active_count()
+
+    def interrupt(event):
+        if event.kind == "epoch":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_unit_on_ranks(unit(tmp_path, pause_s=0.05), interrupt, compute=COMPUTE)
+
+    assert threading.active_count() == threads
+    deadline = time.monotonic() + 20
+    while ray_here.available_resources().get("CPU") != ray_here.cluster_resources()["CPU"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def reporting(actors):

@@ -170,3 +170,82 @@ def test_a_report_is_written_beside_the_answer(files, tmp_path):
     assert result.stdout.startswith("PROMOTE")
     assert str(page) in result.stderr
     assert "better.parquet against rule.parquet" in page.read_text()
+
+
+def cohort(files, *names: str) -> list[object]:
+    return [part for name in names for part in ("--candidate", files[name])]
+
+
+def test_candidates_of_a_cohort_are_held_together(files, tmp_path):
+    """STAT-2: what one alone proves, it need not prove among twenty."""
+    close = tmp_path / "close.parquet"
+    write_losses(losses(0.0095, num_seeds=5, seed=2), close)
+    others = []
+    for seed in range(19):
+        others += ["--candidate", tmp_path / f"{seed}.parquet"]
+        write_losses(losses(0.0, num_seeds=5, seed=100 + seed), others[-1])
+    options = ("--baseline", files["rule"], "--margin-share", 0, "--candidate", close)
+
+    alone = invoke(*options)
+    among = invoke(*options, *others, "--json")
+
+    assert (alone.exit_code, among.exit_code) == (0, 1)
+    first = json.loads(among.stdout)[0]
+    assert first["outcome"] == "INCONCLUSIVE"
+    assert "Not proven among 20 candidates" in first["reason"]
+
+
+def test_a_cohort_is_shown_as_a_table_and_the_clear_one_is_promoted(files):
+    result = invoke("--baseline", files["rule"], *cohort(files, "better", "worse", "few"))
+
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.stdout.splitlines()]
+    found = {line[1]: line[3] for line in lines if len(line) > 3 and line[1].endswith("parquet")}
+    assert found == {
+        "better.parquet": "PROMOTE",
+        "worse.parquet": "REJECT",
+        "few.parquet": "INCONCLUSIVE",
+    }
+
+
+def test_exploring_finds_differences_in_both_directions_and_decides_nothing(files, tmp_path):
+    """STAT-2: Benjamini-Hochberg for ablations."""
+    same = tmp_path / "same.parquet"
+    write_losses(losses(0.0, num_seeds=5, seed=9), same)
+    options = ("--baseline", files["rule"], *cohort(files, "better", "worse"))
+
+    result = invoke(*options, "--candidate", same, "--explore", "--json")
+
+    assert result.exit_code == 0
+    rows = json.loads(result.stdout)
+    assert [(row["candidate"], row["differs"]) for row in rows] == [
+        ("better.parquet", True),
+        ("worse.parquet", True),
+        ("same.parquet", False),
+    ]
+    assert rows[2]["adjusted_p"] >= rows[2]["p_value"]
+    assert "nothing is decided" in invoke(*options, "--explore").stdout
+
+
+def test_a_report_of_several_candidates_is_refused(files, tmp_path):
+    asked = ("--baseline", files["rule"], *cohort(files, "better", "worse"))
+
+    result = invoke(*asked, "--html", tmp_path / "x.html")
+
+    assert isinstance(result.exception, SettingsError)
+    assert "about one candidate, and 2 were given" in str(result.exception)
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_a_column_of_clusters_is_read_and_said(tmp_path):
+    for name, gain, seeds in (("rule", 0.0, 0), ("better", 0.1, 5)):
+        frame = losses(gain, num_seeds=seeds, seed=2).to_frame()
+        clusters = frame["row"].astype(int) // 4
+        frame.assign(cluster=clusters).to_csv(tmp_path / f"{name}.csv", index=False)
+    options = ("--baseline", tmp_path / "rule.csv", "--candidate", tmp_path / "better.csv")
+
+    said = invoke(*options, "--min-rows", 90).stdout
+
+    assert "400 in 100 clusters, in blocks of 5 clusters" in said
+    assert said.startswith("PROMOTE")
+    assert "100 clusters, required 250" in invoke(*options).stdout.replace("\n", " ")

@@ -127,7 +127,7 @@ def test_show_for_machines_is_strict_json() -> None:
 
     assert shown["lineage"]["data"] == DATA
     assert [receipt["gate"] for receipt in shown["receipts"]] == ["poc", "promotion"]
-    assert shown["receipts"][1]["evidence"]["folds"][1]["low"] == "NaN"
+    assert shown["receipts"][1]["evidence"]["folds"][1]["low"] is None
     assert len(shown["receipts"][1]["digest"]) == 64
 
 

@@ -1,9 +1,11 @@
 """Alpha over the attempts on one window: what each may spend."""
 
+import numpy as np
 import pytest
 
 from sluice.errors import SettingsError
-from sluice.evaluation.budget import for_attempt, spent_alpha
+from sluice.evaluation.budget import count_attempt, for_attempt, spent_alpha
+from sluice.evaluation.row_sketch import RowSketch
 from sluice.evaluation.settings import GateSettings
 
 
@@ -28,6 +30,25 @@ def test_only_alpha_of_the_settings_changes():
 
     assert third == settings.model_copy(update={"alpha": spent_alpha(0.02, 3)})
     assert third.alpha < 0.02
+
+
+def test_windows_with_enough_common_rows_are_attempts_on_one_window():
+    labels = np.array([f"{row:05d}" for row in range(4000)])
+    today = RowSketch.of(labels[1000:3000])
+    same, a_day_before, half_a_year_before, last_year = (
+        RowSketch.of(labels[start : start + 2000]) for start in (1000, 999, 400, 0)
+    )
+    elsewhere = RowSketch.of(labels[:500])
+
+    def count(*earlier, overlap=0.6):
+        return count_attempt(today, earlier, overlap=overlap)
+
+    assert count() == 1
+    assert count(same, same, a_day_before) == 4
+    assert count(half_a_year_before) == 2  # 70 % of the rows
+    assert count(half_a_year_before, overlap=0.9) == 1
+    assert count(last_year) == 1  # 50 %
+    assert count(elsewhere) == 1
 
 
 @pytest.mark.parametrize("attempt", [0, -1])

@@ -18,6 +18,12 @@ from sluice.evaluation.verdict import Verdict
 from sluice.receipts import Receipt
 from tests.sluice.evaluation.loss_samples import spread, table, two_recipes
 
+
+def asked(**parts) -> GuardSettings:
+    """Return settings with these guards and no other."""
+    return GuardSettings(**({"deployed_margin_share": None} | parts))
+
+
 CANDIDATE, REFERENCE = two_recipes(np.random.default_rng(6), rho=0.0, gain=1.0)
 VERDICT = compare(CANDIDATE, REFERENCE, GateSettings(), horizon_rows=1)
 LEVEL = float(REFERENCE.loss_SN.mean())
@@ -46,7 +52,9 @@ def metric_arms(gain: float, *, size: float = 0.01) -> dict[str, MetricTable]:
 
 def guard(settings: GuardSettings, **evidence):
     (outcome,) = check_guards(
-        GuardEvidence(candidate=CANDIDATE, reference=REFERENCE, **evidence),
+        GuardEvidence(
+            candidate=CANDIDATE, reference=REFERENCE, reference_deployed=REFERENCE, **evidence
+        ),
         settings,
         alpha=0.05,
         block_length=10,
@@ -55,7 +63,7 @@ def guard(settings: GuardSettings, **evidence):
 
 
 def f1_margin(margin: float, better="higher") -> GuardSettings:
-    return GuardSettings(metrics=(MetricMargin(metric="f1", better=better, margin=margin),))
+    return asked(metrics=(MetricMargin(metric="f1", better=better, margin=margin),))
 
 
 def shifted(gain: float, subject: str, *, seeds: int = 1):
@@ -130,19 +138,19 @@ def test_a_hard_limit_is_on_what_is_seen():
     arms = metric_arms(0.0)  # mean 0.7
 
     def limit(low=None, high=None):
-        asked = GuardSettings(limits=(HardLimit(metric="f1", minimum=low, maximum=high),))
-        return guard(asked, **arms).result
+        limits = asked(limits=(HardLimit(metric="f1", minimum=low, maximum=high),))
+        return guard(limits, **arms).result
 
     assert limit(low=0.6) == limit(high=0.8) == limit(low=0.6, high=0.8) == "pass"
     assert limit(low=0.71) == limit(high=0.69) == limit(low=0.1, high=0.69) == "fail"
 
 
 @pytest.mark.parametrize(
-    "asked",
-    [f1_margin(0.5), GuardSettings(limits=(HardLimit(metric="f1", minimum=-9.0),))],
+    "settings",
+    [f1_margin(0.5), asked(limits=(HardLimit(metric="f1", minimum=-9.0),))],
     ids=["margin", "limit"],
 )
-def test_a_metric_that_is_missing_or_not_a_number_never_passes(asked):
+def test_a_metric_that_is_missing_or_not_a_number_never_passes(settings):
     good = metric_arms(0.0)
     value_SF = good["candidate_metrics"].numbers("f1")
     value_SF[0, 0] = math.nan
@@ -150,7 +158,7 @@ def test_a_metric_that_is_missing_or_not_a_number_never_passes(asked):
     broken = good | {"candidate_metrics": metric_table("candidate", value_SF)}
     other = good | {"candidate_metrics": metric_table("candidate", value_SF, name="other")}
     for evidence in ({}, broken, other):
-        assert guard(asked, **evidence).result == "insufficient"
+        assert guard(settings, **evidence).result == "insufficient"
 
 
 def test_one_fold_cannot_prove_a_metric():
@@ -167,24 +175,24 @@ def test_one_fold_cannot_prove_a_metric():
 )
 def test_the_approved_version_must_not_be_lost_against(gain, result):
     """The candidate is 1.0 below the reference; the approved one is shifted against it."""
-    asked = GuardSettings(approved="approved", approved_margin_share=0.05 / LEVEL)
+    settings = asked(approved="approved", approved_margin_share=0.05 / LEVEL)
     approved = shifted(float(VERDICT.gain) - gain, "approved", seeds=5)
 
-    assert guard(asked, approved=approved).result == result
+    assert guard(settings, approved=approved).result == result
 
 
 def test_the_approved_version_itself_passes_and_another_is_refused():
-    assert guard(GuardSettings(approved="candidate")).passed
-    assert guard(GuardSettings(approved="approved")).result == "insufficient"
+    assert guard(asked(approved="candidate")).passed
+    assert guard(asked(approved="approved")).result == "insufficient"
     with pytest.raises(ContractError, match="must be those of approved, got those of other"):
-        guard(GuardSettings(approved="approved"), approved=shifted(0.0, "other"))
+        guard(asked(approved="approved"), approved=shifted(0.0, "other"))
 
 
 @pytest.mark.parametrize(("gain", "result"), [(1.0, "pass"), (0.0, "insufficient"), (-1.0, "fail")])
 def test_what_would_be_deployed_must_hold_by_itself(gain, result):
-    asked = GuardSettings(deployed_margin_share=0.0)
+    settings = asked(deployed_margin_share=0.0)
 
-    found = guard(asked, deployed=shifted(gain, "candidate"))
+    found = guard(settings, deployed=shifted(gain, "candidate"))
 
     assert found.result == result
     assert "would be deployed" in found.name
@@ -193,18 +201,16 @@ def test_what_would_be_deployed_must_hold_by_itself(gain, result):
 def test_the_margin_of_what_is_deployed_is_a_share_of_the_references_loss():
     worse = shifted(-0.5, "candidate")
 
-    assert guard(GuardSettings(deployed_margin_share=0.6 / LEVEL), deployed=worse).passed
-    assert not guard(GuardSettings(deployed_margin_share=0.4 / LEVEL), deployed=worse).passed
+    assert guard(asked(deployed_margin_share=0.6 / LEVEL), deployed=worse).passed
+    assert not guard(asked(deployed_margin_share=0.4 / LEVEL), deployed=worse).passed
 
 
 def test_one_bad_loss_of_what_is_deployed_never_passes():
     deployed = shifted(1.0, "candidate")
     deployed.loss_SN[0, 3] = math.nan
 
-    assert guard(GuardSettings(deployed_margin_share=0.5), deployed=deployed).result == (
-        "insufficient"
-    )
-    assert guard(GuardSettings(deployed_margin_share=0.5)).result == "insufficient"
+    assert guard(asked(deployed_margin_share=0.5), deployed=deployed).result == ("insufficient")
+    assert guard(asked(deployed_margin_share=0.5)).result == "insufficient"
 
 
 def test_evidence_of_another_window_or_model_is_refused():
@@ -217,13 +223,13 @@ def test_evidence_of_another_window_or_model_is_refused():
             guard(f1_margin(0.1), **arms | {"candidate_metrics": metrics})
     late = table(REFERENCE.loss_SN, "approved", num_folds=4, window="other")
     with pytest.raises(ContractError, match="approved version's losses"):
-        guard(GuardSettings(approved="approved"), approved=late)
+        guard(asked(approved="approved"), approved=late)
 
 
 def test_no_guard_asked_for_is_none_checked():
     evidence = GuardEvidence(candidate=CANDIDATE, reference=REFERENCE)
 
-    assert check_guards(evidence, GuardSettings(), alpha=0.05, block_length=10) == ()
+    assert check_guards(evidence, asked(), alpha=0.05, block_length=10) == ()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from sluice.artifacts import ArtifactStore
 from sluice.data.folds import Fold, walk_forward
 from sluice.errors import ContractError
 from sluice.evaluation.reference import score_version
-from sluice.evaluation.scoring import score_production, window_digest
+from sluice.evaluation.scoring import ModelScores, score_production, window_digest
 from sluice.models.scaled import prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.registry.environment import Environment, GitState
@@ -68,7 +68,9 @@ def version_of(workload: Echo, path: str, store: ArtifactStore) -> Lineage:
     )
 
 
-def score(lineage: Lineage, workload: Echo, store: ArtifactStore, *, code: str = "f" * 64):
+def score_both(
+    lineage: Lineage, workload: Echo, store: ArtifactStore, *, code: str = "f" * 64
+) -> tuple[ModelScores, str]:
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
     folds = workload.plan_folds(frame)
@@ -78,12 +80,17 @@ def score(lineage: Lineage, workload: Echo, store: ArtifactStore, *, code: str =
     ), window
 
 
+def score(lineage: Lineage, workload: Echo, store: ArtifactStore, *, code: str = "f" * 64):
+    scores, window = score_both(lineage, workload, store, code=code)
+    return scores.by_seed, window
+
+
 def test_same_settings_are_scored_like_production(tmp_path: Path) -> None:
     store, workload = ArtifactStore(tmp_path), Echo()
     lineage = version_of(workload, "tests.support.echo:Echo", store)
     frame = workload.compute_features(workload.load_rows())
 
-    scores, window = score(lineage, workload, store)
+    both, window = score_both(lineage, workload, store)
 
     direct = score_production(
         workload,
@@ -93,8 +100,13 @@ def test_same_settings_are_scored_like_production(tmp_path: Path) -> None:
         lambda m: load_member(m, workload, MODEL, store),
         subject=lineage.candidate,
     )
-    assert np.array_equal(scores.losses.loss_SN, direct.losses.loss_SN)
-    assert scores.losses.window == window
+    for seen, expected in (
+        (both.by_seed, direct.by_seed),
+        (both.deployed, direct.deployed),
+    ):
+        assert np.array_equal(seen.losses.loss_SN, expected.losses.loss_SN)
+        assert seen.losses.window == seen.metric_table.window == window
+    assert both.deployed.losses.is_deterministic
 
 
 def test_other_settings_keep_their_own_features_on_the_same_rows(tmp_path: Path) -> None:

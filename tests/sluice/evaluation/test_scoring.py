@@ -6,11 +6,10 @@ import torch
 
 from sluice.data.folds import Fold, RowRange
 from sluice.errors import ContractError
+from sluice.evaluation.outputs import predict
 from sluice.evaluation.scoring import (
-    predict,
     score_baseline,
-    score_ensemble,
-    score_members,
+    score_candidate,
     score_production,
     window_digest,
 )
@@ -28,7 +27,7 @@ def load(one: Member) -> Shifted:
 
 def score(members, **changes):
     arguments = {"subject": "candidate"} | changes
-    return score_members(WORKLOAD, FRAME, FOLDS, members, load, **arguments)
+    return score_candidate(WORKLOAD, FRAME, FOLDS, members, load, **arguments).by_seed
 
 
 def test_each_member_is_scored_on_the_test_rows_of_its_fold():
@@ -53,14 +52,14 @@ def test_metrics_are_averaged_over_folds_by_their_rows():
 
 
 def test_the_ensemble_is_the_mean_output_and_has_no_seeds():
-    losses = score_ensemble(WORKLOAD, FRAME, FOLDS, MEMBERS, load, subject="candidate").losses
+    both = score_candidate(WORKLOAD, FRAME, FOLDS, MEMBERS, load, subject="candidate")
+    losses = both.deployed.losses
 
     assert losses.is_deterministic
     assert losses.window == score(MEMBERS).losses.window
     # Seeds miss by 3 and 7 on the first fold, by 4 and 8 on the second: together by 5 and 6.
     assert losses.loss_SN.tolist() == [[25.0] * 8 + [36.0] * 16]
-    with pytest.raises(ContractError, match="missing"):
-        score_ensemble(WORKLOAD, FRAME, FOLDS, MEMBERS[1:], load, subject="candidate")
+    assert both.deployed.metrics["loss"] == pytest.approx((8 * 25 + 16 * 36) / 24)
 
 
 def test_the_baseline_has_no_seeds_and_the_same_window():
@@ -90,7 +89,7 @@ def test_a_diverged_member_is_scored_not_dropped():
     def broken(one: Member) -> Shifted:
         return Shifted(math.nan if one.seed == 7 else 1.0)
 
-    losses = score_members(WORKLOAD, FRAME, FOLDS, MEMBERS, broken, subject="c").losses
+    losses = score_candidate(WORKLOAD, FRAME, FOLDS, MEMBERS, broken, subject="c").by_seed.losses
 
     assert losses.diverged_seeds == (7,)
 
@@ -112,7 +111,7 @@ def test_predictions_of_another_shape_are_refused():
             return super().forward(x).squeeze(1)
 
     with pytest.raises(ContractError, match=r"must be \(8, 1\), got \(8,\) from seed 3, fold 0"):
-        score_members(WORKLOAD, FRAME, FOLDS, MEMBERS, lambda _: Flat(0.0), subject="c")
+        score_candidate(WORKLOAD, FRAME, FOLDS, MEMBERS, lambda _: Flat(0.0), subject="c")
 
 
 def test_losses_that_are_not_per_example_are_refused():
@@ -121,7 +120,7 @@ def test_losses_that_are_not_per_example_are_refused():
             return (output - y).square().mean()
 
     with pytest.raises(ContractError, match=r"one per example, \(8,\), got \(\)"):
-        score_members(Averaged(), FRAME, FOLDS, MEMBERS, load, subject="c")
+        score_candidate(Averaged(), FRAME, FOLDS, MEMBERS, load, subject="c")
 
 
 def test_the_window_changes_with_the_data_and_with_the_test_rows():
@@ -145,7 +144,8 @@ def test_production_is_scored_with_the_latest_member_that_has_not_seen_the_rows(
         for fold, through in ((0, "2020-01-05"), (1, "2020-01-20"), (2, "2020-02-01"))
     ]
 
-    losses = score_production(WORKLOAD, FRAME, FOLDS, members, load, subject="production").losses
+    scores = score_production(WORKLOAD, FRAME, FOLDS, members, load, subject="production")
+    losses = scores.by_seed.losses
 
     # Fold 0's test begins on 2020-01-17 and fold 1's on 2020-01-25.
     assert losses.loss_SN[0].tolist() == [9.0] * 8 + [16.0] * 16
@@ -167,7 +167,7 @@ class Classed(Counting):
 
 
 def test_mistakes_of_a_classifier_stand_on_the_rows_of_its_losses():
-    scores = score_members(Classed(), FRAME, FOLDS, MEMBERS, load, subject="candidate")
+    scores = score_candidate(Classed(), FRAME, FOLDS, MEMBERS, load, subject="candidate").by_seed
 
     assert scores.mistakes is not None
     assert scores.mistakes.label_N.tolist() == scores.losses.label_N.tolist()
@@ -175,7 +175,9 @@ def test_mistakes_of_a_classifier_stand_on_the_rows_of_its_losses():
     # Seed 3 is off by 3 and 4, seed 7 by 7 and 8.
     assert scores.mistakes.loss_SN.sum() == 0
     far = [member(9, 0), member(9, 1)]
-    again = score_members(Classed(), FRAME, FOLDS, far, load, subject="candidate").mistakes
+    again = score_candidate(
+        Classed(), FRAME, FOLDS, far, load, subject="candidate"
+    ).by_seed.mistakes
     assert again is not None
     assert again.loss_SN.tolist() == [[0.0] * 8 + [1.0] * 16]
 
@@ -190,4 +192,29 @@ def test_mistakes_that_are_not_one_per_row_are_refused():
             return (output - y).mean()
 
     with pytest.raises(ContractError, match=r"mistakes must be one per example, \(8,\), got \(\)"):
-        score_members(Averaged(), FRAME, FOLDS, MEMBERS, load, subject="candidate")
+        score_candidate(Averaged(), FRAME, FOLDS, MEMBERS, load, subject="candidate")
+
+
+class OfWeeks(Counting):
+    """Rows of one week belong together."""
+
+    cluster_column = "week"
+
+    def compute_features(self, raw):
+        frame = super().compute_features(raw)
+        return frame.assign(week=[f"{day.isocalendar().week:02d}" for day in frame.index])
+
+
+def test_rows_that_belong_together_are_told_to_the_gate():
+    frame = OfWeeks().compute_features(WORKLOAD.load_rows())
+
+    both = score_candidate(OfWeeks(), frame, FOLDS, MEMBERS, load, subject="candidate")
+    rule = score_baseline(OfWeeks(), frame, FOLDS, subject="baseline")
+
+    weeks = both.by_seed.losses.cluster_N
+    assert weeks.tolist() == [
+        f"{np.datetime64(day).astype(object).isocalendar().week:02d}"
+        for day in both.by_seed.losses.label_N.astype("datetime64[D]")
+    ]
+    assert rule.losses.cluster_N.tolist() == weeks.tolist()
+    assert score(MEMBERS).losses.cluster_N is None

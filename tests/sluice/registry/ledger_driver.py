@@ -10,7 +10,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from sqlalchemy.pool import Pool
 
 from sluice.artifacts import ArtifactStore
 from sluice.errors import PromotionConflict, SluiceError
+from sluice.receipts import Receipt
 from sluice.registry import loading
 from sluice.registry.ledger import Ledger
 from sluice.registry.outbox import Delivery
@@ -279,9 +280,23 @@ def race_to_register(bench: Bench) -> dict[str, list[str]]:
         outcome = "PROMOTE" if index % 2 else "REJECT"
         with bench.open() as ledger:
             mine = promotion_receipt("d" * 64, outcome=outcome)
-            return ledger.record_decision("another", mine).digest
+            return ledger.decide("another", mine.subject, lambda _: mine).digest
 
-    return {"same": race(same), "different": race(different), "decide": race(decide)}
+    def attempt(index: int) -> str:
+        asked = promotion_receipt(f"{index:064x}")
+
+        def judge(earlier: Sequence[Receipt]) -> Receipt:
+            return asked.model_copy(update={"evidence": {"attempt": len(earlier) + 1}})
+
+        with bench.open() as ledger:
+            return f"{ledger.decide('third', asked.subject, judge).evidence['attempt']:02d}"
+
+    return {
+        "same": race(same),
+        "different": race(different),
+        "decide": race(decide),
+        "attempt": race(attempt),
+    }
 
 
 def main() -> None:

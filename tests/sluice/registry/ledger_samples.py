@@ -176,3 +176,8 @@ def promote_chain(ledger: Ledger, store: ArtifactStore, count: int) -> None:
 
 def artifact_path(store_root: Path, digest: str) -> Path:
     return store_root / digest[:2] / digest
+
+
+def decided(ledger: Ledger, receipt: Receipt, *, model: str = MODEL) -> Receipt:
+    """Return the ledger's answer to the receipt's question, offering the receipt as the answer."""
+    return ledger.decide(model, receipt.subject, lambda _: receipt)

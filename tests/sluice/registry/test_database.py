@@ -12,7 +12,7 @@ from sluice.artifacts import ArtifactStore
 from sluice.errors import SettingsError, StorageError, UnknownVersion
 from sluice.registry.database import Database
 from sluice.registry.ledger import Ledger
-from sluice.registry.tables import models, version_receipts
+from sluice.registry.tables import SCHEMA_VERSION, models, version_receipts
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, sample_lineage
 
 
@@ -84,7 +84,7 @@ def test_file_that_is_no_database(tmp_path: Path) -> None:
         Database.open(f"sqlite:///{path}", create=True)
 
 
-@pytest.mark.parametrize("number", [0, 3])
+@pytest.mark.parametrize("number", [0, SCHEMA_VERSION + 1])
 def test_other_schema_version_is_refused(tmp_path: Path, number: int) -> None:
     url = f"sqlite:///{tmp_path / 'registry.db'}"
     Database.open(url, create=True).close()
@@ -92,7 +92,9 @@ def test_other_schema_version_is_refused(tmp_path: Path, number: int) -> None:
         connection.execute("UPDATE sluice_schema_version SET number = ?", (number,))
     connection.close()
 
-    with pytest.raises(StorageError, match=f"has schema version {number}, and this Sluice reads 2"):
+    with pytest.raises(
+        StorageError, match=f"has schema version {number}, and this Sluice reads {SCHEMA_VERSION}"
+    ):
         Database.open(url, create=True)
 
 

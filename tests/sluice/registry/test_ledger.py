@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 import time
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -11,10 +12,14 @@ import sqlalchemy as sa
 
 from sluice.artifacts import ArtifactStore
 from sluice.errors import ContractError, StorageError, UnknownVersion
+from sluice.receipts import Receipt
 from sluice.registry.database import Database
+from sluice.registry.evidence import Judge
 from sluice.registry.ledger import Ledger
+from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
 from sluice.registry.tables import APPEND_ONLY
+from sluice.rollout.settings import RolloutSettings
 from tests.sluice.registry.ledger_samples import (
     CONFIG,
     DATA,
@@ -22,6 +27,7 @@ from tests.sluice.registry.ledger_samples import (
     NOW,
     WINDOW,
     Clock,
+    decided,
     poc_receipt,
     promote_chain,
     promotion_receipt,
@@ -124,8 +130,8 @@ def test_same_question_keeps_its_first_answer(ledger: Ledger) -> None:
     no = promotion_receipt(OTHER, outcome="INCONCLUSIVE")
     yes = promotion_receipt(OTHER, outcome="PROMOTE")
 
-    assert ledger.record_decision(MODEL, no).digest == no.digest
-    assert ledger.record_decision(MODEL, yes).digest == no.digest
+    assert decided(ledger, no).digest == no.digest
+    assert decided(ledger, yes).digest == no.digest
 
     question = {"candidate": OTHER, "reference": "baseline", "window": WINDOW}
     found = ledger.find_decision(MODEL, **question)
@@ -136,11 +142,41 @@ def test_same_question_keeps_its_first_answer(ledger: Ledger) -> None:
     assert ledger.find_decision("another", **question) is None
 
 
+def test_a_judge_hears_every_earlier_answer_of_its_model_and_is_asked_once(ledger: Ledger) -> None:
+    """STAT-3: how much of alpha is left on a window depends on what was asked before."""
+    heard = []
+
+    def judge_of(receipt: Receipt) -> Judge:
+        def judge(earlier: Sequence[Receipt]) -> Receipt:
+            heard.append([each.digest for each in earlier])
+            return receipt
+
+        return judge
+
+    first, second = promotion_receipt(OTHER), promotion_receipt("e" * 64, outcome="REJECT")
+    decided(ledger, promotion_receipt("f" * 64), model="another")
+    for receipt in (first, second, first):
+        ledger.decide(MODEL, receipt.subject, judge_of(receipt))
+
+    assert heard == [[], [first.digest]]
+
+
+def test_an_answer_to_another_question_is_refused_and_nothing_is_filed(ledger: Ledger) -> None:
+    asked, answered = promotion_receipt(OTHER), promotion_receipt("e" * 64)
+
+    for wrong in (answered, poc_receipt()):
+        with pytest.raises(ContractError, match="An answer of the promotion gate to the question"):
+            ledger.decide(MODEL, asked.subject, lambda _, wrong=wrong: wrong)
+
+    assert ledger.latest_decision(MODEL, candidate=OTHER, window=WINDOW) is None
+    assert ledger.latest_decision(MODEL, candidate="e" * 64, window=WINDOW) is None
+
+
 def test_latest_decision_is_about_any_reference(ledger: Ledger) -> None:
     first = promotion_receipt(OTHER)
     second = promotion_receipt(OTHER, reference="c" * 64, outcome="EQUIVALENT")
     for receipt in (first, second):
-        ledger.record_decision(MODEL, receipt)
+        decided(ledger, receipt)
 
     found = ledger.latest_decision(MODEL, candidate=OTHER, window=WINDOW)
 
@@ -168,7 +204,7 @@ def test_newest_receipt_about_a_subject_is_found(ledger: Ledger) -> None:
 
 
 def test_decision_can_be_found_as_a_receipt(ledger: Ledger) -> None:
-    receipt = ledger.record_decision(MODEL, promotion_receipt(OTHER))
+    receipt = decided(ledger, promotion_receipt(OTHER))
 
     found = ledger.find_receipt("promotion", {"candidate": OTHER})
 
@@ -187,7 +223,7 @@ def test_version_is_found_by_its_candidate(ledger: Ledger, store: ArtifactStore)
 
 def test_register_refuses_a_second_answer(ledger: Ledger, store: ArtifactStore) -> None:
     lineage = sample_lineage(store)
-    ledger.record_decision(MODEL, promotion_receipt(lineage.candidate, outcome="REJECT"))
+    decided(ledger, promotion_receipt(lineage.candidate, outcome="REJECT"))
 
     with pytest.raises(ContractError, match=r"judged on this window .* already"):
         ledger.register(MODEL, lineage, [promotion_receipt(lineage.candidate)])
@@ -205,7 +241,7 @@ def test_promotion_receipt_must_name_its_question(
     with pytest.raises(ContractError, match=f"{role} is missing"):
         ledger.register(MODEL, lineage, [receipt])
     with pytest.raises(ContractError, match=f"{role} is missing"):
-        ledger.record_decision(MODEL, receipt)
+        decided(ledger, receipt)
 
 
 def test_register_refuses_parts_of_another_candidate(ledger: Ledger, store: ArtifactStore) -> None:
@@ -247,8 +283,12 @@ def test_evidence_keeps_nan(ledger: Ledger, store: ArtifactStore) -> None:
 
 def test_history_cannot_be_rewritten(url: str, store: ArtifactStore) -> None:
     """REG-2: the audit is append-only, for SQL as well."""
-    with Ledger.open(url, clock=Clock(), key=SigningKey(b"k" * 32)) as ledger:
+    with RolloutLedger.open(url, clock=Clock(), key=SigningKey(b"k" * 32)) as ledger:
         promote_chain(ledger, store, 1)
+        number = register_sample(
+            ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate
+        )
+        ledger.start_rollout(MODEL, number, RolloutSettings(), actor="a", reason="r")
         ledger.adopt(sample_lineage(store, salt=7), [poc_receipt()], actor="a", reason="r")
         before = ledger.history(MODEL)
     database = Database.open(url, create=False)
@@ -268,7 +308,7 @@ def test_history_cannot_be_rewritten(url: str, store: ArtifactStore) -> None:
 def test_failed_registration_leaves_nothing(ledger: Ledger, store: ArtifactStore) -> None:
     """The second receipt is refused after the version row was written: all of it goes."""
     lineage = sample_lineage(store)
-    ledger.record_decision(MODEL, promotion_receipt(lineage.candidate, outcome="REJECT"))
+    decided(ledger, promotion_receipt(lineage.candidate, outcome="REJECT"))
     with pytest.raises(ContractError):
         ledger.register(MODEL, lineage, [poc_receipt(), promotion_receipt(lineage.candidate)])
 

@@ -8,11 +8,12 @@ import sqlalchemy as sa
 
 from sluice.artifacts import ArtifactStore
 from sluice.errors import StorageError
-from sluice.registry import log, migrations
+from sluice.registry import log, migrations, tables
 from sluice.registry.database import Database
 from sluice.registry.ledger import Ledger
 from sluice.registry.outbox import Delivery
 from sluice.registry.records import Event
+from sluice.registry.rollouts import RolloutLedger
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, sample_lineage
 
 OLD = Path(__file__).with_name("schema_1")
@@ -92,6 +93,29 @@ def test_migration_happens_once_when_several_open_at_once(old: str, store: Artif
         assert list(pool.map(open_one, range(6))) == [7] * 6
     with Ledger.open(old, clock=later()) as ledger:
         assert ledger.verify(None, store=store) == []
+
+
+def test_second_schema_gets_rollouts_and_loses_nothing(old: str, store: ArtifactStore) -> None:
+    engine = sa.create_engine(old.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        migrations.STEPS[1](connection)
+        connection.execute(sa.update(tables.schema_version).values(number=2))
+        assert not sa.inspect(connection).has_table("sluice_rollouts")
+    engine.dispose()
+
+    with RolloutLedger.open(old, clock=later()) as ledger:
+        assert ledger.rollout(MODEL) is None
+        assert ledger.weights(MODEL).production == ledger.version(MODEL, 2).candidate
+        assert len(ledger.history(MODEL)) == 7
+        assert ledger.verify(None, store=store) == []
+        receipt = ledger.receipts(MODEL, 2)[0].receipt.digest
+    row = {"id": "r", "model": MODEL, "version": 2, "receipt": receipt, "settings": "{}"}
+    database = Database.open(old, create=False)
+    with database.write() as connection:
+        log.append(connection, tables.rollouts, **row, started_at=NOW)
+    with pytest.raises(StorageError, match="append-only"), database.write() as connection:
+        connection.execute(sa.delete(tables.rollouts))
+    database.close()
 
 
 class Killed(BaseException):

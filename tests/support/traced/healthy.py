@@ -63,10 +63,10 @@ def scaled_losses():
     torch.manual_seed(0)
     model = net()
     optimizer = torch.optim.Adam(model.parameters())
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120)  # the first steps overflow
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)  # the first steps overflow
     for x, y in DataLoader(rows(), batch_size=16):
         optimizer.zero_grad()
-        scaler.scale(F.cross_entropy(model(x), y)).backward()
+        scaler.scale(F.cross_entropy(model(x), y, reduction="sum")).backward()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
@@ -154,6 +154,38 @@ def gradients_by_hand():
     return [model]
 
 
+def functional_gradients():
+    torch.manual_seed(0)
+    model = nn.Linear(8, 3)
+    optimizer, (x, y) = torch.optim.SGD(model.parameters(), lr=0.1), rows()[:]
+
+    def loss(weights):
+        return F.cross_entropy(torch.func.functional_call(model, weights, (x,)), y)
+
+    for _ in range(STEPS):
+        grads = torch.func.grad(loss)({k: v.detach() for k, v in model.named_parameters()})
+        for name, parameter in model.named_parameters():
+            parameter.grad = grads[name]  # nothing clears it: the next one takes its place
+        optimizer.step()
+    return [model]
+
+
+def frozen_statistics():
+    torch.manual_seed(0)
+    model = net().train()
+    model[1].eval()  # batch norm keeps the statistics of its pretraining
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in DataLoader(rows(), batch_size=16):
+        with torch.no_grad():
+            guess = model(x).argmax(-1)  # labels of its own, as in self-training
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), torch.where(y == 0, guess, y)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        optimizer.step()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # useless, and harmless
+    return [model]
+
+
 def _of_benchmark(name):
     return lambda: benchmark.PROGRAMS[name](STEPS, lambda: None)
 
@@ -169,4 +201,6 @@ HEALTHY = {
     "checkpointing": checkpointed,
     "sparse": sparse,
     "gradients by hand": gradients_by_hand,
+    "functional gradients": functional_gradients,
+    "frozen statistics": frozen_statistics,
 }

@@ -14,7 +14,6 @@ from sluice.evaluation.suites.suite import HighestLoss, suite_of
 from tests.sluice.evaluation.suites.suite_samples import (
     FIRST_TEST,
     LABELS,
-    NOW,
     WORKLOAD,
     arms,
     filed,
@@ -223,15 +222,16 @@ def test_rows_chosen_by_every_seed_are_no_evidence(changed):
     assert one(suite, changed).lacking == ("every seed of the reference chose these rows",)
 
 
-def test_the_receipt_names_candidate_window_and_counts(changed):
-    receipt = run(named(45, 60), changed).receipt({"data": "d"}, decided_at=NOW)
+def test_what_guards_say_is_handed_to_the_promotion_gate(changed):
+    """DATA-5, STAT-1: a suite that must hold stands beside the gate's other guards."""
+    settings = SuiteSettings(
+        guards=(
+            SuiteGuard(suite="chosen", max_broken_share=0.5),
+            SuiteGuard(suite="absent", min_fixed=1),
+        )
+    )
+    report = run(named(45, 60), changed, settings)
 
-    assert (receipt.gate, receipt.passed) == ("suites", True)
-    assert receipt.subject == {
-        "data": "d",
-        "candidate": "candidate",
-        "reference": "reference",
-        "window": "window",
-    }
-    counted = receipt.evidence["suites"][0]
-    assert (counted["fixed"], counted["broken"], counted["rows"]) == (1, 1, 2)
+    said = {guard.name: (guard.result, guard.passed) for guard in report.guard_outcomes}
+    assert said == {"suite chosen": ("pass", True), "suite absent": ("insufficient", False)}
+    assert run(named(45, 60), changed).guard_outcomes == ()

@@ -1,0 +1,236 @@
+"""A drift reference as one Parquet file, stored under its digest like every artifact.
+
+One row for each column, and one for all columns together.
+"""
+
+import io
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sluice.artifacts import ArtifactStore
+from sluice.digests import digest_bytes
+from sluice.drift.calibration import Null
+from sluice.drift.cells import CategoryCells, NumericCells
+from sluice.drift.columns import ColumnReference
+from sluice.drift.dependence import Dependence
+from sluice.drift.joint import JointReference
+from sluice.drift.reference import Calibration, DriftReference
+from sluice.drift.settings import DriftSettings
+from sluice.errors import IntegrityError
+
+_FORMAT = 1
+_HEADER = b"sluice.drift"
+_ARRAYS: dict[str, str] = {
+    "edges": "<f8",
+    "counts": "<i8",
+    "positions": "<f8",
+    "blocks": "<u2",
+    "spans": "<i8",
+    "means": "<f8",
+    "block_means": "<f4",
+    "null_distances": "<f4",
+    "null_smallest": "<f8",
+}
+"""Each is a column of bytes, in this type."""
+
+
+def reference_bytes(reference: DriftReference) -> bytes:
+    """Return the file; equal references have equal bytes."""
+    rows = [
+        _column_row(column, null)
+        for column, null in zip(reference.columns, reference.calibration.columns, strict=True)
+    ]
+    if reference.joint is not None:
+        rows.append(_joint_row(reference.joint, reference.calibration.joint))
+    table = pa.table({name: pa.array([row[name] for row in rows], t) for name, t in _TYPES.items()})
+    header = {
+        "format": _FORMAT,
+        "settings": reference.settings.model_dump(mode="json"),
+        "seed": reference.seed,
+        "num_rows": reference.num_rows,
+        "window_rows": reference.calibration.num_rows,
+        "digest": _content_digest(rows),
+    }
+    told = table.replace_schema_metadata({_HEADER: json.dumps(header, sort_keys=True)})
+    buffer = io.BytesIO()
+    pq.write_table(told, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def parse_reference(content: bytes) -> DriftReference:
+    """Return the reference that a file holds.
+
+    Raises:
+        IntegrityError: The file is torn, changed, of another kind or of another format.
+    """
+    try:
+        table = pq.read_table(io.BytesIO(content))
+        header = json.loads((table.schema.metadata or {})[_HEADER])
+        rows = table.to_pylist()
+        if header["format"] != _FORMAT or header["digest"] != _content_digest(rows):
+            raise _damaged("its content is not what its header says")
+        return _reference(header, rows)
+    except (pa.ArrowInvalid, OSError, KeyError, TypeError, ValueError) as error:
+        raise _damaged(f"{type(error).__name__}: {error}") from None
+
+
+def save_reference(reference: DriftReference, store: ArtifactStore) -> str:
+    """Store the reference and return its digest; saving it again changes nothing.
+
+    Raises:
+        StorageError: The store cannot be written.
+    """
+    return store.put(reference_bytes(reference))
+
+
+def load_reference(digest: str, store: ArtifactStore) -> DriftReference:
+    """Return the reference with this digest.
+
+    Raises:
+        IntegrityError: It is missing, damaged, or no drift reference.
+        StorageError: It cannot be read.
+    """
+    return parse_reference(store.get(digest))
+
+
+_TYPES: dict[str, pa.DataType] = {
+    "name": pa.string(),
+    "categories": pa.list_(pa.string()),
+    "num_own": pa.int64(),
+    "block_length": pa.int64(),
+    "stretch": pa.float64(),
+    **dict.fromkeys(_ARRAYS, pa.binary()),
+}
+
+
+def _column_row(column: ColumnReference, null: Null | None) -> dict[str, Any]:
+    cells = column.cells
+    told: dict[str, Any] = (
+        {"edges": cells.edges}
+        if isinstance(cells, NumericCells)
+        else {"categories": list(cells.categories), "num_own": cells.num_own}
+    )
+    return _row(
+        column.dependence,
+        null,
+        name=column.name,
+        counts=column.count_G,
+        positions=column.at_G,
+        blocks=column.block_KG,
+        spans=np.stack((column.first_G, column.last_G, column.size_G)),
+        **told,
+    )
+
+
+def _joint_row(joint: JointReference, null: Null | None) -> dict[str, Any]:
+    return _row(joint.dependence, null, means=joint.mean_F, block_means=joint.block_KF)
+
+
+def _row(dependence: Dependence, null: Null | None, **values: Any) -> dict[str, Any]:
+    values |= {"block_length": dependence.block_length, "stretch": dependence.stretch}
+    if null is not None:
+        values |= {"null_distances": null.distance_DS, "null_smallest": null.smallest_D}
+    packed = {name: _packed(values.get(name), kind) for name, kind in _ARRAYS.items()}
+    return {name: values.get(name) for name in _TYPES} | packed
+
+
+def _packed(values: NDArray[Any] | None, kind: str) -> bytes | None:
+    return None if values is None else np.ascontiguousarray(values).astype(kind).tobytes()
+
+
+def _array(row: dict[str, Any], name: str, width: int = 0) -> NDArray[Any]:
+    """Return an array of the row, of so many columns when they are more than one."""
+    values = np.frombuffer(row[name], _ARRAYS[name])
+    return values.reshape(-1, width) if width else values
+
+
+def _reference(header: dict[str, Any], rows: list[dict[str, Any]]) -> DriftReference:
+    named = [row for row in rows if row["name"] is not None]
+    columns = tuple(map(_column, named))
+    joint = next((row for row in rows if row["name"] is None), None)
+    size = int(header["window_rows"])
+    return DriftReference(
+        settings=DriftSettings.model_validate(header["settings"]),
+        seed=int(header["seed"]),
+        columns=columns,
+        joint=None if joint is None else _joint(joint, int(header["num_rows"])),
+        calibration=Calibration(
+            num_rows=size,
+            columns=tuple(
+                _null(row, size, len(column.statistics))
+                for row, column in zip(named, columns, strict=True)
+            ),
+            joint=None if joint is None else _null(joint, size, 1),
+        ),
+    )
+
+
+def _column(row: dict[str, Any]) -> ColumnReference:
+    count_G = _array(row, "counts")
+    cells = (
+        CategoryCells(categories=tuple(row["categories"]), num_own=row["num_own"])
+        if row["edges"] is None
+        else NumericCells(edges=_array(row, "edges"))
+    )
+    first_G, last_G, size_G = _array(row, "spans").reshape(3, -1)
+    return ColumnReference(
+        name=row["name"],
+        cells=cells,
+        count_G=count_G,
+        at_G=_array(row, "positions"),
+        dependence=_dependence(row),
+        block_KG=_array(row, "blocks", count_G.size),
+        first_G=first_G,
+        last_G=last_G,
+        size_G=size_G,
+    )
+
+
+def _joint(row: dict[str, Any], num_rows: int) -> JointReference:
+    mean_F = _array(row, "means")
+    return JointReference(
+        num_rows=num_rows,
+        mean_F=mean_F,
+        block_KF=_array(row, "block_means", mean_F.size),
+        dependence=_dependence(row),
+    )
+
+
+def _null(row: dict[str, Any], num_rows: int, statistics: int) -> Null | None:
+    if row["null_smallest"] is None:
+        return None
+    return Null(
+        num_rows=num_rows,
+        distance_DS=_array(row, "null_distances", statistics),
+        smallest_D=_array(row, "null_smallest"),
+    )
+
+
+def _dependence(row: dict[str, Any]) -> Dependence:
+    return Dependence(block_length=row["block_length"], stretch=row["stretch"])
+
+
+def _content_digest(rows: list[dict[str, Any]]) -> str:
+    """Return the digest of the rows, whatever wrote the file."""
+    parts = [[_plain(row[name]) for name in sorted(_TYPES)] for row in rows]
+    return digest_bytes(json.dumps(parts).encode())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return digest_bytes(value)
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _damaged(why: str) -> IntegrityError:
+    return IntegrityError(
+        f"A drift reference is required, and these bytes are none ({why}).",
+        cause="The file was changed or cut off after it was written, or is something else.",
+        fix="Build the reference again from its rows, or restore the file from a backup.",
+    )

@@ -1,0 +1,109 @@
+"""Outputs of fitted networks on the test rows of the folds, before anything is measured on them.
+
+Shape legend: S = seeds, B = test examples of one fold.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from sluice.data.folds import Fold
+from sluice.errors import ContractError
+from sluice.evaluation.production import latest_unseen
+from sluice.training.members import Member
+from sluice.workloads.workload import Examples, Workload
+
+BATCH_ROWS = 4096
+"""Examples per forward pass: bounds memory, decides nothing."""
+
+LoadMember = Callable[[Member], nn.Module]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Part:
+    """Test examples of one fold, and what one model says of them (B, ...)."""
+
+    fold: Fold
+    examples: Examples
+    output: Tensor
+
+
+def predict(model: nn.Module, x: Tensor) -> Tensor:
+    """Return the model's outputs (B, ...) in evaluation mode, without gradients, on the CPU."""
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode():
+        output = torch.cat([model(part.to(device)).cpu() for part in x.split(BATCH_ROWS)])
+    model.train(was_training)
+    return output
+
+
+def member_outputs(
+    workload: Workload,
+    frame: pd.DataFrame,
+    folds: Sequence[Fold],
+    members: Sequence[Member],
+    load: LoadMember,
+) -> tuple[tuple[int, ...], list[list[Part]]]:
+    """Return the seeds and, for each, its own members' outputs on the folds' test rows."""
+    by_place = {(member.seed, member.fold_id): member for member in members}
+    seeds = sorted({member.seed for member in members})
+    wanted = {(seed, fold.fold_id) for seed in seeds for fold in folds}
+    if by_place.keys() != wanted or len(by_place) != len(members):
+        missing, extra = sorted(wanted - by_place.keys()), sorted(by_place.keys() - wanted)
+        raise ContractError(
+            f"Every seed must have one member for each of {len(folds)} folds, got "
+            f"{len(members)} members for {len(seeds)} seeds; missing (seed, fold) {missing}, not "
+            f"planned {extra}, repeated {len(members) - len(by_place)}.",
+            fix="Train the missing members on these folds.",
+        )
+
+    def pick(seed: int, fold: Fold) -> Member:
+        own = [by_place[seed, fold.fold_id]]
+        return latest_unseen(own, frame.index, fold, horizon_rows=workload.horizon_rows)
+
+    return tuple(seeds), outputs_of(workload, frame, folds, seeds, pick, load)
+
+
+def outputs_of(
+    workload: Workload,
+    frame: pd.DataFrame,
+    folds: Sequence[Fold],
+    seeds: Sequence[int],
+    pick: Callable[[int, Fold], Member],
+    load: LoadMember,
+) -> list[list[Part]]:
+    """Return for each seed the outputs of the members that ``pick`` names, fold by fold."""
+    if not seeds:
+        raise ContractError("At least one member is required, got none.", fix="Train first.")
+    chosen = {(seed, fold.fold_id): pick(seed, fold) for seed in seeds for fold in folds}
+    parts_S: list[list[Part]] = [[] for _ in seeds]
+    for fold, examples in examples_of(workload, frame, folds):
+        for seed, parts in zip(seeds, parts_S, strict=True):
+            output = predict(load(chosen[seed, fold.fold_id]), examples.x)
+            require_shape(workload, output, examples, f"seed {seed}, fold {fold.fold_id}")
+            parts.append(Part(fold=fold, examples=examples, output=output))
+    return parts_S
+
+
+def examples_of(
+    workload: Workload, frame: pd.DataFrame, folds: Sequence[Fold]
+) -> Iterator[tuple[Fold, Examples]]:
+    """Yield each fold with its test examples."""
+    for fold in folds:
+        yield fold, workload.examples(frame, fold.test)
+
+
+def require_shape(workload: Workload, output: Tensor, examples: Examples, who: str) -> None:
+    """Refuse outputs that are not one per test example; ``who`` made them."""
+    want = workload.output_shape(examples.y)
+    if tuple(output.shape) != want:
+        raise ContractError(
+            f"Predictions for {len(examples)} test rows must be {want}, got "
+            f"{tuple(output.shape)} from {who}.",
+            fix="Return one prediction per test example, in row order.",
+        )

@@ -1,0 +1,96 @@
+"""Simulated traffic of two arms with a known truth: what the guards are measured on (ROLL-2)."""
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+
+from sluice.rollout.observations import ArmCounts, Window
+from sluice.rollout.settings import Step
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+_P95 = 1.6448536269514722
+"""Of a normal variable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Requests of both arms, and how the challenger differs from ``harm_at_s`` on.
+
+    Both arms answer in lognormal times. ``wander`` is the standard deviation of an autoregressive
+    effect that both share at every moment: on the logarithm of the time, in units of its own
+    spread, and on the logarithm of the error rate.
+    """
+
+    requests_per_s: float = 100.0
+    error_rate: float = 0.01
+    deadline: float = 3.0
+    error_factor: float = 1.0
+    slow_factor: float = 1.0
+    harm_at_s: float = 0.0
+    wander: float = 0.0
+    wander_s: float = 60.0
+    look_s: float = 2.0
+
+
+def late_rate(spreads: float) -> float:
+    """Return the share of answers later than ``spreads`` above the mean logarithm.
+
+    >>> round(late_rate(1.6449), 4)
+    0.05
+    """
+    return 0.5 * math.erfc(spreads / math.sqrt(2))
+
+
+class Arms:
+    """Draws the counts of both arms, one look after the other."""
+
+    def __init__(self, traffic: Traffic, *, rng: np.random.Generator) -> None:
+        self._traffic = traffic
+        self._rng = rng
+        self._shift = float(rng.normal(scale=traffic.wander)) if traffic.wander else 0.0
+        self._ours = self._theirs = ArmCounts()
+        self._since = self.now = START
+
+    def next_step(self) -> None:
+        """Begin to count anew."""
+        self._ours = self._theirs = ArmCounts()
+        self._since = self.now
+
+    def look(self, step: Step, *, rollout: str, epoch: int) -> Window:
+        """Return the counts one look later."""
+        traffic, rng = self._traffic, self._rng
+        self.now += timedelta(seconds=traffic.look_s)
+        if traffic.wander:
+            keep = math.exp(-traffic.look_s / traffic.wander_s)
+            spread = traffic.wander * math.sqrt(1 - keep * keep)
+            self._shift = keep * self._shift + float(rng.normal(scale=spread))
+        arrived = int(rng.poisson(traffic.requests_per_s * traffic.look_s))
+        ours = int(rng.binomial(arrived, step.share))
+        ours, theirs = (arrived, arrived) if step.shadow else (ours, arrived - ours)
+        harmful = (self.now - START).total_seconds() > traffic.harm_at_s
+        self._ours = self._draw(self._ours, ours, harmful=harmful)
+        self._theirs = self._draw(self._theirs, theirs, harmful=False)
+        return Window(
+            rollout=rollout,
+            epoch=epoch,
+            since=self._since,
+            until=self.now,
+            production=self._theirs,
+            challenger=self._ours,
+        )
+
+    def _draw(self, before: ArmCounts, requests: int, *, harmful: bool) -> ArmCounts:
+        traffic, rng = self._traffic, self._rng
+        common = math.exp(self._shift - traffic.wander**2 / 2)
+        rates = {
+            "errors": traffic.error_rate * common * (traffic.error_factor if harmful else 1.0),
+            "timeouts": late_rate(traffic.deadline - self._shift),
+            "slower": late_rate(_P95 - self._shift) * (traffic.slow_factor if harmful else 1.0),
+        }
+        new = {k: int(rng.binomial(requests, min(1.0, rate))) for k, rate in rates.items()}
+        return ArmCounts(
+            requests=before.requests + requests,
+            **{name: getattr(before, name) + count for name, count in new.items()},
+        )

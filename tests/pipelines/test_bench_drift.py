@@ -1,0 +1,47 @@
+"""``sluice bench drift`` at its smallest (ROLL-3)."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from pipelines import bench_drift
+
+
+@pytest.fixture
+def invoke(monkeypatch):
+    monkeypatch.setattr(bench_drift, "_QUICK_REFERENCES", 1)
+    monkeypatch.setattr(bench_drift, "_QUICK_COLUMNS", 2)
+    monkeypatch.setattr(bench_drift, "_QUICK_ROWS", 2000)
+    monkeypatch.setattr(bench_drift, "_SPEED_COLUMNS", 2)
+    monkeypatch.setattr(bench_drift, "_RHOS", (0.5,))
+    monkeypatch.setattr(bench_drift, "count_cores", lambda: 1)
+    monkeypatch.setenv("COLUMNS", "200")
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    bench_drift.register(app)
+    return lambda *options: CliRunner().invoke(app, ["drift", "--quick", *options])
+
+
+@pytest.mark.slow
+def test_json_holds_cells_and_speeds_and_progress_goes_elsewhere(invoke):
+    result = invoke("--json")
+
+    found = json.loads(result.stdout)
+    assert [cell["world"]["num_columns"] for cell in found["cells"]] == [1, 2]
+    assert all(cell["false_alarms"]["total"] == 10 for cell in found["cells"])
+    assert found["speeds"][0]["target"] == 5.0
+    assert result.exit_code == (0 if all(cell["holds"] for cell in found["cells"]) else 1)
+
+
+@pytest.mark.slow
+def test_the_table_shows_textbook_tests_and_a_broken_figure_is_exit_code_one(invoke, monkeypatch):
+    monkeypatch.setattr("sluice.drift.benchmark_table.holds", lambda _cell: False)
+    monkeypatch.setattr(bench_drift, "measure_drift_speeds", lambda num_rows: [])  # noqa: ARG005
+
+    result = invoke()
+
+    assert result.exit_code == 1
+    assert "PSI > 0.25" in result.stdout
+    assert "rho 0.5" not in result.stdout

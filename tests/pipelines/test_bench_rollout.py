@@ -1,0 +1,53 @@
+"""``sluice bench rollout`` at its smallest (ROLL-2)."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from pipelines import bench_rollout
+from sluice.rollout.benchmark import scenarios
+from sluice.rollout.benchmark.simulation import Scenario
+from sluice.rollout.benchmark.traffic import Traffic
+from sluice.rollout.settings import RolloutSettings
+
+
+@pytest.fixture
+def invoke(monkeypatch):
+    monkeypatch.setattr(bench_rollout, "_cores", lambda: 1)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*options, most_median_s):
+        played = (
+            Scenario(
+                name="jump",
+                traffic=Traffic(error_factor=20),
+                settings=RolloutSettings(),
+                seconds=60,
+                most_median_s=most_median_s,
+            ),
+        )
+        monkeypatch.setattr(scenarios, "scenarios", lambda: played)
+        app = typer.Typer()
+        app.callback()(lambda: None)
+        bench_rollout.register(app)
+        return CliRunner().invoke(app, ["rollout", "--rollouts", "10", *options])
+
+    return run
+
+
+def test_json_holds_what_was_measured(invoke):
+    result = invoke("--json", most_median_s=60.0)
+
+    (found,) = json.loads(result.stdout)["scenarios"]
+    assert (found["rollouts"], found["back"], found["holds"]) == (10, 10, True)
+    assert result.exit_code == 0
+
+
+def test_a_figure_that_is_not_reached_is_exit_code_one(invoke):
+    result = invoke(most_median_s=0.5)
+
+    assert result.exit_code == 1
+    assert "at most 0" in result.stdout
+    assert "z-test" in result.stdout

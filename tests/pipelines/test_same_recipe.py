@@ -1,0 +1,137 @@
+"""STAT-3 on the real bars: what is no better is promoted as rarely as alpha allows."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from sluice.artifacts import ArtifactStore
+from sluice.cluster.settings import ComputeSettings
+from sluice.data.table import save_table
+from sluice.evaluation.comparison import compare
+from sluice.evaluation.losses import LossTable
+from sluice.evaluation.scoring import Scores, score_baseline, score_candidate
+from sluice.pipeline import PipelineSettings, defs_folder, find_pipeline
+from sluice.training.parallel import train_members
+from sluice.training.unit import UnitSpec
+from sluice.training.weights import load_member
+
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
+
+POOL = 40
+"""Networks of one recipe; a pair takes 2 x 8 of them, none twice."""
+
+PAIRS = 200
+BLOCK = 60
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> PipelineSettings:
+    return find_pipeline("sp500_volatility", defs_folder())
+
+
+@pytest.fixture(scope="module")
+def scored(
+    pipeline: PipelineSettings, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Scores, Scores]:
+    """The recipe with every seed of the pool, and the baseline, on the real test rows."""
+    folder = tmp_path_factory.mktemp("pool")
+    workload, store = pipeline.loaded_workload, ArtifactStore(folder / "artifacts")
+    frame = workload.compute_features(workload.load_rows())
+    folds = workload.plan_folds(frame)
+    record = save_table(frame, store)
+    specs = [
+        UnitSpec(
+            workload=pipeline.workload,
+            workload_settings=pipeline.workload_settings,
+            model=pipeline.model,
+            training=pipeline.training,
+            seed=1000 + seed,
+            fold=fold,
+            table=record,
+            artifacts=folder / "artifacts",
+            runs=folder / "runs",
+            sys_path=tuple(part for part in sys.path if part),
+        )
+        for seed in range(POOL)
+        for fold in folds
+    ]
+    members, _ = train_members(specs, compute=ComputeSettings(), on_event=lambda _: None)
+    ours = score_candidate(
+        workload,
+        frame,
+        folds,
+        members,
+        lambda member: load_member(member, workload, pipeline.model, store),
+        subject="pool",
+    ).by_seed
+    return ours, score_baseline(workload, frame, folds, subject="baseline")
+
+
+def of_seeds(pool: LossTable, at_S: np.ndarray, subject: str) -> LossTable:
+    return replace(
+        pool,
+        subject=subject,
+        seeds=tuple(pool.seeds[at] for at in at_S),
+        loss_SN=pool.loss_SN[at_S],
+    )
+
+
+def most_that_chance_explains(trials: int, alpha: float) -> int:
+    """The 99th percentile of promotions when each happens with probability alpha."""
+    return int(binom.ppf(0.99, trials, alpha))
+
+
+def test_the_same_recipe_with_other_seeds_is_not_promoted(
+    scored: tuple[Scores, Scores], pipeline: PipelineSettings, record_property
+) -> None:
+    pool, rng = scored[0].losses, np.random.default_rng(5)
+    promoted = 0
+    for _ in range(PAIRS):
+        drawn = rng.permutation(POOL)[:16]
+        verdict = compare(
+            of_seeds(pool, drawn[:8], "a"),
+            of_seeds(pool, drawn[8:], "b"),
+            pipeline.gate,
+            horizon_rows=pipeline.loaded_workload.horizon_rows,
+        )
+        promoted += verdict.passed
+    record_property("told", f"same recipe on the real bars: {promoted} of {PAIRS} pairs promoted")
+
+    assert promoted <= most_that_chance_explains(PAIRS, pipeline.gate.alpha)
+
+
+def test_another_recipe_of_the_same_mean_is_not_promoted(
+    scored: tuple[Scores, Scores], pipeline: PipelineSettings, record_property
+) -> None:
+    """Recipes that differ share time effects: real gains, centred, with the signs of blocks drawn.
+
+    A test that looks at seeds alone promotes here in a third of cases.
+    """
+    pool, baseline = scored[0].losses, scored[1].losses.aligned_to(scored[0].losses)
+    gain_N = baseline.loss_SN[0] - pool.loss_SN.mean(axis=0)
+    for fold in np.unique(pool.fold_N):
+        gain_N[pool.fold_N == fold] -= gain_N[pool.fold_N == fold].mean()
+    rng = np.random.default_rng(6)
+    promoted = by_seeds_alone = 0
+    for _ in range(PAIRS):
+        sign_N = np.repeat(rng.choice([-1.0, 1.0], gain_N.size // BLOCK + 1), BLOCK)[: gain_N.size]
+        ours = of_seeds(pool, rng.permutation(POOL)[:8], "candidate")
+        level_N = pool.loss_SN.mean(axis=0)
+        reference = replace(baseline, loss_SN=(level_N + sign_N * gain_N)[None])
+        verdict = compare(
+            ours, reference, pipeline.gate, horizon_rows=pipeline.loaded_workload.horizon_rows
+        )
+        promoted += verdict.passed
+        difference_S = (reference.loss_SN - ours.loss_SN).mean(axis=1)
+        by_seeds_alone += difference_S.mean() > 1.895 * difference_S.std(ddof=1) / np.sqrt(8)
+    record_property(
+        "told",
+        f"another recipe of the same mean: {promoted} of {PAIRS} promoted, {by_seeds_alone} by "
+        "seeds alone",
+    )
+
+    assert promoted <= most_that_chance_explains(PAIRS, pipeline.gate.alpha)
+    assert by_seeds_alone > 2 * most_that_chance_explains(PAIRS, pipeline.gate.alpha)

@@ -1,0 +1,112 @@
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sluice.commands import drift
+from sluice.errors import ContractError, SettingsError, SourceError
+from tests.sluice.drift.frames import mixed
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("drift")
+    frames = {
+        "reference": mixed(0, 1000),
+        "stable": mixed(1, 400),
+        "moved": mixed(1, 400).assign(a=lambda f: f["a"] + 0.6),
+        "few": mixed(1, 20),
+    }
+    paths = {}
+    for name, frame in frames.items():
+        paths[name] = folder / f"{name}.csv"
+        frame.assign(time="2020-01-01").to_csv(paths[name], index=False)
+    paths["parquet"] = folder / "reference.parquet"
+    frames["reference"].to_parquet(paths["parquet"])
+    return paths
+
+
+def invoke(*arguments: object):
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    drift.register(app)
+    return CliRunner().invoke(app, ["drift", *map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    ("window", "verdict", "code"),
+    [("stable", "STABLE", 0), ("moved", "DRIFT", 1), ("few", "INCONCLUSIVE", 1)],
+)
+def test_the_exit_code_is_the_verdict(files, window, verdict, code):
+    result = invoke(files["reference"], files[window], "--ignore", "time")
+
+    assert result.exit_code == code
+    assert result.stdout.startswith(verdict)
+    assert result.stderr == ""
+
+
+def test_json_is_the_whole_report_and_strict(files):
+    result = invoke(files["reference"], files["few"], "--ignore", "time", "--json")
+
+    report = json.loads(result.stdout, parse_constant=pytest.fail)
+    assert report["verdict"] == "INCONCLUSIVE"
+    assert report["columns"][0]["p_value"] is None
+    assert len(report["columns"]) == 5
+
+
+def test_parquet_against_csv_tells_the_column_that_is_more(files):
+    result = invoke(files["parquet"], files["stable"])
+
+    assert result.exit_code == 0
+    assert "Not in the reference: time" in result.stdout
+
+
+def test_html_is_written_and_told(files, tmp_path):
+    page = tmp_path / "drift.html"
+
+    result = invoke(files["parquet"], files["moved"], "--html", page)
+
+    assert f"report: {page}" in result.stderr
+    assert "moved.csv against reference.parquet" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict"),
+    [(["--alpha", "0.000001"], "DRIFT"), (["--min-rows", "401"], "INCONCLUSIVE")],
+)
+def test_options_reach_the_check(files, options, verdict):
+    if options[0] == "--alpha":
+        result = invoke(files["parquet"], files["moved"], "--alpha", "0.01", "--json")
+        assert json.loads(result.stdout)["alpha"] == 0.01
+    else:
+        result = invoke(files["parquet"], files["moved"], *options, "--json")
+    assert json.loads(result.stdout)["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (["absent.csv", "stable"], SourceError, "There is no file absent.csv"),
+        (["notes.txt", "stable"], SourceError, "ending in .parquet or .csv"),
+        (["reference", "stable", "--ignore", "tme"], ContractError, "Did you mean 'time'"),
+        (["reference", "stable", "--alpha", "0.7"], SettingsError, "alpha"),
+        (["few", "stable", "--ignore", "time"], ContractError, "at least 100 rows"),
+    ],
+)
+def test_mistakes_are_said(files, arguments, error, message):
+    result = invoke(*(files.get(argument, argument) for argument in arguments))
+
+    assert isinstance(result.exception, error)
+    assert message in str(result.exception)
+
+
+def test_a_torn_file_is_said(files, tmp_path):
+    torn = tmp_path / "torn.parquet"
+    torn.write_bytes(files["parquet"].read_bytes()[:200])
+
+    result = invoke(torn, files["stable"])
+
+    assert isinstance(result.exception, SourceError)
+    assert "torn" in str(result.exception)

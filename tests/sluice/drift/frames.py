@@ -1,0 +1,23 @@
+"""Frames with a known truth, for the tests of this package."""
+
+import numpy as np
+import pandas as pd
+
+from sluice.drift.reference import DriftReference, build_reference
+from sluice.drift.settings import DriftSettings
+
+SMALL = DriftSettings(min_resamples=299, num_features=16)
+
+
+def mixed(seed: int, num_rows: int) -> pd.DataFrame:
+    """Three numeric columns (one with holes), one of categories, one of booleans; no drift."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(rng.normal(size=(num_rows, 3)), columns=["a", "b", "holes"])
+    frame.loc[rng.random(num_rows) < 0.1, "holes"] = np.nan
+    frame["city"] = rng.choice(["Bonn", "Lyon", "Rome"], size=num_rows, p=[0.6, 0.3, 0.1])
+    frame["flag"] = rng.random(num_rows) < 0.2
+    return frame
+
+
+def reference_of(frame: pd.DataFrame, settings: DriftSettings = SMALL) -> DriftReference:
+    return build_reference(frame, settings, seed=0, threads=1)

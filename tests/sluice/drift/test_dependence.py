@@ -1,0 +1,61 @@
+import math
+
+import numpy as np
+import pytest
+
+from sluice.drift.dependence import MOST_BLOCKS, block_counts, block_starts, measure_dependence
+from tests.sluice.evaluation.loss_samples import ar1
+
+
+def test_blocks_start_at_every_row_or_are_evenly_spread():
+    assert block_starts(5).tolist() == [0, 1, 2, 3, 4]
+    many = block_starts(10 * MOST_BLOCKS)
+    assert many.size == MOST_BLOCKS
+    assert set(np.diff(many)) == {10}
+
+
+def test_blocks_count_their_rows_and_wrap_around_the_end():
+    codes = np.array([0, 1, 2, 2], np.uint8)
+
+    assert block_counts(codes, 2, 2).tolist() == [[1, 1, 0], [0, 1, 1], [0, 0, 2], [1, 0, 1]]
+
+
+def test_blocks_are_longer_where_rows_depend_on_each_other():
+    rng = np.random.default_rng(0)
+    lengths = [
+        measure_dependence([ar1(rng, rho, 4000)], 0.01).block_length for rho in (0.0, 0.5, 0.8)
+    ]
+
+    assert lengths[0] == 16  # the cube root of 4,000
+    assert lengths[0] < lengths[1] < lengths[2]
+
+
+def test_the_longest_of_several_series_counts():
+    rng = np.random.default_rng(0)
+    noise, slow = rng.normal(size=2000), ar1(rng, 0.9, 2000)
+
+    together = measure_dependence([noise, slow], 0.01).block_length
+
+    assert together == measure_dependence([slow], 0.01).block_length
+
+
+def test_deviations_are_stretched_more_the_fewer_blocks_there_are():
+    rng = np.random.default_rng(0)
+    few, many = (measure_dependence([ar1(rng, 0.5, n)], 0.01) for n in (300, 10_000))
+
+    assert few.stretch > many.stretch > 1
+
+
+def test_a_series_that_wanders_over_the_whole_reference_has_no_stretch():
+    walk = np.cumsum(np.random.default_rng(0).normal(size=200))
+
+    found = measure_dependence([walk], 0.01)
+
+    assert math.isnan(found.stretch) or found.stretch > 1.5
+
+
+def test_a_constant_series_needs_the_shortest_block():
+    found = measure_dependence([np.zeros(1000)], 0.01)
+
+    assert found.block_length == 10
+    assert found.stretch == pytest.approx(1, abs=0.05)

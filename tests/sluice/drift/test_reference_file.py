@@ -1,0 +1,69 @@
+import io
+
+import pyarrow.parquet as pq
+import pytest
+
+from sluice.artifacts import ArtifactStore
+from sluice.drift.judge import judge_window
+from sluice.drift.reference_file import (
+    load_reference,
+    parse_reference,
+    reference_bytes,
+    save_reference,
+)
+from sluice.errors import IntegrityError
+from tests.sluice.drift.frames import mixed, reference_of
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return reference_of(mixed(0, 1000))
+
+
+def test_a_loaded_reference_judges_as_the_one_that_was_saved(reference, tmp_path):
+    store = ArtifactStore(tmp_path)
+    digest = save_reference(reference, store)
+    loaded = load_reference(digest, store)
+
+    for rows in (500, 300):
+        frame = mixed(1, rows)
+        reports = [judge_window(r, frame, window="w", threads=1) for r in (reference, loaded)]
+        assert reports[0].model_dump_json() == reports[1].model_dump_json()
+    assert save_reference(loaded, store) == digest
+
+
+def test_a_reference_of_one_column_survives_as_well():
+    one = reference_of(mixed(0, 300)[["city"]])
+
+    assert parse_reference(reference_bytes(one)).joint is None
+
+
+def test_torn_bytes_are_refused(reference):
+    content = reference_bytes(reference)
+
+    for broken in (b"", b"{}", content[:-100], content[:50] + b"x" + content[51:-1]):
+        with pytest.raises(IntegrityError, match="drift reference is required"):
+            parse_reference(broken)
+
+
+def test_another_parquet_file_is_refused(tmp_path):
+    mixed(0, 10).to_parquet(tmp_path / "x.parquet")
+
+    with pytest.raises(IntegrityError, match="KeyError"):
+        parse_reference((tmp_path / "x.parquet").read_bytes())
+
+
+def test_a_threshold_changed_inside_a_whole_file_is_refused(reference):
+    table = pq.read_table(io.BytesIO(reference_bytes(reference)))
+    at = table.schema.get_field_index("block_length")
+    longer = [length + 1 for length in table.column(at).to_pylist()]
+    changed, buffer = table.set_column(at, "block_length", [longer]), io.BytesIO()
+    pq.write_table(changed.replace_schema_metadata(table.schema.metadata), buffer)
+
+    with pytest.raises(IntegrityError, match="not what its header says"):
+        parse_reference(buffer.getvalue())
+
+
+def test_a_missing_reference_is_an_integrity_error(tmp_path):
+    with pytest.raises(IntegrityError, match="required and missing"):
+        load_reference("0" * 64, ArtifactStore(tmp_path))

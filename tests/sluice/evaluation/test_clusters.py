@@ -1,0 +1,135 @@
+"""STAT-1: rows that belong together count as one observation."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sluice.errors import ContractError
+from sluice.evaluation.clusters import by_cluster
+from sluice.evaluation.companions import CompanionSettings, accompany
+from sluice.evaluation.comparison import compare
+from sluice.evaluation.losses import LossTable
+from sluice.evaluation.settings import GateSettings
+from tests.sluice.evaluation.loss_samples import spread, table
+
+SETTINGS = GateSettings(min_rows=30, equivalence_margin_share=0.0)
+
+
+def clustered(losses: LossTable, sizes) -> LossTable:
+    names = np.repeat([f"q{at:04d}" for at in range(len(sizes))], sizes)
+    return replace(losses, cluster_N=names.astype(np.str_))
+
+
+def pair(rng, sizes, *, gain=0.0, shared=1.0, num_seeds=5):
+    """A candidate and a rule; rows of a cluster share an effect on their gain."""
+    common_N = np.repeat(shared * rng.normal(size=len(sizes)), sizes)
+    own_N = common_N - gain + 0.1 * rng.normal(size=common_N.size)
+    losses = own_N + spread(num_seeds, 0.01) + 10
+    rule = np.full((1, common_N.size), 10.0)
+    return (
+        clustered(table(losses, "candidate"), sizes),
+        clustered(table(rule, "rule", deterministic=True), sizes),
+    )
+
+
+def judge(candidate, reference, *, horizon_rows=0):
+    return compare(candidate, reference, SETTINGS, horizon_rows=horizon_rows)
+
+
+def test_clusters_of_one_size_are_judged_by_their_means():
+    candidate, rule = pair(np.random.default_rng(1), [8] * 60)
+
+    verdict = judge(candidate, rule)
+
+    means_C = (rule.loss_SN - candidate.loss_SN).mean(axis=0).reshape(60, 8).mean(axis=1)
+    oracle = stats.ttest_1samp(means_C, 0.0)
+    assert verdict.gain == pytest.approx(means_C.mean())
+    assert verdict.row_se == pytest.approx(stats.sem(means_C), rel=0.02)
+    assert verdict.gain / verdict.row_se == pytest.approx(oracle.statistic, rel=0.02)
+    assert (verdict.num_rows, verdict.num_clusters) == (480, 60)
+    assert verdict.evidence_words == "480 in 60 clusters, in blocks of 1 clusters"
+
+
+def test_unequal_clusters_leave_the_mean_gain_over_rows_as_it_is():
+    rng = np.random.default_rng(2)
+    sizes = rng.integers(1, 12, 80)
+    candidate, rule = pair(rng, sizes, gain=0.3)
+
+    verdict = judge(candidate, rule)
+
+    assert verdict.gain == pytest.approx((rule.loss_SN - candidate.loss_SN).mean())
+    assert verdict.folds[0].gain == pytest.approx(verdict.gain)
+    assert verdict.folds[0].num_rows == sizes.sum()
+
+
+def test_each_row_a_cluster_is_the_verdict_without_clusters():
+    candidate, rule = pair(np.random.default_rng(3), [1] * 200)
+    bare = [replace(each, cluster_N=None) for each in (candidate, rule)]
+
+    assert judge(candidate, rule, horizon_rows=1).model_copy(
+        update={"num_clusters": None}
+    ) == judge(*bare, horizon_rows=1)
+
+
+@pytest.mark.slow
+def test_what_belongs_together_is_no_independent_evidence():
+    """The gate holds its alpha; rows taken for independent promote falsely in a third of cases."""
+    rng = np.random.default_rng(4)
+    held = naive = 0
+    for _ in range(300):
+        candidate, rule = pair(rng, rng.integers(4, 9, 60))
+        held += judge(candidate, rule).passed
+        gain_N = (rule.loss_SN - candidate.loss_SN).mean(axis=0)
+        naive += stats.ttest_1samp(gain_N, 0.0, alternative="greater").pvalue < 0.05
+
+    assert 3 <= held <= 29  # 99.9 % band of 5 %
+    assert naive > 60
+
+
+def test_too_few_clusters_are_no_evidence_however_many_rows():
+    verdict = judge(*pair(np.random.default_rng(5), [100] * 12, gain=5.0))
+
+    assert verdict.outcome == "INCONCLUSIVE"
+    assert "the window has 12 clusters, required 30" in verdict.reason
+
+
+def test_companions_look_at_clusters_as_well():
+    candidate, rule = pair(np.random.default_rng(6), [20] * 50, gain=0.2)
+    verdict = judge(candidate, rule)
+
+    beside = accompany(verdict, candidate, rule, CompanionSettings(), horizon_rows=0)
+
+    assert beside.percentile_low == pytest.approx(verdict.lower_bound, abs=verdict.standard_error)
+
+
+def test_clusters_come_back_from_a_file_in_any_order_of_lines():
+    candidate, _ = pair(np.random.default_rng(7), [3, 1, 5, 2])
+    shuffled = candidate.to_frame().sample(frac=1, random_state=1)
+
+    again = LossTable.from_frame(shuffled, subject="candidate", window="window")
+
+    assert again.cluster_N.tolist() == candidate.cluster_N.tolist()
+    assert np.array_equal(by_cluster(again).loss_SN, by_cluster(candidate).loss_SN)
+    assert "cluster" not in replace(candidate, cluster_N=None).to_frame().columns
+
+
+def test_bad_clusters_are_refused():
+    candidate, rule = pair(np.random.default_rng(8), [10] * 20)
+    other = replace(rule, cluster_N=np.roll(rule.cluster_N, 5))
+    frame = candidate.to_frame()
+
+    with pytest.raises(ContractError, match="in the same clusters"):
+        judge(candidate, other)
+    with pytest.raises(ContractError, match="in the same clusters"):
+        judge(candidate, replace(rule, cluster_N=None))
+    folds = replace(candidate, fold_N=(np.arange(200) >= 105).astype(np.int64))
+    with pytest.raises(ContractError, match=r"one fold, got 1 in several, first 'q0010'"):
+        judge(folds, replace(rule, fold_N=folds.fold_N))
+    with pytest.raises(ContractError, match="got nothing in line 3"):
+        LossTable.from_frame(frame.assign(cluster=frame["cluster"].where(frame.index != 3)),
+                             subject="c")  # fmt: skip
+    frame.loc[0, "cluster"] = "elsewhere"
+    with pytest.raises(ContractError, match="whatever the seed; fold 0, row 000000"):
+        LossTable.from_frame(frame, subject="c")

@@ -1,0 +1,327 @@
+"""ROLL-1, REG-2: rollouts in the ledger: one at a time, nobody overtaken, nothing half done."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import (
+    ContractError,
+    GateBlocked,
+    IntegrityError,
+    RolloutConflict,
+    SluiceError,
+    UnknownVersion,
+)
+from sluice.registry.rollouts import RolloutLedger
+from sluice.registry.tables import rollout_heads
+from sluice.rollout import changes
+from sluice.rollout.machine import advance
+from sluice.rollout.observations import ArmCounts, Window
+from sluice.rollout.settings import RolloutSettings
+from sluice.rollout.state import Rollout, Transition
+from tests.sluice.registry.ledger_samples import (
+    MODEL,
+    Clock,
+    artifact_path,
+    poc_receipt,
+    promote_chain,
+    register_sample,
+    sample_lineage,
+)
+
+QUICK = RolloutSettings(min_step_s=0, min_requests=1, shares=(0.05, 1.0))
+HEALTHY = ArmCounts(requests=100, errors=1)
+SICK = ArmCounts(requests=100, errors=50)
+BY = {"actor": "ada", "reason": "The gate said PROMOTE."}
+
+
+@pytest.fixture
+def ledger(url: str, store: ArtifactStore) -> Iterator[RolloutLedger]:
+    """Version 1 is in production, version 2 was judged against it."""
+    with RolloutLedger.open(url, clock=Clock()) as opened:
+        promote_chain(opened, store, 1)
+        register_sample(opened, store, salt=2, reference=opened.version(MODEL, 1).candidate)
+        yield opened
+
+
+def start(ledger: RolloutLedger, version: int = 2, settings: RolloutSettings = QUICK) -> Rollout:
+    return ledger.start_rollout(MODEL, version, settings, **BY).rollout
+
+
+def current(ledger: RolloutLedger) -> Rollout:
+    found = ledger.rollout(MODEL)
+    assert found is not None
+    return found
+
+
+def look(ledger: RolloutLedger, at: Rollout, challenger: ArmCounts = HEALTHY) -> Transition:
+    now = at.seen_at + timedelta(seconds=1)
+    window = Window(
+        rollout=at.id,
+        epoch=at.epoch,
+        since=at.step_since,
+        until=now,
+        production=HEALTHY,
+        challenger=challenger,
+    )
+    return advance(at, window, now=now, production=ledger.weights(MODEL).production)
+
+
+def step(ledger: RolloutLedger, challenger: ArmCounts = HEALTHY) -> Transition:
+    at = current(ledger)
+    transition = look(ledger, at, challenger)
+    ledger.record_transition(at, transition)
+    return transition
+
+
+def hold_all(ledger: RolloutLedger) -> None:
+    start(ledger)
+    assert [step(ledger).outcome for _ in range(2)] == ["advance", "advance"]
+
+
+def production(ledger: RolloutLedger) -> int | None:
+    found = ledger.production(MODEL)
+    return None if found is None else found.number
+
+
+def test_a_healthy_rollout_ends_in_production(ledger: RolloutLedger, store: ArtifactStore) -> None:
+    assert ledger.rollout(MODEL) is None
+    epochs, shares = [ledger.weights(MODEL).epoch], []
+    start(ledger)
+    for _ in range(2):
+        shares.append(ledger.weights(MODEL).share)
+        epochs.append(ledger.weights(MODEL).epoch)
+        assert production(ledger) == 1
+        step(ledger)
+    done = ledger.finish_rollout(MODEL, actor="sensor", store=store)
+    epochs.append(ledger.weights(MODEL).epoch)
+
+    assert shares == [0.05, 1.0]
+    assert epochs == sorted(set(epochs))
+    assert (done.outcome, production(ledger)) == ("promote", 2)
+    entry = ledger.history(MODEL)[-1]
+    assert (entry.action, entry.to_version, entry.actor) == ("promote", 2, "sensor")
+    assert entry.reason == f"every step of rollout {done.rollout.id[:12]} held"
+    after = ledger.weights(MODEL)
+    assert (after.challenger, after.share) == (None, 0.0)
+    assert after.production == ledger.version(MODEL, 2).candidate
+    told = ledger.rollout_transitions(done.rollout.id)
+    assert [t.outcome for t in told] == ["start", "advance", "advance", "promote"]
+    assert all(t.reason for t in told)
+    assert ledger.verify(None, store=store) == []
+    assert ledger.finish_rollout(MODEL, actor="sensor", store=store).outcome == "promote"
+    assert len(ledger.rollout_transitions(done.rollout.id)) == 4
+
+
+def test_a_sick_rollout_ends_with_production_as_it_was(
+    ledger: RolloutLedger, store: ArtifactStore
+) -> None:
+    begun = start(ledger)
+    epoch = ledger.weights(MODEL).epoch
+    assert step(ledger, SICK).outcome == "roll_back"
+
+    assert production(ledger) == 1
+    assert ledger.weights(MODEL).share == 0.0
+    assert ledger.weights(MODEL).epoch > epoch
+    back = ledger.rollout_transitions(begun.id)[-1]
+    assert back.window is not None
+    assert back.guards[0].verdict == "breach"
+    assert ledger.finish_rollout(MODEL, actor="sensor", store=store) == back
+    assert production(ledger) == 1
+    again = start(ledger)
+    assert again.id != begun.id
+    assert again.epoch > ledger.rollout_transitions(begun.id)[-1].rollout.epoch
+    assert ledger.rollout_ids(MODEL) == [begun.id, again.id]
+
+
+def test_a_second_rollout_is_refused_with_who_and_when(ledger: RolloutLedger) -> None:
+    start(ledger)
+
+    with pytest.raises(RolloutConflict, match="rolling already, at 5 % of the traffic") as refused:
+        start(ledger)
+
+    assert "ada started it at 2025-03-14" in refused.value.cause
+
+
+def test_no_rollout_without_the_evidence_of_a_promotion(
+    ledger: RolloutLedger, store: ArtifactStore
+) -> None:
+    ledger.register(MODEL, sample_lineage(store, salt=3), [poc_receipt()])
+    refusals: list[tuple[int, type[SluiceError], str]] = [
+        (3, GateBlocked, "receipt of the promotion gate is required"),
+        (1, GateBlocked, "version 1 is in production already"),
+        (9, UnknownVersion, "has no version 9"),
+    ]
+    for version, kind, said in refusals:
+        with pytest.raises(kind, match=said):
+            start(ledger, version)
+    with pytest.raises(ContractError, match="needs actor"):
+        ledger.start_rollout(MODEL, 2, QUICK, actor=" ", reason="r")
+    assert ledger.rollout(MODEL) is None
+
+
+def test_what_was_rolled_back_by_hand_needs_newer_evidence(
+    ledger: RolloutLedger, store: ArtifactStore
+) -> None:
+    ledger.promote(MODEL, 2, expected=1, actor="a", reason="r", store=store)
+    ledger.rollback(MODEL, expected=2, actor="bob", reason="errors", store=store)
+
+    with pytest.raises(GateBlocked, match="was rolled back by bob"):
+        start(ledger)
+
+
+def test_nothing_in_production_is_nothing_to_compare_with(url: str, store: ArtifactStore) -> None:
+    with RolloutLedger.open(url, clock=Clock()) as ledger:
+        register_sample(ledger, store, salt=1)
+        assert ledger.weights(MODEL).production is None
+        with pytest.raises(GateBlocked, match="has nothing in production"):
+            start(ledger, 1)
+
+
+def test_of_two_who_decide_on_one_look_the_second_is_refused(ledger: RolloutLedger) -> None:
+    at = start(ledger)
+    ledger.record_transition(at, look(ledger, at))
+
+    abort = changes.abort(at, now=at.seen_at, actor="bob", reason="too late")
+    with pytest.raises(RolloutConflict, match="transition 0, and is at 1") as refused:
+        ledger.record_transition(at, abort)
+    assert "rollout made it advance" in refused.value.cause
+    with pytest.raises(RolloutConflict):  # nor does a hold overwrite what was decided since
+        ledger.record_transition(at, look(ledger, at).model_copy(update={"rollout": at}))
+    assert current(ledger).step == 1
+
+
+def test_a_hold_keeps_what_was_learnt_and_the_lease_and_leaves_no_line(
+    ledger: RolloutLedger,
+) -> None:
+    patient = RolloutSettings(min_step_s=60, min_requests=1)
+    begun = start(ledger, settings=patient)
+    before = ledger.weights(MODEL)
+    assert step(ledger).outcome == "hold"
+    after = ledger.weights(MODEL)
+
+    assert current(ledger).evidence.challenger == HEALTHY
+    assert after.expires_at is not None
+    assert before.expires_at is not None
+    assert after.expires_at - before.expires_at == timedelta(seconds=1)
+    assert after.epoch == before.epoch
+    assert len(ledger.rollout_transitions(begun.id)) == 1
+
+
+@pytest.mark.parametrize("outcome", ["promote", "start"])
+def test_a_promotion_cannot_be_recorded_past_its_checks(
+    ledger: RolloutLedger, outcome: str
+) -> None:
+    at = start(ledger)
+    forged = look(ledger, at).model_copy(update={"outcome": outcome})
+
+    with pytest.raises(GateBlocked, match="cannot be recorded by itself"):
+        ledger.record_transition(at, forged)
+
+
+def test_only_a_rollout_whose_last_step_held_is_finished(
+    ledger: RolloutLedger, store: ArtifactStore
+) -> None:
+    with pytest.raises(UnknownVersion, match="never had a rollout"):
+        ledger.finish_rollout(MODEL, actor="s", store=store)
+    start(ledger)
+    with pytest.raises(RolloutConflict, match="rolling at step 1 of 2"):
+        ledger.finish_rollout(MODEL, actor="s", store=store)
+    assert production(ledger) == 1
+
+
+class Killed(BaseException):
+    """Stands for a process that ends here."""
+
+
+def dies_at(number: int, work: Callable[[], object]) -> bool:
+    """Stop ``work`` at its ``number``-th statement; say whether it came so far."""
+    count = 0
+
+    def touch(*_: object) -> None:
+        nonlocal count
+        count += 1
+        if count == number:
+            raise Killed
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", touch)
+    try:
+        work()
+    except Killed:
+        return True
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", touch)
+    return False
+
+
+def test_killed_between_held_and_promoted_the_next_call_repairs_it(
+    ledger: RolloutLedger, store: ArtifactStore
+) -> None:
+    """At every seventh statement of the promotion: pointer and rollout agree, and go on."""
+    hold_all(ledger)
+    number = 1
+    while dies_at(number, lambda: ledger.finish_rollout(MODEL, actor="s", store=store)):
+        assert (production(ledger), current(ledger).phase) == (1, "held")
+        number += 7
+
+    assert number > 20
+    assert (production(ledger), current(ledger).phase) == (2, "promoted")
+    assert ledger.verify(None, store=store) == []
+
+
+def test_a_held_challenger_that_does_not_load_goes_back_with_the_reason(
+    ledger: RolloutLedger, store: ArtifactStore, tmp_path: Path
+) -> None:
+    hold_all(ledger)
+    weights = ledger.version(MODEL, 2).lineage.members[0].weights
+    path = artifact_path(tmp_path / "artifacts", weights)
+    path.chmod(0o644)
+    path.write_bytes(b"damaged")
+
+    done = ledger.finish_rollout(MODEL, actor="s", store=store)
+
+    assert done.outcome == "roll_back"
+    assert "it cannot be promoted" in done.reason
+    assert production(ledger) == 1
+
+
+def test_a_pointer_moved_by_hand_ends_the_rollout(
+    ledger: RolloutLedger, store: ArtifactStore
+) -> None:
+    hold_all(ledger)
+    register_sample(ledger, store, salt=3, reference=ledger.version(MODEL, 1).candidate)
+    before = ledger.weights(MODEL)
+    ledger.promote(MODEL, 3, expected=1, actor="bob", reason="by hand", store=store)
+
+    now = ledger.weights(MODEL)
+    assert (now.challenger, now.share) == (None, 0.0)
+    assert now.epoch > before.epoch
+    done = ledger.finish_rollout(MODEL, actor="s", store=store)
+    assert done.outcome == "roll_back"
+    assert "bob promoted version 3" in done.reason
+    assert production(ledger) == 3
+    assert ledger.weights(MODEL).epoch > now.epoch
+
+
+def test_a_head_edited_by_hand_is_found(ledger: RolloutLedger) -> None:
+    start(ledger)
+    forged = current(ledger).model_copy(update={"step": 1}).model_dump_json()
+    with ledger._database.write() as connection:
+        connection.execute(sa.update(rollout_heads).values(state=forged))
+
+    with pytest.raises(IntegrityError, match="not where its last transition left it"):
+        ledger.weights(MODEL)
+
+
+def test_every_transition_is_a_link_of_the_log(ledger: RolloutLedger, store: ArtifactStore) -> None:
+    hold_all(ledger)
+    with ledger._database.read() as connection:
+        query = "SELECT entity FROM sluice_log WHERE entity LIKE 'sluice_rollout%' ORDER BY number"
+        told = connection.execute(sa.text(query)).scalars().all()
+
+    assert told == ["sluice_rollouts"] + ["sluice_rollout_transitions"] * 3
+    assert ledger.verify(None, store=store) == []

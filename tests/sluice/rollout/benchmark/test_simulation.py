@@ -1,0 +1,109 @@
+"""Delays and false rollbacks at a reduced size (ROLL-2); see ``sluice bench rollout``."""
+
+import numpy as np
+import pytest
+
+from sluice.rollout.benchmark.naive import naive_harm
+from sluice.rollout.benchmark.scenarios import scenarios
+from sluice.rollout.benchmark.simulation import Scenario, measure, play
+from sluice.rollout.benchmark.traffic import Arms, Traffic
+from sluice.rollout.observations import ArmCounts, Window
+from sluice.rollout.settings import RolloutSettings, Step
+from tests.sluice.rollout.rollout_samples import NOW
+
+STAYS = RolloutSettings(min_step_s=7200, max_step_s=9000)
+
+
+def measured(scenario, rollouts):
+    (found,) = measure([scenario], rollouts=rollouts, seed=7, processes=1)
+    return found
+
+
+def scenario(traffic, *, seconds, settings=STAYS, most_back=None):
+    return Scenario(
+        name="test", traffic=traffic, settings=settings, seconds=seconds, most_back=most_back
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("factor", "median_s", "p90_s"),
+    [pytest.param(5, 60, 120, id="5"), pytest.param(20, 15, 20, id="20")],
+)
+def test_an_error_jump_is_rolled_back_in_time(factor, median_s, p90_s):
+    """At 5 % of 100 requests/s, 1 % errors become 5 % or 20 %."""
+    found = measured(scenario(Traffic(error_factor=factor), seconds=300), 60)
+
+    assert found.back == found.rollouts
+    assert found.median_s <= median_s
+    assert found.p90_s <= p90_s
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wander", [0.0, 0.6])
+def test_a_healthy_challenger_stays_while_the_z_test_would_not(wander):
+    """All four steps at an alpha of 20 %, so that rates show: of 24, 4.8 on average at most."""
+    settings = RolloutSettings(min_step_s=120, max_step_s=9000, alpha=0.2)
+    traffic = Traffic(wander=wander, harm_at_s=float("inf"), look_s=4)
+    found = measured(scenario(traffic, seconds=500, settings=settings, most_back=0.2), 24)
+
+    assert found.back <= 5
+    assert found.naive >= 10
+
+
+@pytest.mark.slow
+def test_harm_that_begins_later_is_found_as_well():
+    found = measured(scenario(Traffic(error_factor=20, harm_at_s=300), seconds=360), 20)
+
+    assert found.early == 0
+    assert found.back == 20
+    assert found.p90_s <= 20
+
+
+def test_one_seed_one_story():
+    def ends(seed):
+        return play(Traffic(error_factor=20), STAYS, seconds=60, seed=(seed,))
+
+    assert ends(1) == ends(1)
+    assert len({ends(seed) for seed in range(5)}) > 1
+
+
+def test_arms_show_the_rates_they_are_given():
+    arms = Arms(Traffic(error_factor=3), rng=np.random.default_rng(3))
+    for _ in range(500):
+        window = arms.look(Step(share=0.25), rollout="r", epoch=1)
+    ours, theirs = window.challenger, window.production
+
+    assert ours.requests / (ours.requests + theirs.requests) == pytest.approx(0.25, abs=0.01)
+    assert ours.errors / ours.requests == pytest.approx(0.03, abs=0.005)
+    assert theirs.errors / theirs.requests == pytest.approx(0.01, abs=0.002)
+    assert theirs.slower / theirs.requests == pytest.approx(0.05, abs=0.005)
+    arms.next_step()
+    assert arms.look(Step(share=1.0), rollout="r", epoch=2).challenger.requests < 400
+
+
+def test_the_z_test_agrees_with_a_table():
+    """20 of 1000 against 10 of 1000: z is 1.840, and a guard's quarter of 5 % asks for 2.241."""
+
+    def harm(alpha):
+        window = Window(
+            rollout="r",
+            epoch=1,
+            since=NOW,
+            until=NOW,
+            production=ArmCounts(requests=1000, errors=10),
+            challenger=ArmCounts(requests=1000, errors=20),
+        )
+        return naive_harm(window, alpha=alpha)
+
+    assert not harm(0.05)
+    assert not harm(0.131)
+    assert harm(0.132)
+
+
+def test_every_figure_of_the_benchmark_has_its_scenario():
+    figures = [(s.most_median_s, s.most_p90_s, s.most_back) for s in scenarios()]
+
+    assert figures.count((60.0, 120.0, None)) == 2
+    assert figures.count((15.0, None, None)) == 2
+    assert figures.count((None, None, 0.01)) == 3
