@@ -43,7 +43,9 @@ class BatchPrint(Record):
 
 
 class EpochPrint(Record):
-    """One iteration over a loader, when it ended or the next one began."""
+    """One iteration over a loader, when it ended or the next one began: the first four, and later
+    ones on powers of two.
+    """
 
     loader: int
     epoch: int

@@ -25,6 +25,10 @@ from sluice.trace.subjects import Registry
 from sluice.trace.tracer import Tracer
 
 
+_WATCHED_EPOCHS = 4
+"""Epochs at the start of each loader that are looked at; later ones on powers of two."""
+
+
 @dataclass(slots=True)
 class LoaderEntry:
     """One DataLoader of the program."""
@@ -117,15 +121,18 @@ class _Loading:
         entry.iterating = self._iterators.find(iterator)
         entry.iterating.loader = entry
         tracer.mark("epoch", entry.index)
-        began = tracer.clock()
-        self._print_random()
-        tracer.lane.spent += tracer.clock() - began
+        if _is_watched(entry.epoch):
+            began = tracer.clock()
+            self._print_random()
+            tracer.lane.spent += tracer.clock() - began
 
     def indices(self, iterator: Any, indices: Any) -> None:
         # Workers are given row numbers while the iterator is made, before its loader is known.
         numbers = indices if isinstance(indices, list) else [indices]
-        if numbers and type(numbers[0]) is int:
-            self._iterators.find(iterator).order.add(numbers)
+        iterating = self._iterators.find(iterator)
+        watched = iterating.loader is None or _is_watched(iterating.loader.epoch)
+        if watched and numbers and type(numbers[0]) is int:
+            iterating.order.add(numbers)
 
     def batch(self, iterator: Any, batch: Any) -> None:
         entry = self._of(iterator)
@@ -160,6 +167,9 @@ class _Loading:
         iterating, entry.iterating = entry.iterating, None
         if iterating is None:
             return
+        if not _is_watched(entry.epoch):
+            entry.num_batches, iterating.order = 0, OrderFingerprint()
+            return
         order, rows = iterating.order.digests()
         fact = EpochPrint(
             loader=entry.index,
@@ -193,6 +203,11 @@ class _Loading:
         ours, python, numpy = random_states()
         fact = RandomPrint(step=self._tracer.steps, torch=ours, python=python, numpy=numpy)
         self._tracer.recorder.write_detail("random", fact)
+
+
+def _is_watched(epoch: int) -> bool:
+    """Tell whether an epoch has an ``EpochPrint``: short epochs would cost more than their steps."""
+    return epoch <= _WATCHED_EPOCHS or epoch & (epoch - 1) == 0
 
 
 def _fact(index: int, loader: Any) -> LoaderFact:
