@@ -14,6 +14,7 @@ SluiceError
 |   `-- RankLost         of several processes that fit one model, another one is gone
 |-- SearchFailed         no trial of a search ended with a finite loss
 |-- UnknownVersion       the registry has no such version
+|-- RequestRefused       the server cannot answer a request; kinds in sluice/serving/refusals.py
 `-- Interrupted          the user stopped the work
 
 A message has up to three parts: what was seen, why it is likely, what to do.
@@ -120,6 +121,10 @@ class UnknownVersion(SluiceError):
     """The registry has no such version."""
 
     exit_code = USER_MISTAKE
+
+
+class RequestRefused(SluiceError):
+    """The server cannot answer a request; the caller is told what to do about it."""
 
 
 class Interrupted(SluiceError):

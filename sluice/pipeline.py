@@ -16,6 +16,7 @@ from sluice.evaluation.suites.settings import SuiteSettings
 from sluice.failfast.settings import PocSettings
 from sluice.imports import import_named
 from sluice.models.settings import ModelSettings
+from sluice.serving.settings import ServingSettings
 from sluice.settings import Settings, nearest
 from sluice.tracking.wandb_mirror import TrackingSettings
 from sluice.training.diagnosis import DiagnosisSettings
@@ -78,6 +79,7 @@ class PipelineSettings(Settings):
     suites: SuiteSettings = SuiteSettings()
     tracking: TrackingSettings = TrackingSettings()
     schedule: ScheduleSettings = ScheduleSettings()
+    serving: ServingSettings = ServingSettings()
 
     @field_validator("seeds")
     @classmethod

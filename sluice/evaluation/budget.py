@@ -58,7 +58,7 @@ def spent_alpha(alpha: float, attempt: int) -> float:
     return alpha * part
 
 
-def count_attempt(rows: RowSketch, earlier: Iterable[RowSketch], *, overlap: float) -> int:
+def count_attempt(rows: RowSketch, earlier: Iterable[RowSketch | None], *, overlap: float) -> int:
     """Return which question on this window a new one is, 1 for the first.
 
     A window that gained a few rows since is the same window: else a budget would begin anew with
@@ -66,10 +66,11 @@ def count_attempt(rows: RowSketch, earlier: Iterable[RowSketch], *, overlap: flo
 
     Args:
         rows: Of the window that is asked about.
-        earlier: Of every decision made before, whatever was compared and decided.
+        earlier: Of every decision made before, whatever was compared and decided. None for one
+            that does not say which rows it was made on: it counts, as it may have been these.
         overlap: A decision counts when its rows are at least this share of the window's [rate].
     """
-    return 1 + sum(rows.share_in(other) >= overlap for other in earlier)
+    return 1 + sum(other is None or rows.share_in(other) >= overlap for other in earlier)
 
 
 def for_attempt(settings: GateSettings, attempt: int) -> GateSettings:

@@ -101,6 +101,7 @@ def _decision(v: Verdict) -> str:
         ("Effect size", _number(v.effect_size), "Cohen's d over rows"),
         ("Seeds", seeds, f"candidate / reference; {diverged} diverged"),
         ("Test rows", v.evidence_words, ""),
+        ("Alpha", v.spending, "what the decision may spend"),
     )
     return table(("number", "value", ""), [[escape(cell) for cell in row] for row in rows])
 

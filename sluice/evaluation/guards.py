@@ -186,8 +186,8 @@ def _hard_limit(limit: HardLimit, metrics: MetricTable | None) -> GuardOutcome:
     high = math.inf if limit.maximum is None else limit.maximum
     name = f"limit of {limit.metric}"
     value = math.nan if metrics is None else metrics.means.get(limit.metric, math.nan)
-    if math.isnan(value):
-        return _insufficient(name, "the candidate has no such metric, or it is not a number")
+    if not math.isfinite(value):
+        return _insufficient(name, "the candidate has no such metric, or it is not finite")
     holds = low <= value <= high
     return GuardOutcome(
         name=name,

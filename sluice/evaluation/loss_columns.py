@@ -91,11 +91,49 @@ def cluster_of_rows(frame: pd.DataFrame, long: pd.DataFrame) -> "pd.Series[str] 
     return named.set_index(["fold", "row"])["cluster"]
 
 
-def time_order(label: "pd.Series[str]") -> "pd.Series":
-    """Return what sorts the labels in time: numbers, dates, or the text itself."""
+def in_time_order(keys: pd.DataFrame) -> pd.DataFrame:
+    """Return the (fold, row) pairs in time order within each fold.
+
+    Args:
+        keys: Columns fold and row, each pair once, in the order of the lines.
+
+    Raises:
+        ContractError: The labels are neither numbers nor ISO dates, and the lines are not in the
+            order that the labels have as text.
+    """
+    time = _time(keys["row"])
+    if time is None:
+        _require_text_order(keys)
+        time = keys["row"]
+    return keys.assign(time=time).sort_values(["fold", "time", "row"])
+
+
+def _time(label: "pd.Series[str]") -> "pd.Series | None":
+    """Return what sorts the labels in time, numbers or dates; None when they are neither."""
     if label.str.fullmatch(r"[+-]?\d{1,18}").all():
         return label.astype("int64")
+    if label.str.fullmatch(r"[+-]?\d{1,15}\.\d+").all():
+        return label.astype("float64")
     try:
         return pd.to_datetime(label, format="ISO8601", utc=True)
     except ValueError:
-        return label
+        return None
+
+
+def _require_text_order(keys: pd.DataFrame) -> None:
+    """Refuse labels whose text does not sort as their lines do: 01.02.2024 or bar10.
+
+    Sorted as text they lose their order in time, and dependent rows then look independent.
+    """
+    before = keys.groupby("fold", sort=False)["row"].shift()
+    wrong = np.flatnonzero((before.notna() & (keys["row"] < before)).to_numpy(bool))
+    if wrong.size:
+        at = int(wrong[0])
+        raise ContractError(
+            "Rows need an order in time: labels that are numbers or ISO dates, or lines sorted by "
+            f"label; got {keys['row'].iloc[at]!r} after {before.iloc[at]!r} in fold "
+            f"{keys['fold'].iloc[at]} ({wrong.size} such places).",
+            cause="Dates or numbers written in another way do not sort as time does.",
+            fix="Write dates as 2024-12-31 and numbers as plain numbers; sort the lines by label "
+            "only when the rows are independent of each other.",
+        )

@@ -17,10 +17,10 @@ from sluice.errors import ContractError, SourceError
 from sluice.evaluation.loss_columns import (
     CLUSTER,
     cluster_of_rows,
+    in_time_order,
     loss_values,
     require_columns,
     row_labels,
-    time_order,
     whole_numbers,
 )
 from sluice.files import write_atomic
@@ -176,8 +176,8 @@ class LossTable:
     ) -> "LossTable":
         """Build the table from its long form; the order of the lines does not matter.
 
-        Rows are put in time order by their label: as numbers when all labels are whole numbers,
-        as dates when all are ISO dates, else as text.
+        Rows are put in time order by their label: as numbers when all labels are numbers, as dates
+        when all are ISO dates. Labels of another kind must come in the order of their text.
 
         Args:
             frame: Columns seed, fold, row, loss. ``seed`` is empty in every line for a rule
@@ -186,8 +186,8 @@ class LossTable:
             window: Digest of what was scored; that of the (fold, row) pairs when None.
 
         Raises:
-            ContractError: A column is missing or not a number, a line occurs twice, or a seed
-                lacks rows that another has.
+            ContractError: A column is missing or not a number, a line occurs twice, a seed lacks
+                rows that another has, or the labels leave the order in time open.
         """
         require_columns(frame)
         fold = whole_numbers(frame, "fold")
@@ -213,7 +213,7 @@ class LossTable:
             )
         clusters = cluster_of_rows(frame, long)
         keys = long[["fold", "row"]].drop_duplicates()
-        keys = keys.assign(time=time_order(keys["row"])).sort_values(["fold", "time", "row"])
+        keys = in_time_order(keys)
         seeds = tuple(int(s) for s in sorted(long["seed"].unique()))
         lines = pd.MultiIndex.from_frame(long[["seed", "fold", "row"]])
         fold_N, label_N = keys["fold"].to_numpy(np.int64), keys["row"].to_numpy(np.str_)

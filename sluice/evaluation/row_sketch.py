@@ -11,7 +11,10 @@ from pydantic import Field
 from sluice.settings import Record
 
 HASHES = 128
-"""Numbers kept of a window. The share of common rows is then off by 0.05 at most times."""
+"""Numbers kept of a window. The share of common rows is then off by 0.05 at most times, and by
+more where the other window is many times as large."""
+
+_LARGEST = 2**64 - 1
 
 
 class RowSketch(Record):
@@ -43,14 +46,21 @@ class RowSketch(Record):
     def share_in(self, other: "RowSketch") -> float:
         """Estimate which share of this window's rows the other one has, too [rate, 0 to 1].
 
+        Of this window's rows those are looked up whose hashes the other would have kept. So a part
+        of a window is found whole in it, however much larger the window is. When the other kept
+        none as small, nothing speaks against a full share, and 1 is returned.
+
         >>> days = np.array([f"2024-01-{day:02d}" for day in range(1, 31)])
         >>> round(RowSketch.of(days[10:]).share_in(RowSketch.of(days)), 2)
         1.0
         >>> round(RowSketch.of(days).share_in(RowSketch.of(days[10:])), 2)
         0.67
         """
-        union = sorted({*self.hashes, *other.hashes})[:HASHES]
-        common = len({*union} & {*self.hashes} & {*other.hashes})
-        jaccard = common / len(union)
-        shared = jaccard / (1 + jaccard) * (self.num_rows + other.num_rows)
-        return min(1.0, shared / self.num_rows)
+        kept = min(self._kept_through, other._kept_through)
+        mine = {at for at in self.hashes if at <= kept}
+        return len(mine & {*other.hashes}) / len(mine) if mine else 1.0
+
+    @property
+    def _kept_through(self) -> int:
+        """The largest hash up to which none is missing."""
+        return _LARGEST if len(self.hashes) == self.num_rows else self.hashes[-1]

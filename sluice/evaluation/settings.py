@@ -26,7 +26,7 @@ class GateSettings(Settings):
         "0 never calls two models equivalent.",
     )
     min_seeds: int = Field(
-        5, ge=2, le=1000, description="Fewer seeds in an arm that has seeds decide nothing."
+        5, ge=5, le=1000, description="Fewer seeds in an arm that has seeds decide nothing."
     )
     min_rows: int = Field(250, ge=30, description="Fewer test rows decide nothing [rows].")
     block_length: int | None = Field(

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sluice.digests import short
 from sluice.errors import ContractError
@@ -56,7 +56,9 @@ class Verdict(Record):
         description="What all attempts on the window may spend together; equal to alpha for a "
         "question that stands alone."
     )
-    rows: RowSketch = Field(description="Of the window, to know it again.")
+    rows: RowSketch | None = Field(
+        description="Of the window, to know it again; None in a verdict from before it was kept."
+    )
     effect_size: float = Field(
         description="Cohen's d of paired differences: the gain divided by the standard deviation "
         "over rows of the seed-averaged gain per row."
@@ -81,6 +83,14 @@ class Verdict(Record):
     )
     reason: str = Field(description="One sentence for people.")
     remedy: str = Field(description="What to do next.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _before_attempts_were_counted(cls, values: Any) -> Any:
+        """Read verdicts of ledgers that are older than attempts: they spent all of alpha."""
+        if isinstance(values, Mapping) and "alpha" in values and "attempt" not in values:
+            return {"rows": None, "alpha_of_all": values["alpha"], **values}
+        return values
 
     @property
     def passed(self) -> bool:

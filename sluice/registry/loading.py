@@ -3,6 +3,8 @@
 Imports torch: the ledger, which only looks most of the time, imports this inside functions.
 """
 
+from collections.abc import Sequence
+
 from torch import nn
 
 from sluice.artifacts import ArtifactStore
@@ -12,6 +14,7 @@ from sluice.models.settings import ModelSettings
 from sluice.registry.lineage import Lineage
 from sluice.registry.records import Version
 from sluice.registry.weights import require_intact
+from sluice.training.members import Member
 from sluice.training.weights import load_member
 from sluice.workloads.load import load_workload
 from sluice.workloads.workload import Workload
@@ -39,13 +42,24 @@ def load_networks(version: Version, store: ArtifactStore) -> list[nn.Module]:
     """Return every network of a version, ready to predict, in the order of its members.
 
     Raises:
+        IntegrityError: As ``load_members``.
+    """
+    return load_members(version, version.lineage.members, store)[1]
+
+
+def load_members(
+    version: Version, members: Sequence[Member], store: ArtifactStore
+) -> tuple[Workload, list[nn.Module]]:
+    """Return the workload of a version and the networks of some of its members, in their order.
+
+    Raises:
         IntegrityError: Weights are missing, changed, no safetensors file, or do not fit; or the
             network cannot be built here. The message names the version and the part.
     """
     who = f"{version.model} version {version.number}"
     try:
         workload, settings = rebuild(version.lineage)
-        return [load_member(m, workload, settings, store) for m in version.lineage.members]
+        return workload, [load_member(m, workload, settings, store) for m in members]
     except ContractError as error:
         raise IntegrityError(
             f"{who} does not load: {error.what}",

@@ -20,7 +20,7 @@ from sluice.evaluation.suites.judged_arm import JudgedArm, judge_arm
 from sluice.evaluation.suites.placement import Placement, place_rows
 from sluice.evaluation.suites.result import Change, RowResult, SuiteReport, SuiteResult
 from sluice.evaluation.suites.settings import SuiteSettings
-from sluice.evaluation.suites.suite import FiledSuite, Suite
+from sluice.evaluation.suites.suite import FiledSuite, HighestLoss, Suite
 from sluice.failfast.learning.hard_examples import find_standouts
 from sluice.training.members import Member
 from sluice.workloads.workload import Workload
@@ -138,9 +138,24 @@ def _run_one(
             reference.arm,
             settings,
             horizon_rows=workload.horizon_rows,
-            lacking="; ".join(lacking),
+            lacking="; ".join((*lacking, *_chosen_by(suite, arms))),
         ),
         lacking=lacking,
+    )
+
+
+def _chosen_by(suite: Suite, arms: tuple[JudgedArm, ...]) -> tuple[str, ...]:
+    """Say which arm's losses chose the rows and has no other seeds to be measured by.
+
+    It is at its worst there by choice: any other model looks better on them.
+    """
+    origin = suite.origin
+    if not isinstance(origin, HighestLoss):
+        return ()
+    return tuple(
+        f"the losses of the {arm.name} chose these rows"
+        for arm in arms[:2]
+        if arm.subject == origin.subject and not arm.seeds
     )
 
 

@@ -24,7 +24,6 @@ from sluice.trace.fingerprints import (
 from sluice.trace.subjects import Registry
 from sluice.trace.tracer import Tracer
 
-
 _WATCHED_EPOCHS = 4
 """Epochs at the start of each loader that are looked at; later ones on powers of two."""
 
@@ -206,7 +205,7 @@ class _Loading:
 
 
 def _is_watched(epoch: int) -> bool:
-    """Tell whether an epoch has an ``EpochPrint``: short epochs would cost more than their steps."""
+    """Tell whether an epoch has a print: those of short epochs would cost more than the steps."""
     return epoch <= _WATCHED_EPOCHS or epoch & (epoch - 1) == 0
 
 

@@ -49,6 +49,7 @@ def test_windows_with_enough_common_rows_are_attempts_on_one_window():
     assert count(half_a_year_before, overlap=0.9) == 1
     assert count(last_year) == 1  # 50 %
     assert count(elsewhere) == 1
+    assert count(None, elsewhere) == 2  # it does not say what it was made on
 
 
 @pytest.mark.parametrize("attempt", [0, -1])

@@ -150,10 +150,11 @@ def test_a_hard_limit_is_on_what_is_seen():
     [f1_margin(0.5), asked(limits=(HardLimit(metric="f1", minimum=-9.0),))],
     ids=["margin", "limit"],
 )
-def test_a_metric_that_is_missing_or_not_a_number_never_passes(settings):
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_metric_that_is_missing_or_not_finite_never_passes(settings, bad):
     good = metric_arms(0.0)
     value_SF = good["candidate_metrics"].numbers("f1")
-    value_SF[0, 0] = math.nan
+    value_SF[0, 0] = bad
 
     broken = good | {"candidate_metrics": metric_table("candidate", value_SF)}
     other = good | {"candidate_metrics": metric_table("candidate", value_SF, name="other")}

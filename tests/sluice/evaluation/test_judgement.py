@@ -8,6 +8,7 @@ from sluice.evaluation.guard_settings import GuardSettings, HardLimit
 from sluice.evaluation.guards import GuardEvidence, GuardOutcome
 from sluice.evaluation.judgement import judge
 from sluice.evaluation.settings import GateSettings
+from sluice.evaluation.verdict import Verdict
 from tests.sluice.evaluation.loss_samples import table, two_recipes
 
 GATE = GateSettings()
@@ -107,3 +108,15 @@ def test_a_limit_without_metrics_is_no_pass():
     guards = GuardSettings(limits=(HardLimit(metric="f1", minimum=0.5),))
 
     assert decide(evidence(), guards=guards).outcome == "INCONCLUSIVE"
+
+
+def test_a_verdict_from_before_attempts_were_counted_is_read_and_counts():
+    """REG-2: a ledger outlives the version of Sluice that wrote it."""
+    now = decide(evidence())
+    old = now.model_dump(mode="json", exclude={"attempt", "alpha_of_all", "rows"})
+
+    read = Verdict.model_validate(old)
+
+    assert (read.attempt, read.alpha_of_all, read.rows) == (1, now.alpha, None)
+    assert decide(evidence(), earlier=[read]).attempt == 2
+    assert Verdict.model_validate(now.model_dump(mode="json")) == now

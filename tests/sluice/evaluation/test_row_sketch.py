@@ -43,3 +43,19 @@ def test_a_sketch_stays_small_and_survives_json():
 
     assert len(sketch.hashes) == HASHES
     assert RowSketch.model_validate_json(sketch.model_dump_json()) == sketch
+
+
+@pytest.mark.parametrize("times", [2, 10, 100])
+def test_a_part_of_a_window_is_found_in_it_however_much_larger_it_is(times):
+    """STAT-3: a window cannot be asked anew by cutting it out of one that was asked before."""
+    rng = np.random.default_rng(4)
+    for _ in range(40):
+        whole = rng.integers(0, 2**40, 300 * times).astype(str)
+        assert RowSketch.of(whole[:300]).share_in(RowSketch.of(whole)) == 1.0
+
+
+def test_when_nothing_can_be_compared_the_share_is_taken_for_whole():
+    few = RowSketch(num_rows=300, hashes=(10, 20))
+    many = RowSketch(num_rows=300_000, hashes=(1, 2))
+
+    assert few.share_in(many) == 1.0

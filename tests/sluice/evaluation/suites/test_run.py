@@ -222,6 +222,21 @@ def test_rows_chosen_by_every_seed_are_no_evidence(changed):
     assert one(suite, changed).lacking == ("every seed of the reference chose these rows",)
 
 
+def test_a_rule_is_not_beaten_on_the_rows_that_it_was_chosen_to_lose(changed):
+    """Regression to the mean: any other model looks better there, and that is no evidence."""
+    rule = Arms(candidate=changed.candidate, reference=changed.baseline, baseline=changed.baseline)
+    rows = {str(label): "" for label in LABELS[40:80]}
+    origin = HighestLoss(subject="baseline", window="w", share=0.1, chosen_by=())
+
+    by_losses = one(suite_of("hard", rows, origin), rule)
+    by_name = one(named(*range(40, 80)), rule)
+
+    assert by_losses.gain.outcome == "INCONCLUSIVE"
+    assert by_losses.gain.lacking == "the losses of the reference chose these rows"
+    assert by_losses.lacking == ()
+    assert by_name.gain.lacking == ""
+
+
 def test_what_guards_say_is_handed_to_the_promotion_gate(changed):
     """DATA-5, STAT-1: a suite that must hold stands beside the gate's other guards."""
     settings = SuiteSettings(

@@ -1,0 +1,109 @@
+"""The app: its routes, and how errors become answers.
+
+What needs the token: everything that tells about the model. What does not: whether the server lives
+and is ready, and the description of its own form.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, Request, Response, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.exceptions import HTTPException
+
+from sluice.serving import predicting, views
+from sluice.serving.answers import Problem, json_answer
+from sluice.serving.front import Front, notes_of
+from sluice.serving.refusals import BodyLate, ModelFailed, NotAuthorized, Refusal, TooLarge
+from sluice.serving.state import Serving, serving_of
+
+_BEARER = HTTPBearer(auto_error=False, description="The server's token.")
+
+
+async def _require_token(
+    request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]
+) -> None:
+    token = serving_of(request).token
+    if token is not None:
+        token.require(request.headers.get("authorization"))
+
+
+def build_app(serving: Serving) -> Front:
+    """Return the app, ready for an ASGI server."""
+    api = FastAPI(
+        title=f"Sluice: {serving.model}",
+        version="1",
+        description="Predictions of what is in production; see /model for what to send.",
+        docs_url=None,  # its page loads scripts from elsewhere
+        redoc_url=None,
+        lifespan=_lifespan,
+    )
+    # Not in closures: FastAPI keeps every function of a route for the life of the process.
+    api.state.serving = serving
+    api.include_router(views.OPEN)
+    for routes in (predicting.GUARDED, views.GUARDED):
+        api.include_router(routes, dependencies=[Depends(_require_token)])
+    api.add_exception_handler(Refusal, _refused)
+    api.add_exception_handler(HTTPException, _unknown_route)
+    api.add_exception_handler(Exception, _broken)
+    return Front(
+        api,
+        max_body_bytes=serving.settings.max_body_bytes,
+        metrics=serving.metrics,
+        log=serving.log,
+        is_draining=lambda: serving.draining,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(api: FastAPI) -> AsyncIterator[None]:
+    serving: Serving = api.state.serving
+    serving.metrics.ready.set(1)
+    following = asyncio.get_running_loop().create_task(serving.follower.run())
+    yield
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    await serving.router.close()
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refusal)
+    notes = notes_of(request)
+    notes.facts["refused"] = error.kind
+    if isinstance(error, ModelFailed):
+        serving_of(request).log.error("model failed", trace=notes.trace, **error.place)
+    headers = {}
+    if isinstance(error, NotAuthorized):
+        headers["www-authenticate"] = "Bearer"
+    if error.retry_after_s is not None:
+        headers["retry-after"] = str(error.retry_after_s)
+    if isinstance(error, TooLarge | BodyLate):
+        headers["connection"] = "close"
+    return json_answer(Problem.of(error, trace=notes.trace), status=error.status, headers=headers)
+
+
+async def _unknown_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    problem = Problem(
+        kind="unknown_route",
+        what=f"There is no such route here ({error.detail}).",
+        why="",
+        do="GET /openapi.json lists the routes.",
+        trace=notes_of(request).trace,
+    )
+    return json_answer(problem, status=error.status_code, headers=error.headers)
+
+
+async def _broken(request: Request, _: Exception) -> Response:
+    notes = notes_of(request)
+    notes.facts["refused"] = "broken"  # the server logs the error itself, see log.ToJson
+    problem = Problem(
+        kind="broken",
+        what="Something broke in the server itself.",
+        why="",
+        do="Report it with the trace id; the log has the error.",
+        trace=notes.trace,
+    )
+    return json_answer(problem, status=500)

@@ -1,0 +1,117 @@
+"""Measure the servers in turn, round after round, each in a process of its own."""
+
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import get_args
+
+import numpy as np
+import torch
+
+from sluice.serving.benchmark.load import Load, paced, saturated
+from sluice.serving.benchmark.servers import COLUMNS, SEQ_LEN, Kind, make_deployed
+from sluice.settings import Record
+
+NAMES: dict[Kind, str] = {
+    "shortest": "shortest app",
+    "production": "production",
+    "canary": "canary at 50 %",
+    "shadow": "shadow",
+}
+PACE_PER_S = 100.0
+_CONNECTIONS = 8
+
+
+class Measured(Record):
+    """One server: the medians over the rounds."""
+
+    p50_ms: float
+    """At a pace of 100 requests a second, counted from when each was due."""
+
+    p99_ms: float
+    rate_per_s: float
+    """With eight clients that never pause; 0 for what is no server."""
+
+    answers: int
+    failed: int
+
+
+Watch = Callable[[range], Iterable[int]]
+
+
+def measure_kinds(*, rounds: int, seconds: float, watch: Watch) -> dict[str, Measured]:
+    """Return what each server does, by its name; the model alone comes first.
+
+    Args:
+        rounds: Of each server.
+        seconds: Of each load in a round.
+        watch: Wraps the rounds, to show how far they are.
+    """
+    kinds = get_args(Kind)
+    body = json.dumps(
+        {"user": "ada", "columns": COLUMNS, "windows": [[[0.5] * len(COLUMNS)] * SEQ_LEN]}
+    ).encode()
+    alone: list[Load] = []
+    paces: dict[Kind, list[Load]] = {kind: [] for kind in kinds}
+    rates: dict[Kind, list[Load]] = {kind: [] for kind in kinds}
+    with contextlib.ExitStack() as stack:
+        ports = {kind: stack.enter_context(_server(kind)) for kind in kinds}
+        for port in ports.values():
+            saturated(port, body, connections=2, seconds=0.5)
+        for _ in watch(range(rounds)):
+            alone.append(_model_alone(seconds))
+            for kind, port in ports.items():
+                paces[kind].append(paced(port, body, per_s=PACE_PER_S, seconds=seconds))
+                rates[kind].append(
+                    saturated(port, body, connections=_CONNECTIONS, seconds=seconds / 2)
+                )
+    found = {"model alone": _measured(alone, [])}
+    return found | {NAMES[kind]: _measured(paces[kind], rates[kind]) for kind in kinds}
+
+
+def _measured(paces: list[Load], rates: list[Load]) -> Measured:
+    return Measured(
+        p50_ms=statistics.median(load.quantile_ms(0.5) for load in paces),
+        p99_ms=statistics.median(load.quantile_ms(0.99) for load in paces),
+        rate_per_s=statistics.median(load.rate for load in rates) if rates else 0.0,
+        answers=sum(len(load.latencies_s) for load in (*paces, *rates)),
+        failed=sum(load.failed for load in (*paces, *rates)),
+    )
+
+
+def _model_alone(seconds: float) -> Load:
+    """Predict at the same pace in this process, with one thread."""
+    torch.set_num_threads(1)
+    deployed = make_deployed(1)
+    x_NLD = np.full((1, SEQ_LEN, len(COLUMNS)), 0.5, np.float32)
+    deployed.predict(x_NLD, None)
+    latencies = []
+    began = time.monotonic()
+    for number in range(int(PACE_PER_S * seconds)):
+        time.sleep(max(0.0, began + number / PACE_PER_S - time.monotonic()))
+        start = time.monotonic()
+        deployed.predict(x_NLD, None)
+        latencies.append(time.monotonic() - start)
+    return Load(seconds=seconds, latencies_s=tuple(latencies), failed=0)
+
+
+@contextlib.contextmanager
+def _server(kind: Kind) -> Iterator[int]:
+    """Run a server in a process of its own; its port."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sluice.serving.benchmark.servers", kind],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # where a log goes costs more or less; writing it is measured
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield int(process.stdout.readline())
+    finally:
+        process.terminate()
+        process.wait(20)
+        process.stdout.close()

@@ -1,0 +1,144 @@
+"""What a client sends: windows of feature rows, the last of which is the row to predict from.
+
+The features, and not raw rows: a workload's ``compute_features`` drops the newest row, whose target
+is not known yet, and that is the very row a client asks about. Columns go by name, in any order.
+
+Shape legend: N = windows, L = rows of a window, D = features.
+"""
+
+import json
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+
+from sluice.serving.refusals import Malformed, TooLarge, UnknownModel, WrongInput
+from sluice.settings import Record, nearest
+
+Row = Annotated[list[FiniteFloat], Field(min_length=1)]
+Window = Annotated[list[Row], Field(min_length=1)]
+
+
+class PredictRequest(BaseModel):
+    """Body of ``POST /predict``."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str | None = Field(
+        None, max_length=200, description="Refused when another model is served; may be left out."
+    )
+    user: str | None = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description="Whoever gets the same arm of a rollout each time. Without it every request "
+        "is drawn by itself.",
+    )
+    columns: list[str] = Field(
+        min_length=1, max_length=100_000, description="Names of the values of a row, in any order."
+    )
+    windows: list[Window] = Field(
+        min_length=1,
+        description="One window for each prediction: seq_len rows, the newest last. One number for "
+        "each column.",
+    )
+
+
+class InputContract(Record):
+    """What one model takes."""
+
+    columns: tuple[str, ...] = Field(description="Features, in the order of the network.")
+    seq_len: int = Field(ge=1, description="Rows of a window.")
+
+    def tensor(self, request: PredictRequest) -> NDArray[np.float32]:
+        """Return the windows (N, L, D) in the network's order of columns.
+
+        Raises:
+            WrongInput: A column is missing, unknown or named twice; a window or row is too long or
+                too short; a value is too large for the network's single precision.
+        """
+        self._require_columns(request.columns)
+        want = (self.seq_len, len(self.columns))
+        for number, window in enumerate(request.windows):
+            if len(window) != want[0] or any(len(row) != want[1] for row in window):
+                lengths = sorted({len(row) for row in window})
+                raise WrongInput(
+                    f"A window must hold {want[0]} rows of {want[1]} values, got {len(window)} "
+                    f"rows of {lengths[0]} to {lengths[-1]} values in windows.{number}.",
+                    fix="Send the last rows up to the one to predict from, one value per column.",
+                )
+        with np.errstate(over="ignore"):  # beyond single precision: found below, with its place
+            x_NLD = np.array(request.windows, dtype=np.float64).astype(np.float32)
+        if not np.isfinite(x_NLD).all():
+            n, row, d = (int(i) for i in np.argwhere(~np.isfinite(x_NLD))[0])
+            raise WrongInput(
+                f"Every value must be finite in single precision, got one that is not at "
+                f"windows.{n}.{row}, column '{request.columns[d]}'.",
+                fix="Send values as training saw them.",
+            )
+        order = [request.columns.index(name) for name in self.columns]
+        return x_NLD[:, :, order]
+
+    def _require_columns(self, given: list[str]) -> None:
+        if set(given) == set(self.columns) and len(given) == len(self.columns):
+            return
+        missing = [name for name in self.columns if name not in given]
+        unknown = [name for name in dict.fromkeys(given) if name not in self.columns]
+        twice = len(given) - len(set(given))
+        hint = nearest(missing[0], unknown) if missing else ""
+        raise WrongInput(
+            f"Columns must be exactly the {len(self.columns)} features: "
+            f"missing {_listed(missing)}, unknown {_listed(unknown)}, named twice {twice}.{hint}",
+            fix="GET /model lists the columns.",
+        )
+
+
+def read_request(body: bytes, *, model: str, max_windows: int) -> PredictRequest:
+    """Return the request in a body.
+
+    Args:
+        body: As it arrived.
+        model: Name of the model that is served.
+        max_windows: Largest number of windows.
+
+    Raises:
+        Malformed: It is no JSON.
+        WrongInput: It lacks a key, has an unknown one, or a value is of the wrong kind; the places
+            are named, the values are not repeated.
+        UnknownModel: It asks for another model.
+        TooLarge: It holds too many windows.
+    """
+    try:
+        request = PredictRequest.model_validate_json(body)
+    except ValidationError as error:
+        found = error.errors(include_input=False, include_url=False)
+        if found[0]["type"] == "json_invalid":
+            raise Malformed(
+                f"The body must be JSON: {found[0]['msg']}.", fix="Send one JSON object."
+            ) from None
+        told = "; ".join(
+            f"{'.'.join(map(str, problem['loc'])) or 'body'}: {problem['msg']}"[:200]
+            for problem in found[:5]
+        )
+        raise WrongInput(
+            f"{len(found)} values of the body are wrong: {told}.",
+            fix="See /openapi.json for the form, and GET /model for the columns.",
+        ) from None
+    if request.model is not None and request.model != model:
+        raise UnknownModel(
+            f"The model {json.dumps(request.model)} is not served here; {model} is.",
+            fix=f"Ask for {model}, or leave the model out.",
+        )
+    if len(request.windows) > max_windows:
+        raise TooLarge(
+            f"At most {max_windows} windows are taken at once, got {len(request.windows)}.",
+            fix="Send several requests.",
+        )
+    return request
+
+
+def _listed(names: list[str]) -> str:
+    """Names come from the caller: a few, and no endless ones."""
+    shown = [name[:60] for name in names[:8]]
+    return (", ".join(shown) + (", ..." if len(names) > len(shown) else "")) or "none"

@@ -1,0 +1,134 @@
+"""What is deployed of a version: the mean of all its seeds, each fitted on the last fold.
+
+The last fold's members have learned from the most data. All seeds together are one model, an
+ensemble; one lucky seed never serves alone.
+
+Shape legend: N = windows, L = rows of a window, D = features, O = outputs.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from sluice.artifacts import ArtifactStore
+from sluice.data.folds import RowRange
+from sluice.errors import ContractError, IntegrityError
+from sluice.registry.loading import load_members
+from sluice.registry.records import Version
+from sluice.serving.contract import InputContract
+from sluice.training.members import Member
+from sluice.workloads.workload import Workload
+
+Pause = Callable[[], object]
+"""Called between two networks: whoever has time may wait there for whoever has not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Deployed:
+    """One model as it serves."""
+
+    version: int
+    candidate: str
+    contract: InputContract
+    target: str
+    """Name of what is predicted."""
+
+    networks: tuple[nn.Module, ...]
+
+    def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> NDArray[np.float64]:
+        """Return the mean of the networks' outputs (N, O) in double precision, on the CPU."""
+        x = torch.from_numpy(x_NLD)
+        outputs = []
+        with torch.inference_mode():
+            for network in self.networks:
+                if pause is not None:
+                    pause()
+                outputs.append(network(x))
+            mean: NDArray[np.float64] = torch.stack(outputs).double().mean(dim=0).numpy()
+        return mean.reshape(len(x_NLD), -1)
+
+
+def deployed_members(members: Sequence[Member]) -> tuple[Member, ...]:
+    """Return the members that serve: every seed of the last fold, by seed."""
+    last = max(member.fold_id for member in members)
+    return tuple(sorted((m for m in members if m.fold_id == last), key=lambda m: m.seed))
+
+
+def load_deployed(version: Version, store: ArtifactStore) -> Deployed:
+    """Load what serves of a version; every file is checked against its digest (REG-3).
+
+    Raises:
+        IntegrityError: Weights are missing, changed, no safetensors file, or do not fit; or they
+            are not those that the version's candidate digest names.
+        ContractError: The workload makes inputs that are no windows of its feature columns.
+    """
+    who = f"{version.model} version {version.number}"
+    if version.lineage.candidate_of_parts() != version.candidate:
+        raise IntegrityError(
+            f"{who}: its weights are not those its candidate digest {version.candidate[:12]} "
+            "was made of.",
+            cause="The lineage was changed after it was registered.",
+            fix="Run: sluice registry verify",
+        )
+    workload, networks = load_members(version, deployed_members(version.lineage.members), store)
+    _require_windows(workload, who)
+    return Deployed(
+        version=version.number,
+        candidate=version.candidate,
+        contract=InputContract(columns=workload.feature_columns, seq_len=workload.settings.seq_len),
+        target=workload.target_column,
+        networks=tuple(networks),
+    )
+
+
+def require_finite(deployed: Deployed) -> None:
+    """Predict once from zeros: warms the networks up and finds weights that are not numbers.
+
+    Raises:
+        IntegrityError: The answer is not finite.
+    """
+    length, columns = deployed.contract.seq_len, deployed.contract.columns
+    answer = deployed.predict(np.zeros((1, length, len(columns)), np.float32), None)
+    if not np.isfinite(answer).all():
+        raise IntegrityError(
+            f"Version {deployed.version} must predict a finite number from zeros, got "
+            f"{answer.ravel()[:4].tolist()}.",
+            cause="Its weights or its normaliser hold NaN or infinity.",
+            fix="Go back: sluice registry rollback",
+        )
+
+
+def _require_windows(workload: Workload, who: str) -> None:
+    """Compare the workload's own examples, when it writes them, with plain windows."""
+    if type(workload).examples is Workload.examples:
+        return
+    length, columns = workload.settings.seq_len, list(workload.feature_columns)
+    num_rows = length + 1
+    frame = pd.DataFrame(
+        {
+            column.name: np.arange(num_rows) / 4 if column.name in columns else np.zeros(num_rows)
+            for column in workload.feature_schema.columns
+        }
+    )
+    try:
+        made = workload.examples(frame, RowRange(start=length - 1, stop=num_rows)).x.numpy()
+    except (ValueError, TypeError, LookupError, RuntimeError) as error:
+        raise _no_windows(who, f"it raised {type(error).__name__} on a small frame") from error
+    values = frame[columns].to_numpy(np.float32)
+    plain = np.stack([values[start : start + length] for start in range(num_rows - length + 1)])
+    if made.shape != plain.shape or not np.array_equal(made, plain):
+        raise _no_windows(who, f"inputs of {made.shape} where windows are {plain.shape}")
+
+
+def _no_windows(who: str, got: str) -> ContractError:
+    return ContractError(
+        f"{who}: its workload must make windows of its feature columns to be served, got {got}.",
+        cause="The workload replaces 'examples', and a client cannot know how.",
+        fix="Let compute_features make the columns, and leave the inputs of 'examples' as they "
+        "are.",
+    )

@@ -1,0 +1,146 @@
+"""Before and after the app: a trace id, the body's limit, one log line and one count an answer.
+
+Written to ASGI itself, because a middleware that wraps requests and responses costs as much as the
+rest of the router together.
+"""
+
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sluice.serving.answers import Problem
+from sluice.serving.metrics import OTHER, ROUTES, Metrics
+from sluice.serving.refusals import TooLarge
+
+_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_NOTES = "sluice.notes"
+
+
+@dataclass(slots=True)
+class Notes:
+    """What is known of one request, for its log line."""
+
+    trace: str
+    began: float
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Facts of our own for the log, never anything a client sent."""
+
+
+def notes_of(request: Request) -> Notes:
+    """Return the notes of a request."""
+    found: Notes = request.scope[_NOTES]
+    return found
+
+
+class Front:
+    """The app as uvicorn runs it."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        max_body_bytes: int,
+        metrics: Metrics,
+        log: Any,
+        is_draining: Callable[[], bool],
+    ) -> None:
+        self.app = app
+        self._is_draining = is_draining
+        self._max_body_bytes = max_body_bytes
+        self._metrics = metrics
+        self._log = log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        notes = Notes(trace=_trace(headers.get(b"traceparent", b"")), began=time.monotonic())
+        scope[_NOTES] = notes
+        status = 500
+        trace = notes.trace.encode()
+
+        async def tagged(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                added = [(b"x-trace-id", trace)]
+                if self._is_draining():  # or a next request would meet a closed connection
+                    added.append((b"connection", b"close"))
+                message["headers"] = [*message["headers"], *added]
+            await send(message)
+
+        try:
+            if _declared_bytes(headers) > self._max_body_bytes:
+                await self._too_large(notes, tagged)
+            else:
+                await self.app(scope, self._limited(receive), tagged)
+        finally:
+            self._note(scope, notes, status)
+
+    def _limited(self, receive: Receive) -> Receive:
+        """Return ``receive``, which raises once the body is beyond the limit."""
+        left = self._max_body_bytes
+
+        async def limited() -> Message:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if left < 0:
+                raise self._refusal()
+            return message
+
+        return limited
+
+    async def _too_large(self, notes: Notes, send: Send) -> None:
+        problem = Problem.of(self._refusal(), trace=notes.trace)
+        body = problem.model_dump_json().encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),  # or the server would go on reading what nobody wants
+        ]
+        await send({"type": "http.response.start", "status": TooLarge.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def _refusal(self) -> TooLarge:
+        return TooLarge(
+            f"A body may have {self._max_body_bytes:,} bytes, and this one has more.",
+            fix="Send fewer windows in each request.",
+        )
+
+    def _note(self, scope: Scope, notes: Notes, status: int) -> None:
+        seconds = time.monotonic() - notes.began
+        # The path of an unknown route and an unknown method are words of the client.
+        route = scope["path"] if scope["path"] in ROUTES else OTHER
+        method = scope["method"] if scope["method"] in ("GET", "POST") else OTHER
+        self._metrics.count_answer(route=route, method=method, status=status, seconds=seconds)
+        self._log.info(
+            "request",
+            trace=notes.trace,
+            method=method,
+            route=route,
+            status=status,
+            ms=round(seconds * 1e3, 2),
+            **notes.facts,
+        )
+
+
+def _trace(traceparent: bytes) -> str:
+    """Return the caller's trace id when it sent a valid one, or a new one (W3C Trace Context)."""
+    found = _TRACEPARENT.fullmatch(traceparent.decode("latin-1"))
+    if found is not None and int(found[1], 16):
+        return found[1]
+    return secrets.token_hex(16)
+
+
+def _declared_bytes(headers: dict[bytes, bytes]) -> int:
+    declared = headers.get(b"content-length", b"0")
+    return int(declared) if declared.isdigit() else 0

@@ -1,0 +1,50 @@
+"""The server's log: one JSON object a line, and never what a client sent."""
+
+import logging
+import traceback
+from typing import Any, TextIO
+
+import structlog
+
+_FRAMES = 5
+"""Innermost calls of an error that are logged."""
+
+
+def json_log(stream: TextIO) -> Any:
+    """Return a logger whose methods take an event's name and its facts as keywords."""
+    return structlog.wrap_logger(
+        structlog.WriteLogger(stream),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        cache_logger_on_first_use=True,
+    )
+
+
+class ToJson(logging.Handler):
+    """Carries what a library logs by itself, such as uvicorn, into our log."""
+
+    def __init__(self, log: Any) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        error = record.exc_info[1] if record.exc_info else None
+        facts = {} if error is None else place_of(error)
+        self._log.log(record.levelno, record.getMessage(), logger=record.name, **facts)
+
+
+def place_of(error: BaseException) -> dict[str, Any]:
+    """Return what an error is and where it was raised, without its message.
+
+    The message of a stranger's error may repeat what the client sent.
+    """
+    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+    return {
+        "error": type(error).__name__,
+        "at": [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames],
+    }

@@ -1,0 +1,260 @@
+"""Which arm answers: the user's place decides, production steps in, the shadow looks on (ROLL-1).
+
+A request keeps the table it began with, so that a swap between two requests fails neither. The
+original fault is the challenger's, even when nobody but the counts ever hears of it.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.registry.reading import Clock
+from sluice.rollout.observations import Window
+from sluice.serving.arm import Arm, Busy, NetworkFailed, NeverStarted, Output
+from sluice.serving.contract import PredictRequest
+from sluice.serving.metrics import Metrics
+from sluice.serving.refusals import ModelFailed, Refusal, TooLate, WrongInput
+from sluice.serving.settings import ServingSettings
+from sluice.serving.steps import ArmName, Fault, Steps
+from sluice.serving.sticky import is_chosen
+from sluice.serving.weights import Weights
+
+Input = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Table:
+    """The arms of one state of the weights."""
+
+    weights: Weights
+    production: Arm
+    challenger: Arm | None
+    shadow: Arm | None
+    """The networks of the arm that gets copies, in a thread that makes way for the other arm."""
+
+    @property
+    def copied(self) -> ArmName:
+        """The arm that gets copies while there is a shadow."""
+        return "production" if self.weights.share >= 1 else "challenger"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Routed:
+    """An answer and who gave it."""
+
+    output: Output
+    arm: ArmName
+    version: int
+    candidate: str
+    weights: Weights
+    challenger_fault: Fault | None
+    """Why production answered in the challenger's place; None when it did not."""
+
+    challenger_error: str
+    """Type of what the challenger raised, for the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Tried:
+    """What an arm made of a request; without a fault there is an output."""
+
+    output: Output | None
+    fault: Fault | None
+    place: dict[str, Any]
+    """What a network raised, and where."""
+
+    is_begun: bool
+    """False when the arm never came to the request."""
+
+    seconds: float
+
+
+class Router:
+    """Routes each request by the table in force; counts what became of it."""
+
+    def __init__(
+        self, table: Table, *, settings: ServingSettings, clock: Clock, metrics: Metrics
+    ) -> None:
+        self._table = table
+        self._settings = settings
+        self._clock = clock
+        self._metrics = metrics
+        self._expired: datetime | None = None
+        self._shadows: set[asyncio.Task[None]] = set()
+        self.steps = Steps(table.weights, now=clock())
+        metrics.show_step(self.window)
+
+    @property
+    def table(self) -> Table:
+        """What requests are routed by from now on."""
+        return self._table
+
+    def follow(self, table: Table) -> None:
+        """Route by another table; requests under way end by the one they began with."""
+        self._table = table
+        self.steps.follow(table.weights, now=self._clock())
+
+    def in_force(self, weights: Weights) -> Weights:
+        """Return the weights, or production alone once their lease is over.
+
+        A lease that was seen to be over stays so when the clock goes back.
+        """
+        if weights.expires_at is None:
+            return weights
+        if weights.expired(self._clock()):
+            self._expired = weights.expires_at
+        over = self._expired is not None and weights.expires_at <= self._expired
+        return weights.production_only() if over else weights
+
+    async def answer(self, request: PredictRequest, *, user: str, deadline: float) -> Routed:
+        """Answer by the arm that the user belongs to.
+
+        Args:
+            request: What is asked.
+            user: Key that decides the arm.
+            deadline: Latest moment of an answer [s, monotonic].
+
+        Raises:
+            WrongInput: The windows break the contract, or no finite number follows from them.
+            ModelFailed: Production raised.
+            TooLate: Production did not answer before the deadline.
+        """
+        table = self._table
+        weights = self.in_force(table.weights)
+        x_NLD = table.production.deployed.contract.tensor(request)
+        challenger, failed = table.challenger, None
+        if (
+            challenger is not None
+            and weights.rollout is not None
+            and is_chosen(user, salt=weights.rollout, share=weights.share)
+        ):
+            tried = await self._try(
+                challenger,
+                x_NLD,
+                timeout_s=min(self._settings.challenger_deadline_s, deadline - time.monotonic()),
+                max_waiting=self._settings.challenger_waiting,
+            )
+            self._count("challenger", tried, epoch=weights.epoch)
+            if tried.fault is None:
+                if weights.shadow and table.copied == "production":
+                    self._look_on(table, x_NLD)
+                return _routed(tried, "challenger", challenger, weights, failed=None)
+            failed = tried
+            self._metrics.fallbacks.inc()
+        tried = await self._try(
+            table.production,
+            x_NLD,
+            timeout_s=deadline - time.monotonic(),
+            max_waiting=self._settings.max_in_flight,
+        )
+        if failed is None:
+            self._count("production", tried, epoch=weights.epoch)
+        if tried.fault is not None:
+            raise _refusal(tried)
+        if weights.shadow and table.copied == "challenger" and failed is None:
+            self._look_on(table, x_NLD)
+        return _routed(tried, "production", table.production, weights, failed=failed)
+
+    def window(self) -> Window | None:
+        """Return what was counted since the step under way began; None without a rollout."""
+        return self.steps.window(self._clock())
+
+    async def close(self) -> None:
+        """Drop the shadow copies that still wait."""
+        for task in self._shadows:
+            task.cancel()
+        await asyncio.gather(*self._shadows, return_exceptions=True)
+
+    async def _try(self, arm: Arm, x_NLD: Input, *, timeout_s: float, max_waiting: int) -> _Tried:
+        began = time.monotonic()
+        output: Output | None = None
+        fault: Fault | None = None
+        place: dict[str, Any] = {}
+        is_begun = True
+        try:
+            output = await arm.predict(x_NLD, timeout_s=timeout_s, max_waiting=max_waiting)
+            fault = None if np.isfinite(output).all() else "not_finite"
+        except (Busy, NeverStarted):
+            # An arm whose queue is full has not answered in time either: one that hangs must not
+            # look better for it.
+            fault, is_begun = "timeouts", False
+        except TimeoutError:
+            fault = "timeouts"
+        except NetworkFailed as failed:
+            fault, place = "errors", failed.place
+        seconds = time.monotonic() - began
+        return _Tried(output=output, fault=fault, place=place, is_begun=is_begun, seconds=seconds)
+
+    def _count(self, arm: ArmName, tried: _Tried, *, epoch: int) -> None:
+        self.steps.count(arm, epoch=epoch, seconds=tried.seconds, fault=tried.fault)
+        self._metrics.count(arm, seconds=tried.seconds, fault=tried.fault)
+
+    def _look_on(self, table: Table, x_NLD: Input) -> None:
+        if table.shadow is None:
+            return
+        if len(self._shadows) >= self._settings.shadow_waiting:
+            self._drop()
+            return
+        task = asyncio.get_running_loop().create_task(self._compute(table, table.shadow, x_NLD))
+        self._shadows.add(task)
+        task.add_done_callback(self._shadows.discard)
+
+    async def _compute(self, table: Table, shadow: Arm, x_NLD: Input) -> None:
+        tried = await self._try(
+            shadow,
+            x_NLD,
+            timeout_s=self._settings.shadow_deadline_s,
+            max_waiting=self._settings.shadow_waiting,
+        )
+        if not tried.is_begun:  # it made way: says nothing about it
+            self._drop()
+            return
+        epoch = table.weights.epoch
+        self.steps.count(table.copied, epoch=epoch, seconds=None, fault=tried.fault)
+        self._metrics.count_shadow(tried.fault)
+
+    def _drop(self) -> None:
+        self.steps.count_dropped()
+        self._metrics.shadow_dropped.inc()
+
+
+def _routed(
+    tried: _Tried, name: ArmName, arm: Arm, weights: Weights, *, failed: _Tried | None
+) -> Routed:
+    assert tried.output is not None, "without a fault there is an output"
+    return Routed(
+        output=tried.output,
+        arm=name,
+        version=arm.deployed.version,
+        candidate=arm.deployed.candidate,
+        weights=weights,
+        challenger_fault=None if failed is None else failed.fault,
+        challenger_error="" if failed is None else failed.place.get("error", ""),
+    )
+
+
+def _refusal(tried: _Tried) -> Refusal:
+    """Say why production did not answer."""
+    if tried.fault == "timeouts":
+        return TooLate(
+            f"The model must answer in time, and did not within {tried.seconds:.3f} s.",
+            cause="The server is overloaded, or the model hangs.",
+            fix="Try again; when it lasts, raise serving.deadline_s or add servers.",
+        )
+    if tried.fault == "not_finite":
+        return WrongInput(
+            "The model has no finite answer for these windows.",
+            cause="They are far from anything it was trained on.",
+            fix="Check the values and their units.",
+        )
+    return ModelFailed(
+        f"The model raised {tried.place['error']}.",
+        cause="Its code does not take this input; the server's log has the place by trace id.",
+        fix="Tell whoever owns the model.",
+        place=tried.place,
+    )

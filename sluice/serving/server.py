@@ -1,0 +1,176 @@
+"""The app on uvicorn: from a source of weights to a process that drains before it ends."""
+
+import logging
+import math
+import socket
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from sluice.errors import SettingsError
+from sluice.registry.reading import Clock
+from sluice.serving.app import build_app
+from sluice.serving.following import Follower, Load, build_table
+from sluice.serving.limits import Token
+from sluice.serving.log import ToJson
+from sluice.serving.metrics import Metrics
+from sluice.serving.router import Router
+from sluice.serving.settings import ServingSettings
+from sluice.serving.state import Serving
+from sluice.serving.weights import WeightsSource
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def open_serving(
+    model: str,
+    source: WeightsSource,
+    load: Load,
+    *,
+    settings: ServingSettings,
+    token: Token | None,
+    clock: Clock,
+    log: Any,
+) -> Serving:
+    """Read the weights and load what they name, so that a server starts ready or not at all.
+
+    Args:
+        model: Its name.
+        source: Where the weights are.
+        load: Returns the model of a candidate digest.
+        settings: Limits and pace.
+        token: What clients must show; None lets everybody in.
+        clock: Dates windows and ends leases.
+        log: From ``json_log``.
+
+    Raises:
+        SluiceError: The source cannot be read, or production does not load.
+    """
+    table, problem = build_table(source.read(), load, settings=settings, before=None)
+    metrics = Metrics()
+    router = Router(table, settings=settings, clock=clock, metrics=metrics)
+
+    def told(event: str, what: str) -> None:
+        log.info(event, what=what)
+
+    follower = Follower(router, source, load, settings=settings, metrics=metrics, told=told)
+    if problem:
+        follower.note("challenger", problem)
+    return Serving(
+        model=model,
+        router=router,
+        follower=follower,
+        metrics=metrics,
+        settings=settings,
+        token=token,
+        log=log,
+    )
+
+
+def require_token_beyond_loopback(host: str, token: Token | None) -> None:
+    """Refuse to let the network in without a token.
+
+    Raises:
+        SettingsError: The host is not this machine alone, and there is no token.
+    """
+    if token is None and host not in LOOPBACK:
+        raise SettingsError(
+            f"A server on {host} can be reached from elsewhere and requires a token, got none.",
+            fix="Give --token-file, or set SLUICE_SERVE_TOKEN, or stay on 127.0.0.1.",
+        )
+
+
+class DrainingServer(uvicorn.Server):
+    """Says no on /readyz first, then stops accepting, then waits for requests under way.
+
+    A second signal ends it at once.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, serving: Serving, *, on_ready: Callable[[int], None]
+    ) -> None:
+        """Wrap uvicorn.
+
+        Args:
+            config: Uvicorn's.
+            serving: Whose readiness is shown.
+            on_ready: Called with the port once requests are answered.
+        """
+        super().__init__(config)
+        self._serving = serving
+        self._on_ready = on_ready
+        self._stop_at: float | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start listening and say where."""
+        await super().startup(sockets=sockets)
+        if self.started and sockets:
+            self._on_ready(sockets[0].getsockname()[1])
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Begin to drain; uvicorn calls this on SIGINT and SIGTERM."""
+        if self._serving.draining:
+            self.should_exit = self.force_exit = True
+        self._serving.drain()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Stop once the notice was given; uvicorn calls this ten times a second."""
+        if self._serving.draining and self._stop_at is None:
+            self._stop_at = time.monotonic() + self._serving.settings.notice_s
+        if self._stop_at is not None and time.monotonic() >= self._stop_at:
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+
+def serve(serving: Serving, *, host: str, port: int, on_ready: Callable[[int], None]) -> None:
+    """Answer requests until SIGTERM, SIGINT or ``serving.drain()``, then drain and return.
+
+    Args:
+        serving: What answers.
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one.
+        on_ready: Called with the port once requests are answered.
+
+    Raises:
+        SettingsError: The address cannot be listened on.
+    """
+    listening = listen(host, port)
+    log = ToJson(serving.log)
+    for name in ("uvicorn", "asyncio"):
+        logging.getLogger(name).handlers = [log]
+        logging.getLogger(name).propagate = False
+    config = uvicorn.Config(
+        build_app(serving),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=math.ceil(serving.settings.drain_s),
+        ws="none",
+    )
+    with listening:
+        DrainingServer(config, serving, on_ready=on_ready).run(sockets=[listening])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket bound to an address, before anything costly is started.
+
+    Raises:
+        SettingsError: It cannot be listened on.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Named as TCP, or asyncio takes it for something else and leaves Nagle's delay of 40 ms on.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:  # a name that does not resolve is one, too
+        listening.close()
+        raise SettingsError(
+            f"The server must listen on {host} port {port}, and cannot: {error.strerror or error}.",
+            cause="Another process listens there, or the address is not of this machine.",
+            fix="Stop the other one, or give --port another number; 0 takes a free one.",
+        ) from None
+    return listening

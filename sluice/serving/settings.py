@@ -1,0 +1,84 @@
+"""What may vary about the server."""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from sluice.settings import Settings
+
+
+class ServingSettings(Settings):
+    """Limits, deadlines and the pace at which the server follows the registry."""
+
+    max_body_bytes: int = Field(
+        4 * 2**20, ge=1024, le=2**30, description="Larger request bodies are refused [bytes]."
+    )
+    max_windows: int = Field(
+        256,
+        ge=1,
+        le=100_000,
+        description="More windows in one request are refused: all others wait for its batch.",
+    )
+    requests_per_s: float = Field(
+        2000.0, gt=0, le=1e6, description="Sustained rate of predictions per process [1/s]."
+    )
+    burst_requests: int = Field(
+        500, ge=1, le=1_000_000, description="Requests that may come at once beyond that rate."
+    )
+    max_in_flight: int = Field(
+        256, ge=1, le=100_000, description="Predictions under way at once; further ones get 503."
+    )
+    deadline_s: float = Field(
+        1.0, gt=0, le=600, description="A prediction is answered by then or refused with 504 [s]."
+    )
+    challenger_deadline_s: float = Field(
+        0.4,
+        gt=0,
+        le=600,
+        description="After this long production answers in the challenger's place [s].",
+    )
+    body_timeout_s: float = Field(
+        10.0, gt=0, le=600, description="A body that is not there by then is refused with 408 [s]."
+    )
+    max_batch_windows: int = Field(
+        64,
+        ge=1,
+        le=4096,
+        description="Waiting requests are computed together up to this many windows.",
+    )
+    challenger_waiting: int = Field(
+        64, ge=1, le=100_000, description="Requests that may wait for the challenger at once."
+    )
+    shadow_waiting: int = Field(
+        32, ge=1, le=100_000, description="Shadow copies that may wait; further ones are dropped."
+    )
+    shadow_deadline_s: float = Field(
+        1.0, gt=0, le=600, description="A shadow copy that is not computed by then is late [s]."
+    )
+    poll_s: float = Field(
+        0.5, ge=0.01, le=60, description="How often the weights are read; decides how soon [s]."
+    )
+    source_timeout_s: float = Field(
+        5.0, gt=0, le=600, description="A read of the weights that takes longer has failed [s]."
+    )
+    retry_s: float = Field(
+        10.0, ge=0.01, le=3600, description="Pause before a model that did not load is tried again."
+    )
+    notice_s: float = Field(
+        1.0,
+        ge=0,
+        le=600,
+        description="How long /readyz says no before the server stops accepting [s].",
+    )
+    drain_s: float = Field(
+        10.0, gt=0, le=3600, description="Longest wait for requests under way at the end [s]."
+    )
+
+    @model_validator(mode="after")
+    def _room_for_a_fallback(self) -> Self:
+        if not self.challenger_deadline_s < self.deadline_s:
+            raise ValueError(
+                f"challenger_deadline_s must be below deadline_s, so that production can still "
+                f"answer, got {self.challenger_deadline_s} and {self.deadline_s}"
+            )
+        return self

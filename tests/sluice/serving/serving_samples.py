@@ -1,0 +1,222 @@
+"""Small models that answer, fail, hang or say NaN on request, behind the real app on a socket."""
+
+import contextlib
+import io
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import torch
+from torch import Tensor, nn
+
+from sluice.digests import digest_bytes
+from sluice.errors import StorageError
+from sluice.serving.contract import InputContract
+from sluice.serving.deployed import Deployed
+from sluice.serving.limits import Token
+from sluice.serving.log import json_log
+from sluice.serving.server import open_serving, serve
+from sluice.serving.settings import ServingSettings
+from sluice.serving.state import Serving
+from sluice.serving.weights import Weights
+
+SECRET = "correct-horse-battery"
+MODEL = "demo"
+CONTRACT = InputContract(columns=("a", "b"), seq_len=3)
+
+
+class Says(nn.Module):
+    """Its number plus 1.5 a - 0.5 b of the last row."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.number = number
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, -1] @ torch.tensor([[1.5], [-0.5]]) + self.number
+
+
+class Raises(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise RuntimeError(f"secret payload {x.sum()}")
+
+
+class Hangs(nn.Module):
+    """Until the test lets it go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.go.wait(20)
+        return x[:, -1].mean(dim=1, keepdim=True)
+
+
+class Gated(Says):
+    """Answers at once while its gate is open, and raises once it is broken."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__(number)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.broken = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.gate.wait(20)
+        if self.broken:
+            raise TypeError(f"secret payload {x.sum()}")
+        return super().forward(x)
+
+
+class SaysNaN(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, -1, :1] * torch.nan
+
+
+def candidate(name: str) -> str:
+    return digest_bytes(name.encode())
+
+
+def deployed(
+    name: str, version: int, *networks: nn.Module, contract: InputContract = CONTRACT
+) -> Deployed:
+    return Deployed(
+        version=version,
+        candidate=candidate(name),
+        contract=contract,
+        target="y",
+        networks=networks,
+    )
+
+
+@dataclass
+class Source:
+    """A source of weights that can be taken away."""
+
+    weights: Weights
+    down: bool = False
+
+    def read(self) -> Weights:
+        if self.down:
+            raise StorageError("The registry is gone.", fix="Wait.")
+        return self.weights
+
+
+@dataclass
+class Live:
+    """A server in this process, and what a test changes of it."""
+
+    url: str
+    serving: Serving
+    source: Source
+    models: dict[str, Deployed]
+    log: io.StringIO
+    client: httpx.Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        headers = {"authorization": f"Bearer {SECRET}"}
+        self.client = httpx.Client(base_url=self.url, headers=headers, timeout=20)
+
+    def ask(self, *values: float, **more: Any) -> httpx.Response:
+        return self.client.post("/predict", json=body(*values, **more))
+
+    def wait_for(self, true: Callable[[], bool]) -> None:
+        """The follower looks every few milliseconds."""
+        pause = threading.Event()
+        for _ in range(500):
+            if true():
+                return
+            pause.wait(0.01)
+        raise AssertionError("it did not happen within 5 s")
+
+    def put(self, **weights: Any) -> Weights:
+        """Set weights of the next epoch and wait until they are in force."""
+        epoch = self.source.weights.epoch + 1
+        self.source.weights = Weights(**({"production": candidate("one")} | weights), epoch=epoch)
+        self.wait_for(lambda: self.serving.router.table.weights.epoch == epoch)
+        return self.source.weights
+
+    def challenge(self, name: str, *, share: float = 1.0, **more: Any) -> Weights:
+        return self.put(challenger=candidate(name), rollout=f"r-{name}", share=share, **more)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.getvalue().splitlines()]
+
+    def metrics(self) -> dict[str, float]:
+        text = self.client.get("/metrics").text
+        pairs = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+
+
+def body(*values: float, **more: Any) -> dict[str, Any]:
+    """A request with one window for each value, which both columns hold in the last row."""
+    windows = [[[0.0, 0.0], [0.0, 0.0], [value, value]] for value in values]
+    return {"columns": ["a", "b"], "windows": windows} | more
+
+
+def quick_settings(**changes: Any) -> ServingSettings:
+    return ServingSettings(
+        **(
+            {
+                "poll_s": 0.02,
+                "source_timeout_s": 0.2,
+                "retry_s": 0.05,
+                "deadline_s": 1.0,
+                "challenger_deadline_s": 0.2,
+                "challenger_waiting": 4,
+                "shadow_deadline_s": 0.3,
+                "body_timeout_s": 1.0,
+                "notice_s": 0.0,
+                "max_windows": 100,
+                "max_body_bytes": 100_000,
+            }
+            | changes
+        )
+    )
+
+
+@contextlib.contextmanager
+def live(
+    models: dict[str, Deployed],
+    weights: Weights,
+    *,
+    settings: ServingSettings,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    source: Source | None = None,
+) -> Iterator[Live]:
+    """Run the real server on a free port of this machine."""
+    source, log = source or Source(weights), io.StringIO()
+    serving = open_serving(
+        MODEL,
+        source,
+        lambda wanted: models[wanted],
+        settings=settings,
+        token=Token(SECRET),
+        clock=clock,
+        log=json_log(log),
+    )
+    ready, ports = threading.Event(), []
+
+    def on_ready(port: int) -> None:
+        ports.append(port)
+        ready.set()
+
+    def run() -> None:
+        serve(serving, host="127.0.0.1", port=0, on_ready=on_ready)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert ready.wait(10)
+    running = Live(f"http://127.0.0.1:{ports[0]}", serving, source, models, log)
+    try:
+        yield running
+    finally:
+        running.client.close()
+        serving.drain()
+        thread.join(10)
+    assert not thread.is_alive()

@@ -1,0 +1,229 @@
+"""Bad input over a real socket: every refusal says what to do, and none is a 5xx."""
+
+import json
+import re
+import socket
+import time
+
+import httpx
+import pytest
+
+from tests.sluice.serving.serving_samples import SECRET, Live, body
+
+
+def test_one_window_and_many_are_answered_by_the_mean_of_all_networks(server: Live) -> None:
+    one, many = server.ask(2.0), server.ask(2.0, 3.0, 4.0)
+
+    assert one.json()["outputs"] == [[3.0]]
+    assert many.json()["outputs"] == [[3.0], [4.0], [5.0]]
+
+
+def test_columns_go_by_name(server: Live) -> None:
+    asked = body(0.0)
+    asked["windows"][0][-1] = [8.0, 0.0]
+    turned = asked | {"columns": ["b", "a"]}
+
+    assert server.client.post("/predict", json=asked).json()["outputs"] == [[13.0]]
+    assert server.client.post("/predict", json=turned).json()["outputs"] == [[-3.0]]
+
+
+def window(*rows: list[object], columns: tuple[str, ...] = ("a", "b")) -> bytes:
+    return json.dumps({"columns": columns, "windows": [rows]}).encode()
+
+
+GOOD = ([0.0, 0.0], [0.0, 0.0], [1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "said"),
+    [
+        (b"", 400, "must be JSON"),
+        (b"{", 400, "must be JSON"),
+        (b"\xff\xfe{}", 400, "must be JSON"),
+        (b"[]", 422, "body"),
+        (b"{}", 422, "columns: Field required"),
+        (b"[" * 50_000, 400, "must be JSON"),
+        (window(*GOOD, columns=("a",)), 422, "missing b, unknown none"),
+        (window(*GOOD, columns=("a", "bb")), 422, "missing b, unknown bb.*Did you mean 'bb'"),
+        (window(*GOOD, columns=("a", "b", "a")), 422, "named twice 1"),
+        (window(*GOOD[1:]), 422, "3 rows of 2 values, got 2 rows"),
+        (window(*GOOD[1:], [1.0]), 422, r"3 rows .* of 1 to 2 values in windows\.0"),
+        (window(*GOOD[1:], [1.0, "x"]), 422, r"windows\.0\.2\.1: Input should be a valid number"),
+        (window(*GOOD[1:], [1.0, True]), 422, r"windows\.0\.2\.1"),
+        (window(*GOOD[1:], [1.0, None]), 422, r"windows\.0\.2\.1"),
+        (window(*GOOD[1:], [1.0, float("nan")]), 422, r"windows\.0\.2\.1: .*finite"),
+        (window(*GOOD[1:], [1.0, float("inf")]), 422, r"windows\.0\.2\.1: .*finite"),
+        (window(*GOOD[1:], [1.0, 1e39]), 422, r"windows\.0\.2, column 'b'"),
+        (window(*GOOD[1:], [1.0, 10**400]), 422, "wrong|finite"),
+        (json.dumps(body(1.0, model="other")).encode(), 404, "other.* is not served here; demo is"),
+        (json.dumps(body(1.0, sers="x")).encode(), 422, "sers: Extra inputs"),
+        (json.dumps(body(1.0, user="")).encode(), 422, "user"),
+        (json.dumps(body(*[0.0] * 101)).encode(), 413, "At most 100 windows"),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+def test_a_bad_body_is_refused_with_its_place(
+    server: Live, content: bytes, status: int, said: str
+) -> None:
+    answer = server.client.post(
+        "/predict", content=content, headers={"content-type": "application/json"}
+    )
+    problem = answer.json()
+
+    assert answer.status_code == status
+    assert re.search(said, problem["what"] + problem["do"]), problem
+    assert problem["do"]
+    assert problem["trace"] == answer.headers["x-trace-id"]
+
+
+def test_a_value_too_large_for_the_model_is_the_callers_mistake(server: Live) -> None:
+    """Finite in single precision, and what the model makes of it is not."""
+    answer = server.ask(3e38)
+
+    assert answer.status_code == 422
+    assert "no finite answer" in answer.json()["what"]
+
+
+def test_another_content_type_is_refused(server: Live) -> None:
+    answer = server.client.post("/predict", content=b"a=1", headers={"content-type": "text/csv"})
+
+    assert answer.status_code == 415
+
+
+@pytest.mark.parametrize("shown", [None, "Bearer wrong", f"Basic {SECRET}", SECRET, "Bearer"])
+@pytest.mark.parametrize("route", ["/predict", "/model", "/rollout", "/metrics"])
+def test_without_the_token_nothing_is_told_of_the_model(
+    server: Live, route: str, shown: str | None
+) -> None:
+    headers = {} if shown is None else {"authorization": shown}
+    answer = httpx.request(
+        "POST" if route == "/predict" else "GET", server.url + route, headers=headers
+    )
+
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert "demo" not in answer.text
+
+
+@pytest.mark.parametrize("route", ["/healthz", "/readyz", "/openapi.json"])
+def test_probes_need_no_token(server: Live, route: str) -> None:
+    assert httpx.get(server.url + route).status_code == 200
+
+
+def test_an_unknown_route_is_told_in_the_same_form(server: Live) -> None:
+    missing, wrong = server.client.get("/nothing"), server.client.get("/predict")
+
+    assert (missing.status_code, wrong.status_code) == (404, 405)
+    assert missing.json()["kind"] == "unknown_route"
+
+
+def raw(server: Live, head: str, *parts: bytes) -> tuple[bytes, int]:
+    """Send bytes; return the answer and how many were taken before the server closed."""
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(
+            f"POST /predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {SECRET}\r\n"
+            f"Content-Type: application/json\r\n{head}\r\n\r\n".encode()
+        )
+        taken = 0
+        for part in parts:
+            try:
+                connection.sendall(part)
+            except OSError:
+                break
+            taken += len(part)
+        answer = b""
+        while True:
+            try:
+                more = connection.recv(65536)
+            except ConnectionError:
+                more = b""
+            if not more:
+                return answer, taken
+            answer += more
+
+
+def test_100_mb_are_refused_by_their_declaration_and_not_read(server: Live) -> None:
+    began = time.monotonic()
+    answer, _ = raw(server, "Content-Length: 104857600")
+
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert b"100,000 bytes" in answer
+    assert time.monotonic() - began < 1
+
+
+def test_100_mb_without_a_declaration_are_cut_off(server: Live) -> None:
+    chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
+    _, taken = raw(server, "Transfer-Encoding: chunked", *([chunk] * 1600))
+
+    assert taken < 50 * 2**20
+    assert "413" in {key for key in _statuses(server)}
+
+
+def _statuses(server: Live) -> set[str]:
+    return {
+        key.split('status="')[1][:3]
+        for key, value in server.metrics().items()
+        if key.startswith("sluice_http_requests_total") and value
+    }
+
+
+def test_a_body_that_does_not_come_is_given_up(server: Live) -> None:
+    answer, _ = raw(server, "Content-Length: 50", b"{")
+
+    assert answer.startswith(b"HTTP/1.1 408")
+
+
+def test_a_client_that_leaves_within_its_body_breaks_nothing(server: Live) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    before = len(server.lines())
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(
+            f"POST /predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {SECRET}\r\n"
+            "Content-Length: 50\r\n\r\n{".encode()
+        )
+
+    server.wait_for(lambda: len(server.lines()) > before)
+    assert [(x["refused"], x["level"]) for x in server.lines()[before:]] == [("malformed", "info")]
+
+
+def test_the_trace_of_the_caller_is_kept(server: Live) -> None:
+    mine = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {"traceparent": f"00-{mine}-00f067aa0ba902b7-01"}
+    answer = server.client.post("/predict", json=body(1.0), headers=headers)
+    other = server.client.post("/predict", json=body(1.0), headers={"traceparent": "x"})
+
+    assert answer.json()["trace"] == answer.headers["x-trace-id"] == mine
+    assert len(other.json()["trace"]) == 32
+    assert next(x for x in server.lines() if x.get("trace") == mine)["status"] == 200
+
+
+def test_no_payload_user_or_path_is_logged(server: Live) -> None:
+    server.ask(4711.25, user="ada@example.org")
+    server.client.get("/secret-path-of-4711.25")
+    server.wait_for(lambda: '"other"' in server.log.getvalue())
+    log = server.log.getvalue()
+
+    assert "4711" not in log
+    assert "ada@" not in log
+    assert SECRET not in log
+
+
+def test_the_description_has_every_status_that_was_seen(server: Live) -> None:
+    described = server.client.get("/openapi.json").json()["paths"]["/predict"]["post"]
+
+    assert _statuses(server) <= set(described["responses"]) | {"405"}
+    assert described["security"]
+    assert described["requestBody"]["content"]["application/json"]["schema"]["required"] == [
+        "columns",
+        "windows",
+    ]
+
+
+def test_labels_of_metrics_are_bounded(server: Live) -> None:
+    before = len(server.metrics())
+    for number in range(20):
+        server.client.get(f"/path-{number}")
+        server.client.request(f"VERB{number}", "/predict")
+
+    assert len(server.metrics()) - before <= 6

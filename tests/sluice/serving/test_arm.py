@@ -1,0 +1,133 @@
+"""An arm computes together what waits together, and nobody pays for another's mistake."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor, nn
+
+from sluice.serving.arm import Arm, Busy, NetworkFailed, NeverStarted
+from tests.sluice.serving.serving_samples import deployed
+
+
+class Watched(nn.Module):
+    """Doubles the last row's first value; raises at 13; notes its batches; waits at its gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.batches: list[list[float]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.gate.wait(20)
+        self.batches.append(x[:, -1, 0].tolist())
+        if bool((x == 13).any()):
+            raise ValueError("thirteen")
+        return 2 * x[:, -1, :1]
+
+
+def ask(arm: Arm, *values: float, timeout_s: float = 20.0) -> Any:
+    x = np.zeros((len(values), 3, 2), np.float32)
+    x[:, -1, 0] = values
+    return asyncio.ensure_future(arm.predict(x, timeout_s=timeout_s, max_waiting=5))
+
+
+async def answers(network: Watched, *requests: tuple[float, ...], max_windows: int = 10) -> Any:
+    """Answer requests that all came while a first one, of one window, was computed."""
+    arm = Arm(deployed("one", 1, network), max_windows=max_windows, pause=None)
+    first = ask(arm, 0.0)
+    while arm.busy_s(1e12) == 0:
+        await asyncio.sleep(0.001)
+    rest = [ask(arm, *values) for values in requests]
+    await asyncio.sleep(0)
+    network.gate.set()
+    return await asyncio.gather(first, *rest, return_exceptions=True)
+
+
+def test_one_request_that_raises_fails_alone() -> None:
+    network = Watched()
+    _, good, bad, other = asyncio.run(answers(network, (1.0,), (13.0,), (2.0, 3.0)))
+
+    assert (good.tolist(), other.tolist()) == ([[2.0]], [[4.0], [6.0]])
+    assert isinstance(bad, NetworkFailed)
+    assert bad.place["error"] == "ValueError"
+    assert network.batches[1:] == [[1, 13, 2, 3], [1], [13], [2, 3]]
+
+
+def test_a_batch_holds_whole_requests_up_to_its_limit() -> None:
+    network = Watched()
+    found = asyncio.run(answers(network, (1.0, 2.0), (3.0, 4.0), (5.0,), (6.0,) * 4, max_windows=3))
+
+    assert [part.shape for part in found] == [(1, 1), (2, 1), (2, 1), (1, 1), (4, 1)]
+    assert network.batches == [[0], [1, 2], [3, 4, 5], [6, 6, 6, 6]]
+
+
+def test_a_request_that_is_too_late_is_not_computed_and_says_that_it_never_began() -> None:
+    network = Watched()
+
+    async def run() -> list[BaseException]:
+        arm = Arm(deployed("one", 1, network), max_windows=1, pause=None)
+        begun = ask(arm, 1.0, timeout_s=0.05)
+        while arm.busy_s(1e12) == 0:
+            await asyncio.sleep(0.001)
+        never = ask(arm, 2.0, timeout_s=0.05)
+        found = await asyncio.gather(begun, never, return_exceptions=True)
+        network.gate.set()
+        await ask(arm, 3.0)
+        return found
+
+    begun, never = asyncio.run(run())
+
+    assert type(begun) is TimeoutError
+    assert type(never) is NeverStarted
+    assert network.batches == [[1], [3]]
+
+
+def test_a_full_arm_refuses_at_once() -> None:
+    network = Watched()
+    found = asyncio.run(answers(network, *[(1.0,)] * 6))
+
+    assert [type(answer) for answer in found[-2:]] == [Busy, Busy]
+    assert len([a for a in found if isinstance(a, np.ndarray)]) == 5
+
+
+THREADS = """
+import asyncio, numpy, os, torch
+from sluice.serving.arm import Arm
+from sluice.serving.contract import InputContract
+from sluice.serving.deployed import Deployed
+
+class Tells(torch.nn.GRU):
+    def forward(self, x):
+        before = len(os.listdir("/proc/self/task"))
+        answer = super().forward(x)[0][:, -1]
+        print(len(os.listdir("/proc/self/task")) - before)
+        return answer
+
+contract = InputContract(columns=tuple("abcdefghi"), seq_len=22)
+gru = Tells(9, 32, batch_first=True)
+deployed = Deployed(version=1, candidate="c", contract=contract, target="y", networks=(gru,))
+arm = Arm(deployed, max_windows=1, pause=None)
+asyncio.run(arm.predict(numpy.zeros((1, 22, 9), "float32"), timeout_s=9, max_waiting=1))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts threads by Linux's /proc")
+def test_an_arm_starts_no_threads_of_openmp_whatever_the_machine_offers() -> None:
+    """Each thread has its own count in OpenMP; with two, a window took 30 times as long at load."""
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS],
+        env=os.environ | {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+    assert done.stdout.split() == ["0"]

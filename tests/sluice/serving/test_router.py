@@ -1,0 +1,345 @@
+"""ROLL-1, ROLL-2: who answers, what is counted, and no fault of a challenger reaches users."""
+
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+
+from tests.sluice.serving.serving_samples import Gated, Live, candidate
+
+
+def counts(server: Live, arm: str) -> dict[str, int]:
+    window = server.client.get("/rollout").json()["window"]
+    return {kind: number for kind, number in window[arm].items() if number and kind != "slower"}
+
+
+def test_every_answer_says_who_gave_it(server: Live) -> None:
+    weights = server.challenge("two", share=1.0)
+    answer = server.ask(1.0, user="ada")
+    said = answer.json()
+
+    assert said["outputs"] == [[3.0]]
+    assert (said["arm"], said["version"], said["candidate"]) == ("challenger", 2, candidate("two"))
+    assert (said["rollout"], said["epoch"]) == ("r-two", weights.epoch)
+    assert answer.headers["x-sluice-arm"] == "challenger"
+    assert answer.headers["x-sluice-version"] == "2"
+    assert answer.headers["x-sluice-rollout"] == "r-two"
+
+
+def test_without_a_rollout_there_is_no_window(server: Live) -> None:
+    answer = server.ask(1.0)
+
+    assert answer.json()["rollout"] is None
+    assert "x-sluice-rollout" not in answer.headers
+    assert server.client.get("/rollout").json() == {"window": None}
+
+
+def test_a_user_stays_with_the_challenger_while_its_share_rises(server: Live) -> None:
+    users = [f"user {number}" for number in range(30)]
+    chosen: list[set[str]] = []
+    for share in (0.0, 0.25, 0.5, 1.0):
+        server.challenge("two", share=share)
+        arms = {user: server.ask(0.0, user=user).json()["arm"] for user in users}
+        chosen.append({user for user, arm in arms.items() if arm == "challenger"})
+
+    assert chosen[0] == set()
+    assert chosen[0] < chosen[1] < chosen[2] < chosen[3] == set(users)
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"), [("raises", "errors"), ("hangs", "timeouts"), ("nan", "not_finite")]
+)
+def test_production_answers_for_a_challenger_that_fails(
+    server: Live, name: str, fault: str
+) -> None:
+    server.challenge(name)
+    answer = server.ask(1.0, user="ada")
+    said = answer.json()
+
+    assert answer.status_code == 200
+    assert (said["outputs"], said["arm"], said["fallback"]) == ([[2.0]], "production", True)
+    assert counts(server, "challenger") == {"requests": 1, fault: 1}
+    assert counts(server, "production") == {}, "a fallback is the challenger's request"
+    line = next(x for x in reversed(server.lines()) if x.get("trace") == said["trace"])
+    assert line["challenger_fault"] == fault
+    assert "secret payload" not in server.log.getvalue()
+    assert server.metrics()[f'sluice_arm_faults_total{{arm="challenger",fault="{fault}"}}'] >= 1
+
+
+def test_a_challenger_that_hangs_delays_nobody_once_its_queue_is_full(
+    server: Live,
+) -> None:
+    server.challenge("hangs")
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: server.ask(1.0).json(), range(8)))
+
+    assert all(answer["outputs"] == [[2.0]] for answer in answers)
+    assert counts(server, "challenger") == {"requests": 8, "timeouts": 8}
+
+
+def test_a_shadow_computes_unseen_and_is_counted(server: Live) -> None:
+    server.challenge("two", share=0.0, shadow=True)
+    said = server.ask(1.0).json()
+    server.wait_for(lambda: counts(server, "challenger") == {"requests": 1})
+
+    assert (said["outputs"], said["arm"]) == ([[2.0]], "production")
+    assert counts(server, "production") == {"requests": 1}
+
+
+def test_production_gets_the_copies_once_the_challenger_answers_all(server: Live) -> None:
+    server.challenge("two", share=1.0, shadow=True)
+    said = server.ask(1.0).json()
+    server.wait_for(lambda: counts(server, "production") == {"requests": 1})
+
+    assert (said["outputs"], said["arm"]) == ([[3.0]], "challenger")
+    assert counts(server, "challenger") == {"requests": 1}
+
+
+@pytest.mark.parametrize(("name", "fault"), [("raises", "errors"), ("nan", "not_finite")])
+def test_a_shadow_that_fails_is_counted_and_not_noticed(
+    server: Live, name: str, fault: str
+) -> None:
+    server.challenge(name, share=0.0, shadow=True)
+    said = server.ask(1.0).json()
+    server.wait_for(lambda: counts(server, "challenger") == {"requests": 1, fault: 1})
+
+    assert (said["outputs"], said["fallback"]) == ([[2.0]], False)
+
+
+def test_a_shadow_that_hangs_drops_copies_beyond_its_queue(server: Live) -> None:
+    """One is begun and late; the others never began, which says nothing about the challenger."""
+    server.challenge("hangs", share=0.0, shadow=True)
+    answers = [server.ask(1.0).json() for _ in range(40)]
+    server.wait_for(lambda: counts(server, "challenger") != {})
+
+    def dropped() -> int:
+        return int(server.client.get("/rollout").json()["window"]["shadow_dropped"])
+
+    server.wait_for(lambda: dropped() == 39)
+    assert all(answer["outputs"] == [[2.0]] for answer in answers)
+    assert counts(server, "challenger") == {"requests": 1, "timeouts": 1}
+
+
+def test_the_window_is_the_same_for_prometheus(server: Live) -> None:
+    weights = server.challenge("nan")
+    server.ask(1.0)
+    found = server.metrics()
+
+    assert found['sluice_step_count{arm="challenger",kind="not_finite"}'] == 1
+    assert found['sluice_step_count{arm="production",kind="requests"}'] == 0
+    assert found["sluice_step_epoch"] == found["sluice_weights_epoch"] == weights.epoch
+    assert found["sluice_challenger_share"] == 1
+
+
+def test_a_new_epoch_counts_from_zero(server: Live) -> None:
+    server.challenge("nan")
+    server.ask(1.0)
+    server.challenge("nan", share=0.5)
+
+    assert counts(server, "challenger") == {}
+
+
+def test_an_older_epoch_is_ignored_and_said(server: Live) -> None:
+    """A promotion that a lagging replica has not heard of must not be undone."""
+    new = server.challenge("two")
+    server.source.weights = server.source.weights.model_copy(
+        update={"epoch": new.epoch - 1, "share": 0.0}
+    )
+    server.wait_for(lambda: any("is ignored" in p or "are ignored" in p for p in problems(server)))
+
+    assert server.ask(1.0).json()["arm"] == "challenger"
+    assert server.metrics()["sluice_weights_stale_total"] >= 1
+    server.source.weights = new
+
+
+def problems(server: Live) -> list[str]:
+    found: list[str] = httpx.get(f"{server.url}/readyz").json()["problems"]
+    return found
+
+
+def test_an_unreachable_source_leaves_the_last_known_good_and_says_so(server: Live) -> None:
+    server.challenge("two")
+    server.source.down = True
+    server.wait_for(lambda: problems(server) != [])
+    ready = httpx.get(f"{server.url}/readyz")
+
+    assert (ready.status_code, ready.json()["ready"]) == (200, True)
+    assert "last known good serve: The registry is gone" in problems(server)[0]
+    assert server.metrics()["sluice_weights_source_up"] == 0
+    assert server.ask(1.0).json()["arm"] == "challenger"
+
+    server.source.down = False
+    server.wait_for(lambda: problems(server) == [])
+    assert server.metrics()["sluice_weights_source_up"] == 1
+
+
+def test_a_lease_that_ends_leaves_production_alone_though_the_source_is_gone(
+    server: Live,
+) -> None:
+    server.challenge("two", expires_at=datetime.now(UTC) + timedelta(seconds=0.4))
+    during = server.ask(1.0).json()["arm"]
+    server.source.down = True
+    server.wait_for(lambda: server.ask(1.0).json()["arm"] == "production")
+
+    assert during == "challenger"
+    server.wait_for(lambda: any("lease" in problem for problem in problems(server)))
+    assert server.metrics()["sluice_challenger_share"] == 0
+
+
+def test_a_renewed_lease_of_the_same_epoch_counts_on(server: Live) -> None:
+    soon = datetime.now(UTC) + timedelta(seconds=60)
+    weights = server.challenge("nan", expires_at=soon)
+    server.ask(1.0)
+    later = weights.model_copy(update={"expires_at": soon + timedelta(seconds=60)})
+    server.source.weights = later
+    server.wait_for(lambda: server.serving.router.table.weights == later)
+
+    assert counts(server, "challenger") == {"requests": 1, "not_finite": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("other columns", "other columns"), ("gone", "does not load")]
+)
+def test_a_challenger_that_cannot_be_served_leaves_production_and_is_said(
+    server: Live, name: str, said: str
+) -> None:
+    server.challenge(name)
+
+    server.wait_for(lambda: any(said in problem for problem in problems(server)))
+    assert server.ask(1.0).json()["arm"] == "production"
+    assert counts(server, "challenger") == {}
+
+
+def test_a_production_that_does_not_load_leaves_the_last_known_good(server: Live) -> None:
+    server.source.weights = server.source.weights.model_copy(
+        update={"production": candidate("nan"), "epoch": server.source.weights.epoch + 1}
+    )
+
+    server.wait_for(lambda: any("finite number from zeros" in p for p in problems(server)))
+    assert server.ask(1.0).json()["version"] == 1
+
+
+def test_production_moves_without_a_failed_request(server: Live) -> None:
+    """Promotions and rollbacks under load: every request is answered by one of both."""
+    stop, seen = threading.Event(), []
+
+    def load() -> None:
+        with httpx.Client(base_url=server.url, headers=dict(server.client.headers)) as client:
+            while not stop.is_set():
+                answer = client.post(
+                    "/predict", json={"columns": ["a", "b"], "windows": [[[0, 0]] * 3]}
+                )
+                seen.append((answer.status_code, answer.json().get("version")))
+
+    threads = [threading.Thread(target=load) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for name in ("two", "one") * 5:
+        server.put(production=candidate(name))
+        time.sleep(0.02)
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+    assert {status for status, _ in seen} == {200}
+    assert {version for _, version in seen} == {1, 2}
+    assert len(seen) > 50
+
+
+def test_arms_that_are_not_needed_end_their_threads(server: Live) -> None:
+    def threads() -> int:
+        return sum(t.name == f"arm-{candidate('two')[:12]}" for t in threading.enumerate())
+
+    gc.collect()  # servers of other tests
+    server.wait_for(lambda: threads() == 0)
+    server.challenge("two", share=0.5, shadow=True)
+    server.ask(1.0)
+    assert threads() == 2
+    server.put()
+
+    server.wait_for(lambda: threads() == 0)
+
+
+def test_an_arm_that_failed_ends_its_thread_as_well(server: Live) -> None:
+    """Without the garbage collector, which may not come by for hours."""
+
+    def threads() -> int:
+        return sum(t.name == f"arm-{candidate('raises')[:12]}" for t in threading.enumerate())
+
+    gc.collect()
+    server.wait_for(lambda: threads() == 0)
+    gc.disable()
+    try:
+        server.challenge("raises", share=0.5, shadow=True)
+        for _ in range(3):
+            server.ask(1.0)
+        assert threads() == 2
+        server.put()
+        server.wait_for(lambda: threads() == 0)
+    finally:
+        gc.enable()
+
+
+@pytest.fixture
+def gate(server: Live) -> Iterator[threading.Event]:
+    """Closed: production waits."""
+    network = server.models[candidate("one")].networks[0]
+    assert isinstance(network, Gated)
+    yield network.gate
+    network.gate.set()
+
+
+def test_production_that_raises_is_told_without_what_it_was_asked(server: Live) -> None:
+    """Weights that name a failing model never get here: it must fail after it was loaded."""
+    network = server.models[candidate("one")].networks[0]
+    assert isinstance(network, Gated)
+    network.broken = True
+    answer = server.ask(1.0)
+    network.broken = False
+    line = next(x for x in reversed(server.lines()) if x["event"] == "model failed")
+
+    assert answer.status_code == 500
+    assert "TypeError" in answer.json()["what"]
+    assert line["error"] == "TypeError"
+    assert any("forward" in place for place in line["at"])
+    assert "secret payload" not in server.log.getvalue() + answer.text
+    assert server.ask(1.0).json()["outputs"] == [[2.0]]
+
+
+def test_production_that_is_late_is_told_in_time(server: Live, gate: threading.Event) -> None:
+    gate.clear()
+    began = time.monotonic()
+    answer = server.ask(1.0)
+
+    assert answer.status_code == 504
+    assert answer.json()["kind"] == "too_late"
+    assert 1.0 < time.monotonic() - began < 3
+
+
+def test_the_event_loop_is_free_while_a_model_computes(server: Live, gate: threading.Event) -> None:
+    gate.clear()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.ask, 1.0)
+        began = time.monotonic()
+        for _ in range(3):
+            assert httpx.get(f"{server.url}/healthz").status_code == 200
+        took = time.monotonic() - began
+        gate.set()
+
+    assert took < 0.9
+    assert asked.result().status_code == 200
+
+
+def test_what_waits_together_is_computed_together(server: Live, gate: threading.Event) -> None:
+    gate.clear()
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(server.ask, float(n)) for n in range(8)]
+        server.wait_for(lambda: server.serving.router.table.production.waiting == 8)
+        gate.set()
+
+    assert [a.result().json()["outputs"] for a in asked] == [[[n + 1.0]] for n in range(8)]

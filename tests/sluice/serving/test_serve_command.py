@@ -1,0 +1,227 @@
+"""``sluice serve`` as a process: a real ledger, real weights, real signals."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import httpx
+import numpy as np
+import pytest
+
+from sluice.artifacts import ArtifactStore
+from sluice.cli import run_command
+from sluice.errors import IntegrityError
+from sluice.home import Home
+from sluice.registry.rollouts import RolloutLedger
+from sluice.rollout.settings import RolloutSettings
+from sluice.serving.deployed import deployed_members, load_deployed
+from sluice.serving.ledger_models import LedgerModels
+from sluice.serving.ledger_weights import LedgerWeights
+from sluice.serving.settings import ServingSettings
+from tests.sluice.registry.ledger_samples import (
+    MODEL,
+    Clock,
+    artifact_path,
+    promote_chain,
+    register_sample,
+)
+from tests.sluice.serving.serving_samples import SECRET
+
+Start = Callable[[Home], tuple["subprocess.Popen[str]", str]]
+
+WINDOW = {"columns": ["slope", "value"], "windows": [[[0.0, 1.0]] * 8]}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    monkeypatch.delenv("SLUICE_REGISTRY_URL", raising=False)
+    return Home.from_environment(os.environ, cwd=tmp_path)
+
+
+@pytest.fixture
+def ledger(home: Home) -> Iterator[RolloutLedger]:
+    with RolloutLedger.open(home.registry_url, clock=Clock()) as opened:
+        yield opened
+
+
+def test_the_mean_of_all_seeds_of_the_last_fold_is_deployed(
+    ledger: RolloutLedger, home: Home
+) -> None:
+    """Linear networks whose weights are all 1 and 1.5: v * (last row + mean row) + v for each."""
+    store = ArtifactStore(home.artifacts)
+    promote_chain(ledger, store, 1)
+    weights = LedgerWeights(ledger, MODEL).read()
+    found = LedgerModels(ledger, MODEL, store).load(weights.production)
+
+    assert weights.epoch == 1
+    assert found.contract.columns == ("value", "slope")
+    assert found.contract.seq_len == 8
+    assert found.predict(np.ones((1, 8, 2), np.float32), None) == pytest.approx(1.25 * 4 + 1.25)
+
+
+def test_seeds_of_earlier_folds_do_not_serve(ledger: RolloutLedger, home: Home) -> None:
+    store = ArtifactStore(home.artifacts)
+    promote_chain(ledger, store, 1)
+    member = ledger.version(MODEL, 1).lineage.members[0]
+    both = [
+        member.model_copy(update={"seed": seed, "fold_id": fold})
+        for seed, fold in ((1, 0), (1, 2), (0, 2), (0, 1))
+    ]
+
+    assert [(m.seed, m.fold_id) for m in deployed_members(both)] == [(0, 2), (1, 2)]
+
+
+def test_weights_that_are_not_the_candidates_do_not_serve(
+    ledger: RolloutLedger, home: Home
+) -> None:
+    store = ArtifactStore(home.artifacts)
+    promote_chain(ledger, store, 2)
+    one, two = ledger.version(MODEL, 1), ledger.version(MODEL, 2)
+    forged = two.model_copy(
+        update={"lineage": two.lineage.model_copy(update={"members": one.lineage.members})}
+    )
+
+    with pytest.raises(IntegrityError, match="weights are not those its candidate digest"):
+        load_deployed(forged, store)
+
+
+def test_nothing_in_production_is_told_at_the_start(
+    ledger: RolloutLedger, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register_sample(ledger, ArtifactStore(home.artifacts), salt=1)
+
+    assert run_command(["serve", MODEL]) == 2
+    assert f"Run: sluice run {MODEL}" in capsys.readouterr().err
+
+
+def test_a_store_that_lost_the_weights_is_told_at_the_start(
+    ledger: RolloutLedger, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    promote_chain(ledger, ArtifactStore(home.artifacts), 1)
+    weights = ledger.version(MODEL, 1).lineage.members[0].weights
+    artifact_path(home.artifacts, weights).unlink()
+
+    assert run_command(["serve", MODEL, "--port", "0"]) == 2
+    assert f"Artifact {weights} is required and missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--host", "0.0.0.0"], "requires a token"),
+        (["--token-file", "/nowhere/token"], "cannot be read"),
+    ],
+)
+def test_a_server_that_others_reach_needs_a_token(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["serve", MODEL, *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_promotion_and_a_drain_fail_no_request(
+    ledger: RolloutLedger, home: Home, start: Start
+) -> None:
+    """Under load: version 2 is promoted; then SIGTERM says no on /readyz before anything ends."""
+    store = ArtifactStore(home.artifacts)
+    promote_chain(ledger, store, 1)
+    process, url = start(home)
+    seen: list[tuple[int, int]] = []
+    stop = threading.Event()
+
+    def load() -> None:
+        headers = {"authorization": f"Bearer {SECRET}"}
+        with httpx.Client(base_url=url, headers=headers) as client:
+            while not stop.is_set():
+                answer = client.post("/predict", json=WINDOW)
+                seen.append((answer.status_code, answer.json()["version"]))
+
+    threads = [threading.Thread(target=load) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    _promote_second(ledger, store)
+    _until(lambda: bool(seen) and seen[-1][1] == 2)
+    process.send_signal(signal.SIGTERM)
+    _until(lambda: httpx.get(f"{url}/readyz").status_code == 503)
+    before = len(seen)
+    _until(lambda: len(seen) > before + 10)  # whoever has not heard of it yet is answered
+    stop.set()
+    for thread in threads:
+        thread.join(10)
+
+    assert process.wait(10) == 0
+    assert {status for status, _ in seen} == {200}
+    assert {version for _, version in seen} == {1, 2}
+    log = [json.loads(line) for line in (home.root / "log").read_text().splitlines()]
+    assert {line["level"] for line in log} == {"info"}
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a server; no process outlives its test."""
+    with contextlib.ExitStack() as stack:
+
+        def started(home: Home) -> tuple["subprocess.Popen[str]", str]:
+            log = stack.enter_context((home.root / "log").open("w"))
+            process = stack.enter_context(_process(home, log))
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            ready: dict[str, Any] = json.loads(process.stdout.readline())
+            assert ready["version"] == 1
+            return process, str(ready["url"])
+
+        yield started
+
+
+def _process(home: Home, log: TextIO) -> "subprocess.Popen[str]":
+    token = home.root / "token"
+    token.write_text(SECRET + "\n")
+    return subprocess.Popen(
+        [sys.executable, "-m", "sluice", "serve", MODEL, "--port", "0", "--token-file", str(token)],
+        stdout=subprocess.PIPE,
+        stderr=log,  # a pipe that nobody reads would fill up and hold up the server
+        text=True,
+    )
+
+
+def _promote_second(ledger: RolloutLedger, store: ArtifactStore) -> None:
+    number = register_sample(ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate)
+    ledger.promote(MODEL, number, expected=1, actor="ada", reason="better", store=store)
+
+
+def _until(true: Any) -> None:
+    pause = threading.Event()
+    for _ in range(500):
+        if true():
+            return
+        pause.wait(0.01)
+    raise AssertionError("it did not happen within 5 s")
+
+
+def test_the_settings_leave_room_for_a_fallback() -> None:
+    with pytest.raises(ValueError, match="below deadline_s"):
+        ServingSettings(deadline_s=0.3, challenger_deadline_s=0.3)
+
+
+def test_a_rollout_in_the_ledger_splits_the_traffic(ledger: RolloutLedger, home: Home) -> None:
+    store = ArtifactStore(home.artifacts)
+    promote_chain(ledger, store, 1)
+    before = LedgerWeights(ledger, MODEL).read()
+    number = register_sample(ledger, store, salt=2, reference=before.production)
+    started = ledger.start_rollout(MODEL, number, RolloutSettings(), actor="ada", reason="try it")
+    during = LedgerWeights(ledger, MODEL).read()
+
+    assert during.epoch > before.epoch
+    assert (during.production, during.rollout) == (before.production, started.rollout.id)
+    assert during.challenger == ledger.version(MODEL, number).candidate
+    assert during.share == 0.05
+    assert during.expires_at == started.rollout.lease_until
