@@ -43,8 +43,9 @@ class BatchPrint(Record):
 
 
 class EpochPrint(Record):
-    """One iteration over a loader, when it ended or the next one began: the first four, and later
-    ones on powers of two.
+    """One iteration over a loader, when it ended or the next one began.
+
+    The first four of a loader have one, and later ones on powers of two.
     """
 
     loader: int
