@@ -11,7 +11,14 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from pipelines import bench_drift, bench_gate, bench_rollout, bench_serving, bench_training
+from pipelines import (
+    bench_drift,
+    bench_gate,
+    bench_rollout,
+    bench_serving,
+    bench_trace,
+    bench_training,
+)
 from pipelines.speeds import Speed, speed_table
 from sluice.commands.output import results
 from sluice.errors import GATE_SAID_NO
@@ -61,6 +68,7 @@ def register(app: typer.Typer) -> None:
 
     bench_training.register(group)
     bench_gate.register(group)
+    bench_trace.register(group)
     bench_rollout.register(group)
     bench_drift.register(group)
     bench_serving.register(group)

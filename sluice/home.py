@@ -56,6 +56,11 @@ class Home:
         return self.root / "searches"
 
     @property
+    def traces(self) -> Path:
+        """Traces of programs: one folder a run, one in it a process."""
+        return self.root / "traces"
+
+    @property
     def gates(self) -> Path:
         """Event logs of POC gates."""
         return self.root / "gates"

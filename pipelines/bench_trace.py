@@ -1,0 +1,63 @@
+"""``sluice bench trace``: what tracing costs, program by program (TRACE-1)."""
+
+import json
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pipelines.speeds import Speed, speed_table
+from sluice.commands.output import results
+from sluice.errors import GATE_SAID_NO
+
+_ROUNDS, _QUICK_ROUNDS = 15, 3
+
+
+def register(group: typer.Typer) -> None:
+    """Add ``trace`` to ``sluice bench``."""
+
+    @group.command("trace", epilog="Example: sluice bench trace --quick")
+    def trace(
+        quick: Annotated[
+            bool, typer.Option("--quick", help="Three pairs of runs: a look, no figure.")
+        ] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Train six programs traced and untraced in turns: cost, and whether the weights agree.
+
+        Exit code 1 when a program's weights differ; costs depend on the machine.
+        """
+        _trace(rounds=_QUICK_ROUNDS if quick else _ROUNDS, as_json=as_json)
+
+
+def _trace(*, rounds: int, as_json: bool) -> None:
+    from sluice.trace.benchmark.overhead import measure_overhead
+    from sluice.trace.settings import TraceSettings
+
+    show, measured = Console(stderr=True), []
+    with (
+        tempfile.TemporaryDirectory(prefix="sluice-bench-") as name,
+        show.status("training traced and untraced in turns"),
+    ):
+        for found in measure_overhead(Path(name), rounds=rounds, settings=TraceSettings()):
+            measured.append(found)
+            same = "same weights" if found.has_same_weights else "OTHER WEIGHTS"
+            show.print(f"  {found.program}: {found.ratio:.3f} x, {same}", highlight=False)
+    ratios = [found.ratio for found in measured]
+    speeds = [
+        Speed(
+            name="tracing, median program", value=statistics.median(ratios), unit="x", target=1.03
+        ),
+        Speed(name="tracing, worst program", value=max(ratios), unit="x", target=1.10),
+    ]
+    if as_json:
+        rows = [speed.model_dump() | {"reached": speed.reached} for speed in speeds]
+        programs = [found.model_dump(mode="json") for found in measured]
+        print(json.dumps({"speeds": rows, "programs": programs}, indent=1))
+    else:
+        results().print(speed_table(speeds))
+    if not all(found.has_same_weights for found in measured):
+        raise typer.Exit(GATE_SAID_NO)

@@ -1,0 +1,66 @@
+"""``sluice trace``: what goes wrong inside any PyTorch program, without a change to it."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from sluice.commands.output import results
+from sluice.errors import GATE_SAID_NO
+
+_RUN = "run"
+
+
+class _RunsWhatFollows(TyperGroup):
+    """A group in which everything after two dashes is a program to run."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the name of the command that runs programs before its arguments."""
+        return super().parse_args(ctx, [_RUN, *args] if "--" in args else args)
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``sluice trace -- ...`` and ``sluice trace report``."""
+    group = typer.Typer(
+        name="trace",
+        cls=_RunsWhatFollows,
+        help="Trace any PyTorch program: sluice trace [--out DIR] -- python train.py ...",
+        epilog="Example: sluice trace --out traces -- python train.py --epochs 3",
+        no_args_is_help=True,
+    )
+
+    @group.command(_RUN, hidden=True)
+    def run(
+        command: Annotated[list[str], typer.Argument(help="The program and its arguments.")],
+        out: Annotated[
+            Path | None, typer.Option(help="Folder of the traces.", show_default=False)
+        ] = None,
+    ) -> None:
+        """Run a program traced; its exit code is passed on."""
+        from sluice.trace.command import run_traced
+
+        raise typer.Exit(run_traced(command, out=out, environ=os.environ, cwd=Path.cwd()))
+
+    @group.command("report", epilog="Example: sluice trace report traces")
+    def report(
+        folder: Annotated[Path, typer.Argument(help="Folder of the traces.")],
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Say what is wrong with the trainings in a folder of traces.
+
+        Exit code 1 when there is an error.
+        """
+        from sluice.trace.report import as_text, report_on
+
+        reports = report_on(folder)
+        if as_json:
+            print("[" + ",\n".join(r.model_dump_json() for r in reports) + "]")
+        else:
+            for one in reports:
+                results(markup=False).print(as_text(one))
+        if any(f.severity == "error" for r in reports for f in r.findings):
+            raise typer.Exit(GATE_SAID_NO)
+
+    app.add_typer(group)

@@ -1,0 +1,152 @@
+"""Ordinary training loops of six kinds: what the tracer's cost and its silence are measured on."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+Tick = Callable[[], None]
+
+Program = Callable[[int, Tick], list[nn.Module]]
+"""Makes so many optimizer steps, calls the second argument after each, returns its networks."""
+
+
+def _fit(
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    steps: int,
+    tick: Tick,
+    *,
+    batch_rows: int,
+    rate: float,
+) -> list[nn.Module]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    loader = DataLoader(TensorDataset(inputs, labels), batch_size=batch_rows, shuffle=True)
+    done = 0
+    model.train()
+    while done < steps:
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            scheduler.step()
+            done += 1
+            tick()
+            if done == steps:
+                break
+    return [model]
+
+
+def mlp(steps: int, tick: Tick) -> list[nn.Module]:
+    """Fit a perceptron of three layers to 64 numbers a row."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(64, 256), nn.ReLU(), nn.Dropout(0.1), nn.Linear(256, 256), nn.ReLU(),
+        nn.Linear(256, 10),
+    )  # fmt: skip
+    x, y = torch.randn(4096, 64), torch.randint(10, (4096,))
+    return _fit(model, x, y, steps, tick, batch_rows=128, rate=1e-3)
+
+
+def cnn(steps: int, tick: Tick) -> list[nn.Module]:
+    """Fit a small convolutional network with batch norm to 16 x 16 pictures."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(32 * 16, 10),
+    )  # fmt: skip
+    x, y = torch.randn(1024, 1, 16, 16), torch.randint(10, (1024,))
+    return _fit(model, x, y, steps, tick, batch_rows=32, rate=1e-3)
+
+
+class _Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.LSTM] | type[nn.GRU]) -> None:
+        super().__init__()
+        self.encoder = kind(9, 32, batch_first=True)
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states, _ = self.encoder(x)
+        found: Tensor = self.head(states[:, -1])
+        return found
+
+
+def _recurrent(kind: type[nn.LSTM] | type[nn.GRU], steps: int, tick: Tick) -> list[nn.Module]:
+    torch.manual_seed(0)
+    x, y = torch.randn(2048, 22, 9), torch.randint(4, (2048,))
+    return _fit(_Recurrent(kind), x, y, steps, tick, batch_rows=64, rate=2e-3)
+
+
+def lstm(steps: int, tick: Tick) -> list[nn.Module]:
+    """Fit an LSTM to 22 days of nine features."""
+    return _recurrent(nn.LSTM, steps, tick)
+
+
+def gru(steps: int, tick: Tick) -> list[nn.Module]:
+    """Fit a GRU to 22 days of nine features."""
+    return _recurrent(nn.GRU, steps, tick)
+
+
+class _Transformer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(64, 64)
+        layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(64, 8)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        found: Tensor = self.head(self.encoder(self.embedding(tokens)).mean(1))
+        return found
+
+
+def transformer(steps: int, tick: Tick) -> list[nn.Module]:
+    """Fit a transformer of two layers to 32 tokens."""
+    torch.manual_seed(0)
+    x, y = torch.randint(64, (1024, 32)), torch.randint(8, (1024,))
+    return _fit(_Transformer(), x, y, steps, tick, batch_rows=32, rate=1e-3)
+
+
+def gan(steps: int, tick: Tick) -> list[nn.Module]:
+    """Train a generator against a discriminator: two optimizers, two steps a batch."""
+    torch.manual_seed(0)
+    maker = nn.Sequential(
+        nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 784),
+        nn.Tanh(),
+    )  # fmt: skip
+    judge = nn.Sequential(
+        nn.Linear(784, 256), nn.LeakyReLU(0.2), nn.Linear(256, 256), nn.LeakyReLU(0.2),
+        nn.Linear(256, 1),
+    )  # fmt: skip
+    of_maker = torch.optim.Adam(maker.parameters(), lr=2e-4, betas=(0.5, 0.999))
+    of_judge = torch.optim.Adam(judge.parameters(), lr=2e-4, betas=(0.5, 0.999))
+    score = nn.BCEWithLogitsLoss()
+    ones, zeros = torch.ones(100, 1), torch.zeros(100, 1)
+    for _ in range(steps // 2):
+        real, noise = torch.randn(100, 784), torch.randn(100, 64)
+        of_judge.zero_grad()
+        made = maker(noise)
+        (score(judge(real), ones) + score(judge(made.detach()), zeros)).backward()
+        of_judge.step()
+        tick()
+        of_maker.zero_grad()
+        score(judge(made), ones).backward()
+        of_maker.step()
+        tick()
+    return [maker, judge]
+
+
+PROGRAMS: Mapping[str, Program] = {
+    "MLP": mlp,
+    "CNN": cnn,
+    "LSTM": lstm,
+    "GRU": gru,
+    "Transformer": transformer,
+    "GAN": gan,
+}

@@ -1,0 +1,51 @@
+"""Every how many steps statistics are worth their time."""
+
+import math
+import statistics
+from collections import deque
+
+_COSTS = 9
+"""So many of the last costs count, by their median: the first ones warm up."""
+
+_STEPS = 33
+"""So many of the last steps count, by their median: a pause is no reason to look more often."""
+
+
+class Cadence:
+    """Chooses the steps with statistics so that they take a set share of the program's time.
+
+    The first steps are looked at on powers of two, so that a short run has some, too.
+
+    Args:
+        cost_share: Of the program's own time.
+        most_between: A step in so many has statistics, whatever they cost.
+    """
+
+    def __init__(self, *, cost_share: float, most_between: int) -> None:
+        self._share = cost_share
+        self._most = most_between
+        self._costs: deque[int] = deque(maxlen=_COSTS)
+        self._steps: deque[int] = deque(maxlen=_STEPS)
+        self._later = 0.0
+        self._seen = 0
+        self._due = 0
+        self.every = 1
+
+    def is_due(self) -> bool:
+        """Tell whether the step that comes next has statistics."""
+        return self._seen >= self._due
+
+    def add_flush(self, *, cost_ns: int, num_statistics: int) -> None:
+        """Hear what reading and writing the statistics of so many steps took."""
+        self._later = cost_ns / max(num_statistics, 1)
+
+    def add(self, *, step_ns: int, cost_ns: int) -> None:
+        """Hear how long the last step took, and the statistics in it; 0 for none."""
+        self._steps.append(max(step_ns - cost_ns, 1))
+        if cost_ns:
+            self._costs.append(cost_ns)
+            cost = statistics.median(self._costs) + self._later
+            wanted = math.ceil(cost / (self._share * statistics.median(self._steps)))
+            self.every = min(max(wanted, 1), self._most)
+            self._due = min(self._seen + self.every, max(2 * self._seen, self._seen + 1))
+        self._seen += 1

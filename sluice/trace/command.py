@@ -1,0 +1,41 @@
+"""One traced run from the command line: the program first, then what it did wrong."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sluice.errors import StorageError
+from sluice.home import Home
+from sluice.trace.launcher import check_folder, launch
+from sluice.trace.report import as_text, report_on
+from sluice.trace.settings import TraceSettings
+from sluice.trace.tracer import say_on_stderr
+
+
+def run_traced(
+    command: Sequence[str], *, out: Path | None, environ: Mapping[str, str], cwd: Path
+) -> int:
+    """Run a program traced, say on stderr what was found, and return the program's exit code.
+
+    Args:
+        command: The program and its arguments.
+        out: Folder of the traces; a new one in ``SLUICE_HOME/traces`` when None.
+        environ: Of the program.
+        cwd: Where relative paths begin.
+
+    Raises:
+        ContractError: There is no command, or no such program.
+    """
+    home = Home.from_environment(environ, cwd=cwd)
+    folder = cwd / out if out is not None else home.traces / time.strftime("%Y%m%d-%H%M%S")
+    refused = check_folder(folder)
+    if refused is not None:
+        say_on_stderr(f"sluice trace: {refused} The program runs untraced.")
+    code = launch(command, out=folder, settings=TraceSettings(), environ=environ)
+    if refused is None:
+        try:
+            for report in report_on(folder):
+                say_on_stderr(as_text(report))
+        except StorageError as error:
+            say_on_stderr(f"sluice trace: nothing was traced. {error}")
+    return code

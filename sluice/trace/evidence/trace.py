@@ -1,0 +1,91 @@
+"""The whole recorded evidence of one process: what every rule is a function of."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from sluice.settings import Record
+from sluice.trace.evidence.batches import (
+    BatchPrint,
+    EpochPrint,
+    LoaderFact,
+    LoadFact,
+    RandomPrint,
+)
+from sluice.trace.evidence.measures import StepMeasures, StepNumbers
+from sluice.trace.evidence.membership import Membership
+from sluice.trace.evidence.order import RecentStep, StepWord
+
+VERSION = 1
+"""Of the files; a reader refuses a newer one."""
+
+
+class Start(Record):
+    """Who was traced."""
+
+    version: int
+    program: tuple[str, ...] = Field(description="Its command line.")
+    pid: int
+    rank: int = Field(description="Of a distributed run; 0 without one.")
+    world_size: int
+    torch: str = Field(description="Version.")
+    began: float = Field(description="Seconds since 1970 [s].")
+
+
+class End(Record):
+    """How the trace ended; without one the process was killed, or runs still."""
+
+    steps: int
+    seconds: float = Field(description="Since the start [s].")
+    raised: str = Field(description="What ended the program, as 'ValueError: ...'; '' for nothing.")
+
+
+class Note(Record):
+    """Something a reader of the trace must know: what could not be seen, or a failure of ours."""
+
+    step: int
+    kind: Literal["blind", "failed", "full"]
+    text: str
+
+
+class SchedulerFact(Record):
+    """One learning-rate scheduler."""
+
+    index: int
+    kind: str
+    optimizer: int
+
+
+class Trace(Record):
+    """One process, from its first event to the last flush.
+
+    Words, memberships, epochs, loads and notes are whole. Measures and numbers are those that are
+    recent and those of some earlier steps; batches and recent steps are recent only. All are in
+    the order of their steps.
+    """
+
+    start: Start
+    end: End | None
+    words: tuple[StepWord, ...]
+    memberships: tuple[Membership, ...]
+    schedulers: tuple[SchedulerFact, ...]
+    loaders: tuple[LoaderFact, ...]
+    measures: tuple[StepMeasures, ...]
+    numbers: tuple[StepNumbers, ...]
+    batches: tuple[BatchPrint, ...]
+    epochs: tuple[EpochPrint, ...]
+    randoms: tuple[RandomPrint, ...]
+    loads: tuple[LoadFact, ...]
+    notes: tuple[Note, ...]
+    recent: tuple[RecentStep, ...]
+    torn_lines: int = Field(description="Unfinished last lines of its files, 0 to 3.")
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps that are told of, over all optimizers and threads."""
+        return sum(word.count for word in self.words if not word.is_open)
+
+    @property
+    def membership(self) -> Membership | None:
+        """The last one."""
+        return self.memberships[-1] if self.memberships else None

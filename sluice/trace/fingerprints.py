@@ -1,0 +1,140 @@
+"""Fingerprints of data and of random states, without drawing a random number."""
+
+import random
+import sys
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sluice.trace.evidence.batches import FieldFact
+
+_WORD = 2**64
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_MOST_FIELDS = 8
+_MOST_WAITING = 2**16
+
+
+def row_fingerprints(batch: Tensor, *, words: int) -> Tensor:
+    """Return a 64-bit fingerprint of each row, from at most so many of its numbers.
+
+    Equal rows of one type have equal fingerprints on every machine of the same byte order.
+
+    Cost:
+        One pass over rows x words whole numbers.
+    """
+    rows = batch.detach().reshape(batch.shape[0], -1)
+    if rows.shape[1] > words:
+        rows = rows[:, :: -(-rows.shape[1] // words)]
+    if rows.dtype == torch.bool:
+        rows = rows.to(torch.int8)
+    if rows.is_complex():
+        rows = torch.view_as_real(rows.resolve_conj()).flatten(1)
+    whole = rows.contiguous().view(_INTEGERS[rows.element_size()]).to(torch.int64)
+    fingerprints: Tensor = (whole * _weights(whole.shape[1], whole.device)).sum(1)
+    return fingerprints
+
+
+@lru_cache(maxsize=32)
+def _weights(count: int, device: torch.device) -> Tensor:
+    # Odd numbers without pattern; products wrap around at 64 bits.
+    return _mixed(torch.arange(1, count + 1)).bitwise_or(1).to(device)
+
+
+def _mixed(numbers: Tensor) -> Tensor:
+    """Return the mixing of splitmix64: near numbers become far ones."""
+    value = numbers.to(torch.int64) * -0x61C8864680B583EB
+    value = (value ^ _shifted(value, 30)) * -0x40A7B892E31B1A47
+    value = (value ^ _shifted(value, 27)) * -0x6B2FB644ECCEEE15
+    return value ^ _shifted(value, 31)
+
+
+def _shifted(value: Tensor, by: int) -> Tensor:
+    shifted: Tensor = (value >> by) & (2 ** (64 - by) - 1)  # without the sign
+    return shifted
+
+
+class OrderFingerprint:
+    """Fingerprints of a sequence of row numbers, in its order and in any order."""
+
+    def __init__(self) -> None:
+        self._waiting: list[int] = []
+        self.count = 0
+        self._ordered = 0
+        self._any_order = 0
+
+    def add(self, numbers: Sequence[int]) -> None:
+        """Take the next numbers."""
+        self._waiting += numbers
+        if len(self._waiting) >= _MOST_WAITING:
+            self._fold()
+
+    def digests(self) -> tuple[str, str]:
+        """Return both fingerprints of what was taken so far."""
+        self._fold()
+        return f"{self._ordered:016x}", f"{self._any_order:016x}"
+
+    def _fold(self) -> None:
+        numbers = torch.tensor(self._waiting, dtype=torch.int64)
+        mixed = _mixed(numbers)
+        place = _mixed(torch.arange(self.count, self.count + len(numbers))) | 1
+        self._ordered = (self._ordered + int((mixed * place).sum())) % _WORD
+        self._any_order = (self._any_order + int(mixed.sum())) % _WORD
+        self.count += len(numbers)
+        self._waiting = []
+
+
+def random_states() -> tuple[int, int, int]:
+    """Return fingerprints of torch's, Python's and numpy's random state, which stay as they are."""
+    state = torch.get_rng_state()
+    numpy = sys.modules.get("numpy")
+    theirs = 0
+    if numpy is not None:
+        kind, keys, *rest = numpy.random.get_state()
+        theirs = zlib.crc32(repr((kind, rest)).encode(), zlib.crc32(keys.tobytes()))
+    return (
+        int(row_fingerprints(state[None], words=state.numel())[0]),
+        hash(random.getstate()),
+        theirs,
+    )
+
+
+def tensors_in(batch: Any) -> list[Tensor]:
+    """Return the tensors of a batch: alone, in a sequence or mapping, one level deep."""
+    if isinstance(batch, Tensor):
+        return [batch]
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    if isinstance(batch, list | tuple):
+        return [item for item in batch if isinstance(item, Tensor)][:_MOST_FIELDS]
+    return []
+
+
+def field_fact(tensor: Tensor) -> FieldFact:
+    """Return what stands in one tensor of a batch."""
+    shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    if not tensor.numel() or tensor.is_complex():
+        nan = float("nan")
+        return FieldFact(
+            shape=shape, dtype=dtype, smallest=nan, largest=nan, mean=nan, num_non_finite=0
+        )
+    values = tensor.detach()
+    if values.is_floating_point():
+        low, high = torch.aminmax(values)
+        mean = values.mean(dtype=torch.float64)
+        # A sum or mean of anything that is not finite is not finite; few batches need the count.
+        bad = torch.tensor(0) if bool(mean.isfinite()) else (~values.isfinite()).sum()
+    else:
+        low, high = torch.aminmax(values.to(torch.int64))
+        mean, bad = values.double().mean(), torch.tensor(0)
+    return FieldFact(
+        shape=shape,
+        dtype=dtype,
+        smallest=float(low),
+        largest=float(high),
+        mean=float(mean),
+        num_non_finite=int(bad),
+    )

@@ -1,0 +1,114 @@
+"""Whether gradients are new, left over or cleared, told by identity rather than by value.
+
+A program may clear gradients by ``zero_grad``, by setting None or in place by hand, and set them by
+backward or by hand. What a few of them are, against what they were when the optimizer last
+stepped, tells all of these apart for a microsecond a step.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+GradientState = Literal["fresh", "none", "zero", "stale"]
+
+_MOST_PROBES = 3
+
+_MOST_LOOKS = 32
+"""So often a gradient that seems untouched is looked into: ``.grad.data.zero_()`` leaves no other
+trace."""
+
+
+class HasParameters(Protocol):
+    """An optimizer, whose parameters are listed only when they are needed."""
+
+    def parameters(self) -> list[Tensor]:
+        """Return its parameters, group by group."""
+
+
+class GradientWatch:
+    """The gradients of one optimizer from step to step."""
+
+    def __init__(self) -> None:
+        self._probes: list[tuple[Tensor, Tensor | None, int]] = []
+        """Parameter, its gradient after the last step, the version of that."""
+        self._cleared = True
+        self._has_stepped = False
+        self._looks = 0
+
+    @property
+    def carried(self) -> bool:
+        """Whether nothing cleared the gradients since the last step."""
+        return self._has_stepped and not self._cleared
+
+    def clear(self) -> None:
+        """Hear of a ``zero_grad``."""
+        self._cleared = True
+
+    def before_backward(self) -> None:
+        """See whether the gradients were cleared by hand."""
+        if self._cleared or not self._probes:
+            return
+        for parameter, held, version in self._probes:
+            grad = parameter.grad
+            if grad is None or grad is not held:
+                continue
+            if grad._version == version:
+                if self._looks >= _MOST_LOOKS:
+                    return
+                self._looks += 1
+            if not _is_zero(grad):
+                return
+            self._looks = 0
+        self._cleared = True
+
+    def at_step(self, owner: "HasParameters", *, zero_after_backward: bool) -> GradientState:
+        """Return what the step that begins will find."""
+        grads = [parameter.grad for parameter, _, _ in self._probes]
+        if any(grad is not held for grad, (_, held, _) in zip(grads, self._probes, strict=True)):
+            self._cleared = True  # others stand in their place, though no backward pass was seen
+        if all(grad is None for grad in grads):
+            self._choose(owner.parameters())
+            grads = [parameter.grad for parameter, _, _ in self._probes]
+            if not self._probes:
+                return "none"
+        elif self._has_stepped and all(
+            grad is not None and grad is held and grad._version == version
+            for grad, (_, held, version) in zip(grads, self._probes, strict=True)
+        ):
+            return "stale"
+        # Values are asked for only when the order of events makes zeros likely: it waits for the
+        # device.
+        if zero_after_backward and all(
+            p.grad is None or _is_zero(p.grad) for p in owner.parameters() if p.requires_grad
+        ):
+            return "zero"
+        return "fresh"
+
+    def after_step(self) -> None:
+        """Remember the gradients that were used."""
+        # Small tensors, held so that their addresses are not used again.
+        self._probes = [
+            (parameter, grad, -1 if grad is None else grad._version)
+            for parameter, grad in ((p, p.grad) for p, _, _ in self._probes)
+        ]
+        self._has_stepped = True
+        self._cleared = False
+
+    def _choose(self, parameters: Iterable[Tensor]) -> None:
+        """Take the smallest parameter with a gradient from each part of the optimizer."""
+        given = [p for p in parameters if p.grad is not None]
+        parts = [given[i::_MOST_PROBES] for i in range(_MOST_PROBES)]
+        chosen = [min(part, key=Tensor.numel) for part in parts if part]
+        self._probes = [(parameter, None, -1) for parameter in chosen]
+
+
+def _is_zero(grad: Tensor) -> bool:
+    values = grad.detach()
+    return not bool((values._values() if values.layout == torch.sparse_coo else values).any())
+
+
+def with_gradient(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return the parameters that have a dense gradient."""
+    return [p for p in parameters if p.grad is not None and p.grad.layout == torch.strided]

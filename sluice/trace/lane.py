@@ -1,0 +1,54 @@
+"""What is going on in one thread of the program right now."""
+
+import threading
+from itertools import count
+from typing import Any
+
+from sluice.trace.evidence.measures import OutputMeasure
+from sluice.trace.measuring import StepInWork
+
+_numbers = count()
+
+
+class Lane(threading.local):
+    """One object, whose fields every thread has for itself."""
+
+    def __init__(self) -> None:
+        self.number = -1
+        """Of the thread; -1 until it made its first mark."""
+        self.in_forward = False
+        self.inspecting = False
+        """The modules inside the forward that runs are looked at, too."""
+        self.in_backward = False
+        self.in_mode = False
+        self.in_schedule = False
+        self.in_scaler = False
+        self.stepping: Any = None
+        """The optimizer whose step runs."""
+        self.has_closure = False
+        self.network: Any = None
+        """The entry of the network whose forward runs."""
+        self.measures = False
+        """The outputs of its modules are measured."""
+        self.work: StepInWork | None = None
+        """What was asked for before the step that runs."""
+        self.outputs: list[list[OutputMeasure]] = []
+        """Measured since the last step with statistics."""
+        self.begin_word()
+        self.loader = -1
+        self.steps = 0
+        """Steps that ended in this thread."""
+        self.spent = 0
+        """Time that statistics took since the last step [ns]."""
+
+    def begin_word(self) -> None:
+        """Forget what led to the step that ended."""
+        self.marks: list[int] = []
+        self.times: list[int] = []
+        self.losses: list[Any] = []
+        self.clips: list[tuple[int, Any, float]] = []
+        self.scale: Any = None
+        self.has_scaled = False
+        self.zero_after_backward = False
+        self.inspected: set[int] = set()
+        """Networks whose outputs were measured since the last step."""

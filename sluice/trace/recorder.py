@@ -1,0 +1,250 @@
+"""Everything a trace holds in memory before it is written, and when it is."""
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from sluice.settings import Record
+from sluice.trace.deferred import Deferred
+from sluice.trace.evidence.trace import Start
+from sluice.trace.lane import Lane
+from sluice.trace.settings import TraceSettings
+from sluice.trace.storage import TraceFiles, line_of
+from sluice.trace.words import OVERFLOW, WordBook
+
+_RECENT_STEPS = 256
+"""Steps whose detail is kept from one flush to the next: a program that makes more is fast, and
+what it did last counts."""
+
+_MOST_LINES = 1024
+"""Lines of detail that wait for a flush; the oldest fall out."""
+
+Losses = tuple[Tensor, ...]
+Clips = tuple[tuple[int, Tensor, float], ...]
+
+
+class Thin:
+    """Chooses rows of a series so that their number grows with the logarithm of its length."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows, self._left, self._every, self._seen = rows, rows, 1, 0
+
+    def takes_next(self) -> bool:
+        """Tell whether the next row of the series is kept."""
+        taken = self._seen % self._every == 0
+        self._seen += 1
+        if taken:
+            self._left -= 1
+            if not self._left:
+                self._left, self._every = self._rows // 2, self._every * 2
+        return taken
+
+
+class Recorder:
+    """Takes what was seen and writes it every few seconds.
+
+    Args:
+        folder: Of this process; made when there is something to write.
+        start: Asked when the folder is made: a process knows its rank late.
+        clock: Monotonic time [ns].
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: TraceSettings,
+        start: Callable[[], Start],
+        *,
+        book: WordBook,
+        clock: Callable[[], int],
+    ) -> None:
+        self.folder = folder
+        self._settings, self._start, self._book, self._clock = settings, start, book, clock
+        self._files: TraceFiles | None = None
+        self._began = self._flushed = clock()
+        self._needed: list[bytes] = []
+        self._series: list[tuple[str, Record]] = []
+        self._detail: deque[tuple[str, Record]] = deque(maxlen=_MOST_LINES)
+        self._counts: dict[int, list[int]] = {}
+        self._steps: deque[tuple[int, int, tuple[int, ...], list[int]]] = deque(
+            maxlen=_RECENT_STEPS
+        )
+        self._numbers: deque[tuple[int, Losses, Clips, Tensor | None, bool]] = deque(
+            maxlen=_RECENT_STEPS
+        )
+        self._kept_numbers: list[tuple[int, Losses, Clips, Tensor | None, bool]] = []
+        self._asked: list[StepNumbersInWork] = []
+        self._thin_numbers = Thin(settings.history_rows)
+        self._thin_measures = Thin(settings.history_rows)
+        self.deferred = Deferred()
+        self.dropped_words = 0
+
+    def write(self, record: str, fact: Record) -> None:
+        """Keep a fact for ever."""
+        self._needed.append(line_of(record, fact.model_dump()))
+
+    def write_detail(self, record: str, fact: Record) -> None:
+        """Keep a fact while it is recent."""
+        self._detail.append((record, fact))
+
+    def write_measures(self, fact: Record) -> None:
+        """Keep a fact while it is recent, and some of these for ever."""
+        self._detail.append(("measures", fact))
+        if self._thin_measures.takes_next():
+            self._series.append(("measures", fact))
+
+    def end_word(self, step: int, lane: Lane, *, is_open: bool) -> None:
+        """Keep the order of what led to a step, and its few numbers."""
+        word, shown = self._book.close(lane.marks, lane.number)
+        if word == OVERFLOW:
+            self.dropped_words += 1
+        key = -1 - word if is_open else word
+        counted = self._counts.get(key)
+        if counted is None:
+            self._counts[key] = [step, step, 1]
+        else:
+            counted[1] = step
+            counted[2] += 1
+        if is_open:
+            return
+        self._steps.append((step, word, shown, lane.times))
+        if lane.losses or lane.clips or lane.scale is not None:
+            keep = self._thin_numbers.takes_next()
+            row = (step, tuple(lane.losses), tuple(lane.clips), lane.scale, keep)
+            if keep:
+                self._kept_numbers.append(row)
+            else:
+                self._numbers.append(row)
+
+    def is_due(self, now: int) -> bool:
+        """Tell whether the last flush is long enough ago, or never was."""
+        return self._files is None or now - self._flushed >= self._settings.flush_s * 1e9
+
+    def read_deferred(self) -> None:
+        """Wait for the device, once, and read everything that was asked for."""
+        self._ask_numbers()
+        self.deferred.read()
+
+    def flush(self) -> None:
+        """Write everything that was seen and read so far.
+
+        Raises:
+            OSError: The folder cannot be made or written.
+        """
+        numbers, kept = self._number_lines()
+        if self._files is None:
+            self._files = TraceFiles(
+                self.folder,
+                recent_bytes=self._settings.recent_bytes,
+                history_bytes=self._settings.history_bytes,
+            )
+            first = [line_of("start", self._start().model_dump())]
+            self._files.write_history(first, needed=True)
+        was_full = self._files.is_full
+        self._files.write_history(self._order_lines(), needed=True)
+        self._files.write_history(
+            [*(line_of(name, fact.model_dump()) for name, fact in self._series), *kept],
+            needed=False,
+        )
+        self._files.write_history(self._needed, needed=True)
+        self._files.write_recent(
+            [
+                *(line_of(name, fact.model_dump()) for name, fact in self._detail),
+                *self._step_lines(),
+                *numbers,
+            ]
+        )
+        if self._files.is_full and not was_full:
+            text = f"The history reached {self._settings.history_bytes:,} bytes; later series lack."
+            note = {"step": self._steps[-1][0] if self._steps else 0, "kind": "full", "text": text}
+            self._files.write_history([line_of("note", note)], needed=True)
+        self._needed, self._series = [], []
+        self._detail.clear()
+        self._steps.clear()
+        self._flushed = self._clock()
+
+    def close(self) -> None:
+        """Close the files. What was not flushed is lost."""
+        if self._files is not None:
+            self._files.close()
+
+    @property
+    def has_seen_anything(self) -> bool:
+        """Whether the process did anything that is worth a folder."""
+        return self._files is not None or bool(self._counts)
+
+    def microseconds(self, now: int) -> int:
+        """Return a time as it stands in the files [us since the start]."""
+        return (now - self._began) // 1000
+
+    def _order_lines(self) -> Iterable[bytes]:
+        for index, thread, marks in self._book.new:
+            yield line_of("word", {"index": index, "thread": thread, "marks": marks})
+        self._book.new.clear()
+        if self._counts:
+            rows = [[key, *counted] for key, counted in self._counts.items()]
+            yield line_of("order", {"rows": rows})
+            self._counts = {}
+
+    def _step_lines(self) -> Iterable[bytes]:
+        if self._steps:
+            rows = [
+                [step, word, [(times[i] - self._began) // 1000 for i in shown]]
+                for step, word, shown, times in self._steps
+                if word != OVERFLOW
+            ]
+            yield line_of("steps", {"rows": rows})
+
+    def _ask_numbers(self) -> None:
+        rows = sorted([*self._numbers, *self._kept_numbers], key=lambda row: row[0])
+        self._numbers.clear()
+        self._kept_numbers = []
+        for step, losses, clips, scale, keep in rows:
+            told = StepNumbersInWork(step, len(losses), [(i, most) for i, _, most in clips], keep)
+            self._asked.append(told)
+            norms = [norm for _, norm, _ in clips]
+            self.deferred.ask([*losses, *norms, *([] if scale is None else [scale])], told.fill)
+
+    def _number_lines(self) -> tuple[list[bytes], list[bytes]]:
+        """Return the line of recent numbers, and of those that are kept for ever."""
+        lines = [(told.text(), told.is_kept) for told in self._asked]
+        self._asked = []
+        kept = [text for text, is_kept in lines if is_kept]
+        return [_wrap([text for text, _ in lines])] if lines else [], [_wrap(kept)] if kept else []
+
+
+class StepNumbersInWork:
+    """The ``StepNumbers`` of one step, whose values are still on the device."""
+
+    def __init__(
+        self, step: int, num_losses: int, clips: list[tuple[int, float]], is_kept: bool
+    ) -> None:
+        self._step, self._num_losses, self._clips = step, num_losses, clips
+        self.is_kept = is_kept
+        self._values: list[float] = []
+
+    def fill(self, values: Sequence[float]) -> None:
+        """Take the values: losses, norms before clipping, and the scale if there is one."""
+        self._values = list(values)
+
+    def text(self) -> str:
+        """Return them as JSON."""
+        norms = self._values[self._num_losses :]
+        scale = norms[len(self._clips) :]
+        told = {
+            "step": self._step,
+            "losses": self._values[: self._num_losses],
+            "clips": [
+                {"optimizer": index, "norm": norm, "max_norm": most}
+                for (index, most), norm in zip(self._clips, norms, strict=False)
+            ],
+            "scale": scale[0] if scale else None,
+        }
+        return json.dumps(told, separators=(",", ":"))
+
+
+def _wrap(rows: list[str]) -> bytes:
+    return ('{"record":"numbers","rows":[' + ",".join(rows) + "]}\n").encode()

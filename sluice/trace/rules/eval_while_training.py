@@ -1,0 +1,47 @@
+"""Do networks learn in training mode?"""
+
+from sluice.trace.evidence.trace import Trace
+from sluice.trace.finding import Finding, Rule
+from sluice.trace.rules.modes import learning_networks, learns_from
+
+_LEAST = 2
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    found = []
+    for network in learning_networks(trace):
+        training = evaluating = first_step = 0
+        for word in trace.words:
+            flags = {flag for mark in learns_from(word, network.index) for flag in mark.flags}
+            if {"evaluating", "sensitive evaluating"} <= flags:
+                evaluating += word.count
+                first_step = first_step or word.first_step
+            elif "training" in flags:
+                training += word.count
+        if evaluating < _LEAST:
+            continue
+        found.append(
+            rule.finding(
+                severity="error" if training else "confirm",
+                step=first_step,
+                what=f"{network.name} made {evaluating} of {evaluating + training} of its steps "
+                f"in evaluation mode, the first at step {first_step}.",
+                cause="Dropout is off and batch norm does not learn its statistics"
+                + (": train() is not called after an evaluation." if training else "."),
+                fix="Call model.train() at the start of each epoch and after each evaluation.",
+                num_evaluating=evaluating,
+                num_training=training,
+            )
+        )
+    return tuple(found)
+
+
+EVAL_WHILE_TRAINING = Rule(
+    name="networks learn in training mode",
+    requirement="TRACE-16",
+    requires="Two steps from a forward pass of a network that an optimizer has, with dropout or "
+    "batch norm in it.",
+    contradicted_by="A fine-tuning that is meant to leave dropout off and statistics as they are.",
+    abstains="Only parts of the network are in evaluation mode, as frozen batch norm is.",
+    judge=_judge,
+)

@@ -1,0 +1,43 @@
+"""Is every parameter that gets gradients in an optimizer?"""
+
+from sluice.trace.evidence.trace import Trace
+from sluice.trace.finding import Finding, Rule
+from sluice.trace.rules.membership import has_manual_gradients, listing, names_of, untrained
+from sluice.trace.rules.parameters_replaced import PARAMETERS_REPLACED
+from sluice.trace.rules.steps import optimizers_in
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    now = trace.membership
+    if now is None or not optimizers_in(trace) or has_manual_gradients(trace):
+        return ()
+    outside = untrained(now)
+    if not outside or PARAMETERS_REPLACED(trace):
+        return ()
+    indices = {p.index for p in outside}
+    step = next(
+        m.step for m in trace.memberships if {p.index for p in m.parameters if p.names} & indices
+    )
+    return (
+        rule.finding(
+            severity="confirm",
+            step=step,
+            what=f"{len(outside)} parameters get gradients and are in no optimizer: "
+            f"{listing(names_of(outside))}.",
+            cause="They keep their first values; their gradients are computed for nothing.",
+            fix="Give them to the optimizer; if they are meant to rest, set requires_grad to "
+            "False, which is also faster.",
+            num_outside=len(outside),
+            num_parameters=len(now.parameters),
+        ),
+    )
+
+
+PARAMETERS_OUTSIDE = Rule(
+    name="every parameter that gets gradients is in an optimizer",
+    requirement="TRACE-9",
+    requires="The membership at a step.",
+    contradicted_by="Parameters that are meant to rest, of which only the gradients are wanted.",
+    abstains="Gradients are set by hand; or a replaced layer explains it.",
+    judge=_judge,
+)

@@ -1,0 +1,48 @@
+"""Does a step use the gradients that backward brought?"""
+
+from sluice.trace.evidence.trace import Trace
+from sluice.trace.finding import Finding, Rule
+from sluice.trace.rules.steps import OwnStep, first, name_of, optimizers_in, own_steps, total
+
+_LEAST = 2
+"""Steps; one alone may be the answer to a batch that is given up."""
+
+
+def _is_emptied(step: OwnStep) -> bool:
+    emptied = {"none", "zero"} & set(step.end.flags)
+    zeros = max(step.before("zero"), default=-1)
+    forward = max(step.before("forward"), default=-1)
+    # A forward pass after it makes it the beginning of the next batch.
+    return bool(emptied) and 0 <= step.last_backward < zeros and forward < step.last_backward
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    found = []
+    for optimizer in optimizers_in(trace):
+        steps = own_steps(trace, optimizer)
+        emptied = tuple(filter(_is_emptied, steps))
+        if total(emptied) < _LEAST:
+            continue
+        found.append(
+            rule.finding(
+                severity="error",
+                step=first(emptied),
+                what=f"{name_of(trace, optimizer)}: in {total(emptied)} of {total(steps)} steps "
+                "zero_grad() ran after backward() and before step(), which found no gradient.",
+                cause="The step throws the batch away: weights do not follow the loss.",
+                fix="Move zero_grad() before backward(), or after step().",
+                num_emptied=total(emptied),
+                num_steps=total(steps),
+            )
+        )
+    return tuple(found)
+
+
+ZERO_GRAD_MISPLACED = Rule(
+    name="a step uses the gradients that backward brought",
+    requirement="TRACE-13",
+    requires="Two steps with a backward pass before them.",
+    contradicted_by="A gradient that is there when the step begins.",
+    abstains="The optimizer has a closure.",
+    judge=_judge,
+)

@@ -1,0 +1,58 @@
+"""Backward passes: ``loss.backward()``, ``torch.autograd.backward`` and ``torch.autograd.grad``."""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sluice.trace.tracer import Tracer
+
+
+def watch_backward(tracer: Tracer) -> None:
+    """Mark every backward pass that the program itself begins."""
+    backward, grad = torch.autograd.backward, torch.autograd.grad
+
+    @functools.wraps(backward)
+    def watched_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        lane = tracer.lane
+        if not tracer.is_on or lane.in_backward:  # checkpointing runs one inside another
+            return backward(tensors, *args, **kwargs)
+        # A sequence that can be read only once is left to torch.
+        tracer.guard(_before, tracer, tensors if isinstance(tensors, Tensor) else None)
+        lane.in_backward = True
+        try:
+            backward(tensors, *args, **kwargs)
+        finally:
+            lane.in_backward = False
+        flags = ("scaled",) * lane.has_scaled
+        if isinstance(tensors, Tensor) and tensors.is_leaf:
+            flags += ("leaf",)
+        tracer.guard(_after, tracer, flags)
+
+    @functools.wraps(grad)
+    def watched_grad(*args: Any, **kwargs: Any) -> Any:
+        found = grad(*args, **kwargs)
+        if tracer.is_on and not tracer.lane.in_backward:
+            tracer.guard(tracer.mark, "grad")
+        return found
+
+    tracer.patches.replace_function(torch.autograd, "backward", watched_backward)
+    tracer.patches.replace_function(torch.autograd, "grad", watched_grad)
+
+
+def _before(tracer: Tracer, loss: Tensor | None) -> None:
+    lane = tracer.lane
+    for entry in tracer.inventory.optimizers.entries():
+        entry.watch.before_backward()
+    if lane.stepping is not None and not lane.has_closure:
+        lane.stepping = None  # a step that raised and was caught
+    if loss is not None and type(loss) is Tensor and loss.numel() == 1:
+        lane.losses.append(loss.detach().reshape(()) if loss.dim() else loss.detach())
+
+
+def _after(tracer: Tracer, flags: tuple[str, ...]) -> None:
+    lane = tracer.lane
+    lane.zero_after_backward = False
+    lane.has_scaled = False
+    tracer.mark("backward", flags=flags)

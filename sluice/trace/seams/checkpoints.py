@@ -1,0 +1,59 @@
+"""States that are loaded into networks, optimizers and schedulers."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from sluice.trace.evidence.batches import LoadFact
+from sluice.trace.tracer import Tracer
+
+
+def watch_loads(tracer: Tracer) -> None:
+    """Mark every ``load_state_dict`` of a module, an optimizer or a scheduler."""
+    for cls, what in (
+        (torch.nn.Module, "network"),
+        (torch.optim.Optimizer, "optimizer"),
+        (LRScheduler, "scheduler"),
+    ):
+        original = vars(cls)["load_state_dict"]
+        tracer.patches.replace(cls, "load_state_dict", _watched(tracer, original, what))
+
+
+def _watched(tracer: Tracer, original: Callable[..., Any], what: str) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load_state_dict(owner: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(owner, state_dict, *args, **kwargs)
+        if tracer.is_on:
+            tracer.guard(_loaded, tracer, owner, what, state_dict, found)
+        return found
+
+    return load_state_dict
+
+
+def _loaded(tracer: Tracer, owner: Any, what: str, state: Any, found: Any) -> None:
+    subject = _subject(tracer, owner, what)
+    unexpected = len(getattr(found, "unexpected_keys", ()))
+    missing = len(getattr(found, "missing_keys", ()))
+    tracer.mark("load", subject, flags=(what,))
+    fact = LoadFact(
+        step=tracer.steps,
+        what=what,
+        kind=type(owner).__name__,
+        subject=subject,
+        num_keys=len(state),
+        num_loaded=len(state) - unexpected,
+        num_missing=missing,
+    )
+    tracer.recorder.write("load", fact)
+
+
+def _subject(tracer: Tracer, owner: Any, what: str) -> int:
+    if what == "optimizer":
+        return tracer.inventory.optimizers.find(owner).index
+    if what == "scheduler":
+        return tracer.schedulers.find(owner).index
+    entry = tracer.inventory.networks.known(owner)
+    return -1 if entry is None else entry.index

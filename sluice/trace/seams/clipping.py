@@ -1,0 +1,45 @@
+"""Gradient clipping by norm and by value."""
+
+import functools
+from collections.abc import Callable
+from types import GeneratorType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sluice.trace.tracer import Tracer
+
+
+def watch_clipping(tracer: Tracer) -> None:
+    """Mark ``clip_grad_norm_`` and ``clip_grad_value_``."""
+    for name, flag in (("clip_grad_norm_", "norm"), ("clip_grad_value_", "value")):
+        original = getattr(torch.nn.utils, name)
+        tracer.patches.replace_function(torch.nn.utils, name, _watched(tracer, original, flag))
+
+
+def _watched(tracer: Tracer, original: Callable[..., Any], flag: str) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        if not tracer.is_on:
+            return original(parameters, *args, **kwargs)
+        if isinstance(parameters, Tensor):
+            given: list[Any] = [parameters]
+            found = original(parameters, *args, **kwargs)
+        else:
+            given = list(parameters)  # may be read only once
+            is_generator = isinstance(parameters, GeneratorType)
+            again = (p for p in given) if is_generator else given
+            found = original(again, *args, **kwargs)
+        most = args[0] if args else kwargs.get("max_norm")
+        tracer.guard(_clipped, tracer, given, flag, found, most)
+        return found
+
+    return clip
+
+
+def _clipped(tracer: Tracer, parameters: list[Any], flag: str, norm: Any, most: Any) -> None:
+    subject = tracer.owner_of(parameters[0]) if parameters else -1
+    tracer.mark("clip", subject, flags=(flag,))
+    if type(norm) is Tensor and isinstance(most, int | float):
+        tracer.lane.clips.append((subject, norm.detach(), float(most)))

@@ -1,0 +1,225 @@
+"""DataLoaders: epochs, batches, the order of their rows, and the random states with them."""
+
+import functools
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from sluice.trace.evidence.batches import (
+    BatchPrint,
+    EpochPrint,
+    LoaderFact,
+    RandomPrint,
+)
+from sluice.trace.fingerprints import (
+    OrderFingerprint,
+    field_fact,
+    random_states,
+    row_fingerprints,
+    tensors_in,
+)
+from sluice.trace.subjects import Registry
+from sluice.trace.tracer import Tracer
+
+_WATCHED_EPOCHS = 4
+"""Epochs at the start of each loader that are looked at; later ones on powers of two."""
+
+
+@dataclass(slots=True)
+class LoaderEntry:
+    """One DataLoader of the program."""
+
+    index: int
+    ref: "weakref.ref[Any]"
+    epoch: int = 0
+    num_batches: int = 0
+    num_seen: int = 0
+    iterating: "_IteratorEntry | None" = None
+
+
+@dataclass(slots=True)
+class _IteratorEntry:
+    index: int
+    ref: "weakref.ref[Any]"
+    loader: LoaderEntry | None = None
+    order: OrderFingerprint = field(default_factory=OrderFingerprint)
+
+
+def watch_loaders(tracer: Tracer) -> None:
+    """Mark every iteration over a DataLoader and every batch it hands over."""
+    make_iter, make_next = DataLoader.__iter__, _BaseDataLoaderIter.__next__
+    next_index = _BaseDataLoaderIter._next_index
+    seen = _Loading(tracer)
+
+    @functools.wraps(make_iter)
+    def watched_iter(loader: Any) -> Any:
+        iterator = make_iter(loader)
+        if tracer.is_on:
+            tracer.guard(seen.begin, loader, iterator)
+        return iterator
+
+    @functools.wraps(make_next)
+    def watched_next(iterator: Any) -> Any:
+        try:
+            batch = make_next(iterator)
+        except StopIteration:
+            if tracer.is_on:
+                tracer.guard(seen.finish, iterator)
+            raise
+        if tracer.is_on:
+            tracer.guard(seen.batch, iterator, batch)
+        return batch
+
+    @functools.wraps(next_index)
+    def watched_index(iterator: Any) -> Any:
+        indices = next_index(iterator)  # type: ignore[no-untyped-call]
+        if tracer.is_on:
+            tracer.guard(seen.indices, iterator, indices)
+        return indices
+
+    tracer.patches.replace(DataLoader, "__iter__", watched_iter)
+    tracer.patches.replace(_BaseDataLoaderIter, "__next__", watched_next)
+    tracer.patches.replace(_BaseDataLoaderIter, "_next_index", watched_index)
+    tracer.on_begin.append(seen.reset)
+    tracer.on_end.append(seen.end)
+
+
+class _Loading:
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all loaders: at first, and in a process that was forked off."""
+        self._loaders: Registry[LoaderEntry] = Registry(self._entry)
+        self._all: list[tuple[LoaderFact, LoaderEntry]] = []
+        self._iterators: Registry[_IteratorEntry] = Registry(
+            lambda index, it: _IteratorEntry(index, weakref.ref(it))
+        )
+
+    def _entry(self, _: int, loader: Any) -> LoaderEntry:
+        fact = _fact(len(self._all), loader)
+        # Programs that make the loader anew for every epoch mean one and the same.
+        for known, entry in self._all:
+            if entry.ref() is None and known == fact.model_copy(update={"index": known.index}):
+                entry.ref = weakref.ref(loader)
+                return entry
+        entry = LoaderEntry(fact.index, weakref.ref(loader))
+        self._all.append((fact, entry))
+        self._tracer.recorder.write("loader", fact)
+        return entry
+
+    def begin(self, loader: Any, iterator: Any) -> None:
+        tracer = self._tracer
+        entry = self._loaders.find(loader)
+        self._close(entry, is_finished=False)
+        entry.epoch += 1
+        entry.iterating = self._iterators.find(iterator)
+        entry.iterating.loader = entry
+        tracer.mark("epoch", entry.index)
+        if _is_watched(entry.epoch):
+            began = tracer.clock()
+            self._print_random()
+            tracer.lane.spent += tracer.clock() - began
+
+    def indices(self, iterator: Any, indices: Any) -> None:
+        # Workers are given row numbers while the iterator is made, before its loader is known.
+        numbers = indices if isinstance(indices, list) else [indices]
+        iterating = self._iterators.find(iterator)
+        watched = iterating.loader is None or _is_watched(iterating.loader.epoch)
+        if watched and numbers and type(numbers[0]) is int:
+            iterating.order.add(numbers)
+
+    def batch(self, iterator: Any, batch: Any) -> None:
+        entry = self._of(iterator)
+        if entry is None:
+            return
+        tracer, lane = self._tracer, self._tracer.lane
+        lane.loader = entry.index
+        tracer.mark("batch", entry.index)
+        if tracer.has_statistics or entry.num_seen < tracer.settings.hashed_batches:
+            began = tracer.clock()
+            self._print_batch(entry, batch)
+            if tracer.has_statistics:
+                lane.spent += tracer.clock() - began
+        entry.num_batches += 1
+        entry.num_seen += 1
+
+    def finish(self, iterator: Any) -> None:
+        entry = self._of(iterator)
+        if entry is not None:
+            self._close(entry, is_finished=True)
+
+    def end(self) -> None:
+        """Write what is known of the epochs that are open."""
+        for _, entry in self._all:
+            self._close(entry, is_finished=False)
+
+    def _of(self, iterator: Any) -> LoaderEntry | None:
+        known = self._iterators.known(iterator)
+        return None if known is None else known.loader
+
+    def _close(self, entry: LoaderEntry, *, is_finished: bool) -> None:
+        iterating, entry.iterating = entry.iterating, None
+        if iterating is None:
+            return
+        if not _is_watched(entry.epoch):
+            entry.num_batches, iterating.order = 0, OrderFingerprint()
+            return
+        order, rows = iterating.order.digests()
+        fact = EpochPrint(
+            loader=entry.index,
+            epoch=entry.epoch,
+            num_batches=entry.num_batches,
+            num_indices=iterating.order.count,
+            order=order,
+            rows=rows,
+            is_finished=is_finished,
+        )
+        self._tracer.recorder.write("epoch", fact)
+        entry.num_batches, iterating.order = 0, OrderFingerprint()
+
+    def _print_batch(self, entry: LoaderEntry, batch: Any) -> None:
+        tracer = self._tracer
+        tensors = tensors_in(batch)
+        first = next((t for t in tensors if t.dim() > 0 and t.numel()), None)
+        words = tracer.settings.row_words
+        rows = () if first is None else tuple(row_fingerprints(first, words=words).tolist())
+        fact = BatchPrint(
+            loader=entry.index,
+            epoch=entry.epoch,
+            position=entry.num_batches,
+            step=tracer.steps,
+            fields=tuple(map(field_fact, tensors)),
+            rows=rows,
+        )
+        tracer.recorder.write_detail("batch", fact)
+
+    def _print_random(self) -> None:
+        ours, python, numpy = random_states()
+        fact = RandomPrint(step=self._tracer.steps, torch=ours, python=python, numpy=numpy)
+        self._tracer.recorder.write_detail("random", fact)
+
+
+def _is_watched(epoch: int) -> bool:
+    """Tell whether an epoch has a print: those of short epochs would cost more than the steps."""
+    return epoch <= _WATCHED_EPOCHS or epoch & (epoch - 1) == 0
+
+
+def _fact(index: int, loader: Any) -> LoaderFact:
+    try:
+        num_rows = len(loader.dataset)
+    except (TypeError, NotImplementedError):  # a stream
+        num_rows = -1
+    return LoaderFact(
+        index=index,
+        dataset=type(loader.dataset).__name__,
+        num_rows=num_rows,
+        sampler=type(loader.sampler).__name__,
+        batch_size=-1 if loader.batch_size is None else loader.batch_size,
+        num_workers=loader.num_workers,
+        has_generator=loader.generator is not None,
+    )

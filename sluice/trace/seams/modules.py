@@ -1,0 +1,158 @@
+"""Forward passes, modes, and modules that are added.
+
+No hook is set on any module: a hook would be copied and saved with it. One replaced
+``Module.__call__`` sees the calls from outside, and those inside when they are looked at.
+"""
+
+import functools
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
+
+from sluice.trace.inventory import NetworkEntry
+from sluice.trace.measuring import ask_output, first_tensor
+from sluice.trace.tracer import Tracer
+
+
+def watch_modules(tracer: Tracer) -> None:
+    """Mark calls and modes of networks, and hear of modules and parameters that are added."""
+    original, lane = nn.Module.__call__, tracer.lane
+    seen = _Calls(tracer)
+
+    # As short as can be: it runs at every call of every module.
+    def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if lane.in_forward:
+            if not lane.inspecting or torch.compiler.is_compiling():
+                return original(module, *args, **kwargs)
+            output = original(module, *args, **kwargs)
+            tracer.guard(seen.inside, module, output)
+            return output
+        # While torch.compile reads the program, it must see the program alone. A forward inside
+        # of a backward pass is recomputed by checkpointing.
+        if not tracer.is_on or torch.compiler.is_compiling() or lane.in_backward:
+            return original(module, *args, **kwargs)
+        tracer.guard(seen.begin, module)
+        if lane.network is None:  # a loss function, say: what is in it may be a network
+            return original(module, *args, **kwargs)
+        lane.in_forward = True
+        try:
+            output = original(module, *args, **kwargs)
+        finally:
+            lane.in_forward = lane.inspecting = False
+        tracer.guard(seen.end, module, output)
+        return output
+
+    tracer.patches.replace(nn.Module, "__call__", functools.wraps(original)(call))
+    _watch_modes(tracer)
+
+    def added(*_: Any) -> None:
+        if tracer.is_on:
+            tracer.guard(tracer.structure_changed)
+
+    for register in (
+        register_module_module_registration_hook,
+        register_module_parameter_registration_hook,
+    ):
+        tracer.patches.on_restore(register(added).remove)
+
+
+class _Calls:
+    """The calls of one thread after another, from outside a network and inside."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def begin(self, module: nn.Module) -> None:
+        tracer, lane = self._tracer, self._tracer.lane
+        entry = tracer.inventory.networks.find(module)
+        lane.network = None if entry.is_plain else entry
+        if entry.is_plain or (entry.names is not None and not tracer.has_statistics):
+            return
+        measures = (
+            tracer.has_statistics
+            and entry.index not in lane.inspected
+            and torch.is_grad_enabled()
+            and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+        )
+        if measures or entry.names is None:
+            began = tracer.clock()
+            if entry.names is None:
+                if hasattr(module, "_orig_mod"):
+                    tracer.note("blind", f"{entry.name} is compiled: its modules are not seen.")
+                entry.names = {id(m): name for name, m in module.named_modules()}
+            entry.forget_mode()
+            lane.measures, lane.inspecting = measures, True
+            if measures:
+                lane.inspected.add(entry.index)
+            lane.spent += tracer.clock() - began
+
+    def inside(self, module: nn.Module, output: Any) -> None:
+        tracer, lane = self._tracer, self._tracer.lane
+        began = tracer.clock()
+        entry: NetworkEntry = lane.network
+        name = (entry.names or {}).get(id(module))
+        if name is None:
+            if id(module) not in entry.stray and any(p.requires_grad for p in module.parameters()):
+                entry.stray[id(module)] = weakref.ref(module)
+                tracer.inventory.is_stale = True
+        elif lane.measures and not module._modules:
+            self._measure(entry, name, module, output)
+        lane.spent += tracer.clock() - began
+
+    def end(self, module: nn.Module, output: Any) -> None:
+        tracer, lane = self._tracer, self._tracer.lane
+        entry: NetworkEntry = lane.network
+        if lane.measures:
+            lane.measures = False
+            began = tracer.clock()
+            self._measure(entry, "", module, output)
+            lane.spent += tracer.clock() - began
+        tensor = output if type(output) is Tensor else first_tensor(output)
+        has_grad = tensor.requires_grad if tensor is not None else torch.is_grad_enabled()
+        code = entry.codes.get((has_grad, lane.loader))
+        if code is None:
+            flags = (*("grad",) * has_grad, *entry.mode_flags())
+            code = tracer.book.code("forward", entry.index, lane.loader, flags)
+            entry.codes[has_grad, lane.loader] = code
+        tracer.mark_code(code)
+
+    def _measure(self, entry: NetworkEntry, name: str, module: nn.Module, output: Any) -> None:
+        tracer, outputs = self._tracer, self._tracer.lane.outputs
+        if len(outputs) < tracer.settings.most_modules and not _is_transformed():
+            outputs.append(ask_output(entry.index, name, module, output, tracer.recorder.deferred))
+
+
+def _is_transformed() -> bool:
+    """Tell whether vmap or grad of functorch is at work, whose tensors have no values yet."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _watch_modes(tracer: Tracer) -> None:
+    original = nn.Module.train
+
+    @functools.wraps(original)
+    def train(module: Any, mode: bool = True) -> Any:
+        lane = tracer.lane
+        if not tracer.is_on or lane.in_mode:  # it calls itself for every child
+            return original(module, mode)
+        lane.in_mode = True
+        try:
+            found = original(module, mode)
+        finally:
+            lane.in_mode = False
+        tracer.guard(_switched, tracer, module, mode)
+        return found
+
+    tracer.patches.replace(nn.Module, "train", train)
+
+
+def _switched(tracer: Tracer, module: nn.Module, mode: bool) -> None:
+    entry = tracer.inventory.networks.known(module)
+    tracer.inventory.forget_modes()
+    tracer.mark("mode", -1 if entry is None else entry.index, flags=("train" if mode else "eval",))

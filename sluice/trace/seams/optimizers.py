@@ -1,0 +1,104 @@
+"""Optimizer steps, by the hooks that torch calls for every optimizer, and ``zero_grad``."""
+
+import functools
+import gc
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from sluice.trace.tracer import Tracer
+
+
+def watch_optimizers(tracer: Tracer) -> None:
+    """Mark the steps and the clearing of all optimizers, those that are there and later ones."""
+
+    def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if tracer.is_on:
+            tracer.guard(_before_step, tracer, optimizer, args, kwargs)
+
+    def after(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
+        if tracer.is_on and tracer.lane.stepping is optimizer:
+            tracer.guard(_after_step, tracer, optimizer)
+
+    hooks = (register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after))
+    for hook in hooks:
+        tracer.patches.on_restore(hook.remove)
+    _watch_zero(tracer)
+    _watch_new(tracer)
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.optim.Optimizer):
+            tracer.inventory.optimizers.find(thing)
+
+
+def _watch_zero(tracer: Tracer) -> None:
+    of_optimizer, of_module = torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad
+
+    @functools.wraps(of_optimizer)
+    def zero_optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        of_optimizer(optimizer, *args, **kwargs)
+        if tracer.is_on:
+            tracer.guard(_zeroed, tracer, optimizer)
+
+    @functools.wraps(of_module)
+    def zero_module(module: Any, *args: Any, **kwargs: Any) -> None:
+        of_module(module, *args, **kwargs)
+        if tracer.is_on:
+            tracer.guard(_zeroed, tracer, None)
+
+    tracer.patches.replace(torch.optim.Optimizer, "zero_grad", zero_optimizer)
+    tracer.patches.replace(torch.nn.Module, "zero_grad", zero_module)
+
+
+def _watch_new(tracer: Tracer) -> None:
+    original = torch.optim.Optimizer.__init__
+
+    @functools.wraps(original)
+    def make(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        original(optimizer, *args, **kwargs)
+        if tracer.is_on:
+            tracer.guard(_made, tracer, optimizer)
+
+    tracer.patches.replace(torch.optim.Optimizer, "__init__", make)
+
+
+def _made(tracer: Tracer, optimizer: Any) -> None:
+    tracer.inventory.optimizers.find(optimizer)
+    tracer.inventory.is_stale = True
+
+
+def _zeroed(tracer: Tracer, optimizer: Any) -> None:
+    entry = None if optimizer is None else tracer.inventory.optimizers.find(optimizer)
+    tracer.lane.zero_after_backward = True
+    # What a module's own zero_grad clears is seen by the gradients themselves, later.
+    if entry is not None:
+        entry.watch.clear()
+    tracer.mark("zero", -1 if entry is None else entry.index)
+
+
+def _before_step(
+    tracer: Tracer, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    lane = tracer.lane
+    if lane.stepping is not None and lane.stepping is not optimizer:
+        return  # one optimizer inside another, which wraps it: one step
+    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    lane.stepping, lane.has_closure = optimizer, closure is not None
+    flags = (
+        *("closure",) * lane.has_closure,
+        *("by scaler",) * lane.in_scaler,
+        *("in backward",) * lane.in_backward,
+    )
+    tracer.begin_step(tracer.inventory.optimizers.find(optimizer), flags)
+
+
+def _after_step(tracer: Tracer, optimizer: Any) -> None:
+    lane = tracer.lane
+    lane.stepping = None
+    entry = tracer.inventory.optimizers.find(optimizer)
+    if lane.has_closure:
+        tracer.mark("stepped", entry.index)
+    tracer.end_step(entry)

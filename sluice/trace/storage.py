@@ -1,0 +1,78 @@
+"""The files of one traced process: a history that grows slowly, and a ring of recent detail.
+
+``history.ndjson`` is appended to. Of ``recent-0.ndjson`` and ``recent-1.ndjson`` one is appended to
+until it is full, then the other is emptied and takes its place. Every write is whole lines, so a
+kill leaves at most one torn line at the end of each.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+HISTORY = "history.ndjson"
+RECENT = ("recent-0.ndjson", "recent-1.ndjson")
+
+
+class TraceFiles:
+    """The one writer of a folder.
+
+    Args:
+        folder: Made here; it must not be there yet.
+        recent_bytes: Both files of the ring together.
+        history_bytes: From here on only lines that are ``needed`` are written.
+    """
+
+    def __init__(self, folder: Path, *, recent_bytes: int, history_bytes: int) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self._most_recent = recent_bytes // len(RECENT)
+        self._most_history = history_bytes
+        self._history = _open(folder / HISTORY)
+        self._recent = [_open(folder / name) for name in RECENT]
+        self._turn = 0
+        self._size = {"history": 0, "recent": 0}
+        self.is_full = False
+
+    def write_history(self, lines: Iterable[bytes], *, needed: bool) -> None:
+        """Append lines, which are left out when the history is full and they are not needed."""
+        content = b"".join(lines)
+        if not needed and self._size["history"] + len(content) > self._most_history:
+            self.is_full = True
+            return
+        self._size["history"] += len(content)
+        _write(self._history, content)
+
+    def write_recent(self, lines: Iterable[bytes]) -> None:
+        """Append lines to the ring; the oldest ones fall out."""
+        content = b"".join(lines)
+        if self._size["recent"] + len(content) > self._most_recent:
+            self._turn = 1 - self._turn
+            os.ftruncate(self._recent[self._turn], 0)
+            self._size["recent"] = 0
+        self._size["recent"] += len(content)
+        _write(self._recent[self._turn], content)
+
+    def close(self) -> None:
+        """Close the files; a second call does nothing."""
+        handles = [self._history, *self._recent]
+        self._history, self._recent = -1, [-1] * len(RECENT)
+        for handle in handles:
+            if handle >= 0:
+                os.close(handle)
+
+
+def line_of(record: str, fields: Mapping[str, Any]) -> bytes:
+    """Return one record as a line."""
+    return json.dumps({"record": record, **fields}, separators=(",", ":")).encode() + b"\n"
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL, 0o666)
+
+
+def _write(handle: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(handle, view) :]

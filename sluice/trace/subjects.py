@@ -1,0 +1,56 @@
+"""Indices of the program's own objects: they live as long as the object does, and hold it not."""
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+
+class Entry(Protocol):
+    """What is kept of one object."""
+
+    index: int
+    ref: "weakref.ref[Any]"
+
+
+E = TypeVar("E", bound=Entry)
+
+
+class Registry(Generic[E]):
+    """One entry for each object, found by identity.
+
+    Args:
+        make: Returns the entry of an object that is new, given its index.
+    """
+
+    def __init__(self, make: Callable[[int, Any], E]) -> None:
+        self._make = make
+        self._entries: dict[int, E] = {}
+        self._next = 0
+
+    def known(self, subject: object) -> E | None:
+        """Return the entry of an object that has one."""
+        entry = self._entries.get(id(subject))
+        # The address of a dead object is given to a new one.
+        return entry if entry is not None and entry.ref() is subject else None
+
+    def find(self, subject: object) -> E:
+        """Return the entry of an object, a new one if need be."""
+        entry = self.known(subject)
+        if entry is None:
+            entry = self._make(self._next, subject)
+            self._next += 1
+            self._entries[id(subject)] = entry
+        return entry
+
+    def entries(self) -> tuple[E, ...]:
+        """Return every entry, also those of objects that died a moment ago."""
+        return tuple(self._entries.values())
+
+    def alive(self) -> Iterator[tuple[E, Any]]:
+        """Yield every entry with its object; those of dead objects are forgotten."""
+        for key, entry in list(self._entries.items()):
+            subject = entry.ref()
+            if subject is None:
+                del self._entries[key]
+            else:
+                yield entry, subject

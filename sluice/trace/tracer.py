@@ -1,0 +1,269 @@
+"""The one tracer of a process: what its seams tell it becomes evidence.
+
+Nothing here may stop the program or change what it computes. Every call from a seam goes through
+``guard``: a failure is noted, the tracer detaches, and the program goes on untraced.
+"""
+
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from sluice.trace.cadence import Cadence
+from sluice.trace.evidence.measures import OptimizerMeasure, OutputMeasure, StepMeasures
+from sluice.trace.evidence.order import MarkKind
+from sluice.trace.evidence.trace import End, Note, Start
+from sluice.trace.inventory import Inventory, OptimizerEntry, SchedulerEntry
+from sluice.trace.lane import Lane
+from sluice.trace.measuring import StepInWork, begin_step, end_step
+from sluice.trace.patches import Patches
+from sluice.trace.recorder import Recorder
+from sluice.trace.settings import TraceSettings
+from sluice.trace.subjects import Registry
+from sluice.trace.words import WordBook
+
+_MOST_MARKS = 4096
+"""Marks without a step, as of a long evaluation, before repeats are folded."""
+
+
+class Tracer:
+    """Collects the evidence of one process.
+
+    Args:
+        folder: For the files of this process; made when there is something to write.
+        settings: Bounds of time, memory and disk.
+        describe: Tells who is traced.
+        clock: Monotonic time [ns].
+        say: Takes one line for the user.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: TraceSettings,
+        describe: Callable[[], Start],
+        *,
+        clock: Callable[[], int],
+        say: Callable[[str], None],
+    ) -> None:
+        self.settings, self.clock = settings, clock
+        self._describe, self._say = describe, say
+        self.is_on = True
+        self.lane = Lane()
+        self.patches = Patches()
+        self.on_begin: list[Callable[[], None]] = []
+        """What has a state of its own to forget when a trace begins anew."""
+        self.on_end: list[Callable[[], None]] = []
+        """What still has something to write when the trace ends."""
+        self.begin(folder)
+
+    def begin(self, folder: Path) -> None:
+        """Begin an empty trace: at first, and in a process that was forked off."""
+        self.book = WordBook()
+        self.recorder = Recorder(
+            folder, self.settings, self._describe, book=self.book, clock=self.clock
+        )
+        self.inventory = Inventory()
+        self.schedulers: Registry[SchedulerEntry]
+        self._owners: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        self.cadence = Cadence(
+            cost_share=self.settings.cost_share, most_between=self.settings.most_steps_between
+        )
+        self.steps = 0
+        self.has_statistics = True
+        """Whether the step that comes next has statistics."""
+        self._threads: list[dict[str, Any]] = []
+        self._began = self._last_step = self.clock()
+        self._last_inventory = self._next_inventory = 0
+        self._inventories = 0
+        self._measured: list[tuple[int, list[OptimizerMeasure], list[list[OutputMeasure]]]] = []
+        self._lock = threading.Lock()
+        self.lane.begin_word()
+        self.lane.number, self.lane.work, self.lane.outputs = -1, None, []
+        for reset in self.on_begin:
+            reset()
+
+    def guard(self, work: Callable[..., None], *args: Any) -> None:
+        """Do some of the tracer's own work; a failure ends the trace, never the program."""
+        try:
+            work(*args)
+        except Exception as error:  # the edge of the program that is traced
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Detach after a failure of our own, and say so."""
+        if not self.is_on:
+            return
+        self.detach()
+        place = traceback.extract_tb(error.__traceback__)[-1:]
+        where = f" at {Path(place[0].filename).name}:{place[0].lineno}" if place else ""
+        text = f"{type(error).__name__}: {error}{where}"
+        self._say(f"sluice trace: tracing stopped ({text}); the program goes on.")
+        try:
+            self.recorder.write("note", Note(step=self.steps, kind="failed", text=text))
+            self.recorder.flush()
+            self.recorder.close()
+        except Exception as second:  # the folder is full or gone, which was said already
+            self._say(f"sluice trace: the last seconds are not written ({second}).")
+
+    def detach(self) -> None:
+        """Put everything back that was replaced."""
+        self.is_on = False
+        self.patches.restore()
+
+    def end(self, raised: str) -> None:
+        """Write what is left and detach."""
+        if not self.is_on:
+            return
+        self.guard(self._end, raised)
+        if self.is_on:
+            self.detach()
+            self.recorder.close()
+
+    def _end(self, raised: str) -> None:
+        here = self.lane
+        for fields in self._threads:
+            if fields["marks"]:
+                open_word = Lane()
+                open_word.marks, open_word.number = fields["marks"], fields["number"]
+                self.recorder.end_word(self.steps, open_word, is_open=True)
+        here.begin_word()
+        if not self.recorder.has_seen_anything:
+            return
+        for finish in self.on_end:
+            finish()
+        if self.recorder.dropped_words:
+            text = f"{self.recorder.dropped_words} steps had orders beyond those told apart."
+            self.note("full", text)
+        seconds = (self.clock() - self._began) / 1e9
+        self.recorder.write("end", End(steps=self.steps, seconds=seconds, raised=raised))
+        self._flush()
+
+    def note(self, kind: Any, text: str) -> None:
+        """Keep something that a reader must know."""
+        self.recorder.write("note", Note(step=self.steps, kind=kind, text=text))
+
+    def structure_changed(self) -> None:
+        """Hear that a module or parameter was added somewhere."""
+        self.inventory.forget_structure()
+
+    def mark(
+        self, kind: MarkKind, subject: int = -1, about: int = -1, flags: tuple[str, ...] = ()
+    ) -> None:
+        """Record an event of the thread that runs."""
+        self.mark_code(self.book.code(kind, subject, about, flags))
+
+    def mark_code(self, code: int) -> None:
+        """Record an event by the code of its mark."""
+        lane = self.lane
+        marks = lane.marks
+        marks.append(code)
+        lane.times.append(self.clock())
+        if lane.number < 0:
+            lane.number = len(self._threads)
+            self._threads.append(vars(lane))
+        if len(marks) >= _MOST_MARKS:
+            shown, positions = self.book.fold(lane.marks)
+            lane.marks, lane.times = shown, [lane.times[i] for i in positions]
+            if len(shown) >= _MOST_MARKS // 2:  # no repeats: the latest count
+                lane.marks, lane.times = shown[-_MOST_MARKS // 4 :], lane.times[-_MOST_MARKS // 4 :]
+
+    def owner_of(self, parameter: Tensor) -> int:
+        """Return the index of the optimizer that has a parameter, -1 for none."""
+        known = self._owners.get(id(parameter))
+        if known is not None and known[0]() is parameter:
+            return known[1]
+        for entry, _ in self.inventory.optimizers.alive():
+            if any(p is parameter for p in entry.parameters()):
+                self._owners[id(parameter)] = weakref.ref(parameter), entry.index
+                return entry.index
+        return -1
+
+    def begin_step(self, entry: OptimizerEntry, flags: tuple[str, ...]) -> None:
+        """See what an optimizer is about to do."""
+        lane = self.lane
+        if "closure" not in flags:  # which brings the gradients later
+            state = entry.watch.at_step(entry, zero_after_backward=lane.zero_after_backward)
+            flags = (state, "carried", *flags) if entry.watch.carried else (state, *flags)
+        self.mark("step", entry.index, flags=flags)
+        groups = len(entry.groups)
+        if groups != entry.num_groups:
+            entry.num_groups, self.inventory.is_stale = groups, True
+        if self.has_statistics or self.inventory.is_stale or self.steps >= self._next_inventory:
+            began = self.clock()
+            self._look(entry)
+            lane.spent += self.clock() - began
+
+    def end_step(self, entry: OptimizerEntry) -> None:
+        """Close the word of a step that was made, or skipped by a scaler."""
+        lane = self.lane
+        with self._lock:
+            self.steps += 1
+            lane.steps += 1
+            entry.steps += 1
+            entry.watch.after_step()
+            if lane.work is not None:
+                self._measure(entry, lane.work)
+            self.recorder.end_word(self.steps, lane, is_open=False)
+            lane.begin_word()
+            now = self.clock()
+            self.cadence.add(step_ns=now - self._last_step, cost_ns=lane.spent)
+            lane.spent = 0
+            self.has_statistics = self.cadence.is_due()
+            if self.recorder.is_due(now):
+                self._flush()
+                now = self.clock()
+            self._last_step = now
+
+    def _measure(self, entry: OptimizerEntry, work: StepInWork) -> None:
+        lane, began = self.lane, self.clock()
+        measure = end_step(
+            entry,
+            work,
+            self.inventory,
+            self.recorder.deferred,
+            sampled=self.settings.sampled_weights,
+        )
+        self._measured.append((self.steps, measure, lane.outputs))
+        lane.work, lane.outputs = None, []
+        lane.spent += self.clock() - began
+
+    def _look(self, entry: OptimizerEntry) -> None:
+        waited = self.steps - self._last_inventory
+        # A program that adds modules at every step is looked at ever more rarely.
+        due = self.inventory.is_stale and waited >= self._inventories // 8
+        if due or self.steps >= self._next_inventory:
+            self._last_inventory, self._next_inventory = self.steps, max(2 * self.steps, 1)
+            self._inventories += 1
+            taken = self.inventory.take(self.steps + 1)
+            if taken is not None:
+                self.recorder.write("membership", taken)
+        if self.has_statistics:
+            self.lane.work = begin_step(entry, sampled=self.settings.sampled_weights)
+
+    def _flush(self) -> None:
+        began, num = self.clock(), len(self._measured)
+        self.recorder.read_deferred()
+        for step, optimizers, outputs in self._measured:
+            fact = StepMeasures(
+                step=step,
+                optimizers=tuple(optimizers),
+                outputs=tuple(m for found in outputs for m in found),
+            )
+            self.recorder.write_measures(fact)
+        self._measured = []
+        self.recorder.flush()
+        self.cadence.add_flush(cost_ns=self.clock() - began, num_statistics=num)
+
+
+def say_on_stderr(text: str) -> None:
+    """Print one line for the user, if there is still somewhere to print."""
+    try:
+        print(text, file=sys.stderr)
+    except (OSError, ValueError, AttributeError):  # closed, or None
+        return

@@ -1,0 +1,59 @@
+"""``sluice trace``: programs after two dashes, and reports (TRACE-1)."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+from sluice.cli import run_command
+from sluice.trace.attach import traced
+from sluice.trace.settings import TraceSettings
+from tests.support.traced import faulty, healthy
+
+
+@pytest.fixture
+def traces(tmp_path):
+    """Return a function that traces a program into a folder and returns it."""
+
+    def make(program):
+        torch.manual_seed(0)
+        with traced(tmp_path, TraceSettings()):
+            program()
+        return str(tmp_path)
+
+    return make
+
+
+def test_a_report_names_the_fault_and_leaves_with_one(traces, capsys):
+    folder = traces(faulty.clip_after_step)
+
+    assert run_command(["trace", "report", folder]) == 1
+    said = capsys.readouterr().out
+    assert "error, step 1: Adam: gradients were clipped" in said
+    assert "do:  Clip between backward() and step()." in said
+
+
+def test_a_report_is_also_json(traces, capsys):
+    folder = traces(healthy.accumulation)
+
+    assert run_command(["trace", "report", folder, "--json"]) == 0
+    (report,) = json.loads(capsys.readouterr().out)
+    assert (report["steps"], report["ending"], report["findings"]) == (3, "ended", [])
+
+
+def test_a_folder_without_traces_is_the_users_mistake(tmp_path, capsys):
+    assert run_command(["trace", "report", str(tmp_path)]) == 2
+    assert "has none" in capsys.readouterr().err
+
+
+def test_what_follows_two_dashes_is_run_with_its_own_options(tmp_path, capfd):
+    program = "import sys; print(sys.argv[1:]); sys.exit(9)"
+    out = ["--out", str(tmp_path / "traces")]
+
+    code = run_command(["trace", *out, "--", sys.executable, "-c", program, "--json", "-h"])
+
+    said = capfd.readouterr()
+    assert code == 9
+    assert said.out == "['--json', '-h']\n"
+    assert "nothing was traced" in said.err

@@ -1,0 +1,111 @@
+"""Programs that are started traced: same output, same exit code, and the trace (TRACE-1)."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluice.errors import ContractError
+from sluice.trace.launcher import launch, traced_environment
+from sluice.trace.reading import find_traces, read_trace
+from sluice.trace.report import report_on
+from sluice.trace.settings import TraceSettings
+
+SCRIPT = str(Path(__file__).parents[2] / "support" / "traced" / "script.py")
+SHORT = TraceSettings(flush_s=0)
+
+
+@pytest.fixture
+def run(tmp_path, clean):
+    """Return a function that runs the script traced in an empty folder."""
+
+    def traced_run(mode, *python, settings=SHORT):
+        out = tmp_path / "traces"
+        environ = traced_environment(out, settings, clean)
+        command = [sys.executable, *python, SCRIPT, mode]
+        done = subprocess.run(
+            command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        return done, out
+
+    return traced_run
+
+
+@pytest.fixture
+def clean():
+    """Return an environment without the repository on the path."""
+    return {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+
+
+def untraced(mode, clean, cwd):
+    return subprocess.run(
+        [sys.executable, SCRIPT, mode],
+        env=clean,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_a_program_that_crashes_prints_and_ends_as_untraced(run, clean, tmp_path):
+    plain = untraced("crash", clean, tmp_path)
+    done, out = run("crash")
+
+    assert (done.returncode, done.stdout, done.stderr) == (1, plain.stdout, plain.stderr)
+    (folder,) = find_traces(out)
+    trace = read_trace(folder)
+    assert trace.end.raised == "ValueError: of the program itself"
+    assert trace.num_steps == 8
+    assert trace.start.program[-1] == "crash"
+
+
+@pytest.mark.slow
+def test_a_killed_program_and_its_fork_have_traces_up_to_the_last_flush(run):
+    done, out = run("fork and kill")
+
+    reports = report_on(out)
+    assert done.returncode == -9
+    assert sorted(report.steps for report in reports) == [4, 8]
+    for report in reports:  # a fork that leaves by os._exit says no good-bye either
+        assert report.ending == "killed or still running"
+        assert [f.severity for f in report.findings] == ["error"]
+        assert "clipped" in report.findings[0].what
+
+
+def test_a_program_without_torch_leaves_nothing(run):
+    done, out = run("no torch")
+
+    assert (done.returncode, done.stdout, done.stderr) == (3, "nothing to train\n", "")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [("raise SystemExit(5)", 5), ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", 143)],
+)
+def test_the_exit_code_is_the_programs_own(tmp_path, clean, code, exit_code):
+    command = [sys.executable, "-c", code]
+
+    assert launch(command, out=tmp_path, settings=SHORT, environ=clean) == exit_code
+
+
+@pytest.mark.parametrize(
+    ("command", "match"), [([], "needs a command"), (["no-such-program"], "Cannot start")]
+)
+def test_what_cannot_be_started_is_said(tmp_path, clean, command, match):
+    with pytest.raises(ContractError, match=match):
+        launch(command, out=tmp_path, settings=SHORT, environ=clean)
+
+
+def test_another_sitecustomize_runs_as_well(tmp_path, clean):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.marked = True")
+    environ = traced_environment(tmp_path / "out", SHORT, {**clean, "PYTHONPATH": str(tmp_path)})
+    code = "import sys, sitecustomize; print(sys.marked, [p for p in sys.path if 'injected' in p])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "True []\n"

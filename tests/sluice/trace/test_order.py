@@ -1,0 +1,61 @@
+"""Which events are marks, and which are torch talking to itself (TRACE-1)."""
+
+import gc
+import weakref
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from sluice.trace.subjects import Registry
+from tests.support.traced import faulty
+from tests.support.traced.healthy import HEALTHY
+
+
+def kinds(trace):
+    return [tuple(mark.kind for mark in word.marks) for word in trace.words if not word.is_open]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "times"),
+    [("checkpointing", "backward", 1), ("MLP", "schedule", 1), ("scaler that skips", "unscale", 1)],
+)
+def test_calls_inside_a_call_are_no_marks_of_their_own(trace_of, name, kind, times):
+    later = kinds(trace_of(HEALTHY[name]))[1:]
+
+    assert later
+    assert all(word.count(kind) == times for word in later)
+
+
+def test_a_scaler_that_unscales_by_itself_leaves_no_mark(trace_of):
+    assert all("unscale" not in word for word in kinds(trace_of(faulty.clip_before_unscale)))
+
+
+def test_a_skipped_step_is_told_from_one_that_was_made(trace_of):
+    trace = trace_of(HEALTHY["scaler that skips"])
+    ends = [word.step_mark.kind for word in trace.words if not word.is_open]
+
+    assert ends[0] == "skip"
+    assert "step" in ends
+    assert trace.numbers[0].scale is None or trace.numbers[0].scale > trace.numbers[-1].scale
+
+
+def test_a_closure_has_its_marks_inside_of_the_step(trace_of):
+    (word, *_) = kinds(trace_of(HEALTHY["closure"]))
+
+    assert (word[0], word[-1]) == ("step", "stepped")
+    assert {"zero", "forward", "backward"} <= set(word[1:-1])
+
+
+def test_an_object_at_the_address_of_a_dead_one_is_another():
+
+    registry = Registry(lambda index, it: SimpleNamespace(index=index, ref=weakref.ref(it)))
+    one, other = torch.nn.Identity(), torch.nn.Identity()
+    first = registry.find(one)
+    registry._entries[id(other)] = first  # as if the address were given again
+
+    assert registry.find(other) is not first
+    assert registry.find(one) is first
+    del one
+    gc.collect()
+    assert [entry.index for entry, _ in registry.alive()] == [1]

@@ -1,0 +1,170 @@
+"""What is on disk: bounded, torn at most at its end, and read back as it was (TRACE-1)."""
+
+import json
+
+import pytest
+import torch
+
+from sluice.errors import ContractError, StorageError
+from sluice.trace.attach import traced
+from sluice.trace.reading import find_traces, read_trace
+from sluice.trace.recorder import Thin
+from sluice.trace.settings import TraceSettings
+from sluice.trace.storage import HISTORY, RECENT
+from sluice.trace.words import WordBook
+from tests.support.traced import healthy
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    torch.set_num_threads(1)
+    with traced(tmp_path_factory.mktemp("traces"), TraceSettings(flush_s=0)) as made:
+        healthy.with_validation()
+    return made
+
+
+def copy_of(folder, place):
+    place.mkdir()
+    for file in folder.iterdir():
+        (place / file.name).write_bytes(file.read_bytes())
+    return place
+
+
+def test_a_run_is_a_few_words_whose_counts_add_up_to_its_steps(folder):
+    trace = read_trace(folder)
+    kinds = [tuple(mark.kind for mark in word.marks) for word in trace.words]
+    step = ("batch", "zero", "forward", "backward", "clip", "step")
+
+    assert trace.num_steps == trace.end.steps == 6
+    assert kinds[0] == ("mode", "epoch", *step)
+    assert kinds[1] == step
+    assert kinds[2] == ("mode", "epoch", "batch", "forward", "schedule", "mode", "epoch", *step)
+    assert trace.words[2].marks[3].block == 2  # two held-out batches, told once
+    assert trace.words[3].is_open
+    assert [word.count for word in trace.words] == [1, 4, 1, 1]
+
+
+def test_epochs_of_one_loader_have_the_same_rows_in_another_order(folder):
+    held_out = [e for e in read_trace(folder).epochs if e.num_indices == 32]
+    train = [e for e in read_trace(folder).epochs if e.num_indices == 96]
+
+    assert len({(e.order, e.rows) for e in held_out}) == 1
+    assert len({e.order for e in train}) == 2
+    assert len({e.rows for e in train}) == 1
+    assert all(e.is_finished for e in [*held_out, *train])
+
+
+def test_equal_rows_have_equal_fingerprints_in_every_loader(folder):
+    trace = read_trace(folder)
+    held_out = {row for b in trace.batches if b.loader == 1 for row in b.rows}
+    train = {row for b in trace.batches if b.loader == 0 for row in b.rows}
+
+    assert len(train) == 96
+    assert len(held_out) == 32
+    assert held_out < train  # this program's held-out rows are the first of its train rows
+    assert all(field.num_non_finite == 0 for b in trace.batches for field in b.fields)
+
+
+def test_measures_are_what_torch_says(tmp_path):
+    model = torch.nn.Linear(3, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    with traced(tmp_path, TraceSettings()) as folder:
+        before = model.weight.detach().clone()
+        loss = model(torch.tensor([[3.0, 0.0, 4.0]])).sum()
+        loss.backward()
+        optimizer.step()
+    (measured,) = read_trace(folder).measures
+    (own,) = measured.optimizers
+
+    assert own.grad_norms == (5.0,)
+    assert own.update_norms == pytest.approx((2.5,))
+    assert own.weight_norms == pytest.approx((float(before.norm()),))
+    assert own.rates == (0.5,)
+    assert read_trace(folder).numbers[0].losses == (float(loss.detach()),)
+
+
+@pytest.mark.parametrize("name", [HISTORY, RECENT[0]])
+def test_a_torn_last_line_is_left_out_and_counted(folder, tmp_path, name):
+    torn = copy_of(folder, tmp_path / "torn")
+    content = (torn / name).read_bytes()
+    (torn / name).write_bytes(content[:-5])
+
+    assert read_trace(torn).torn_lines == 1
+    assert read_trace(torn).num_steps == 6
+    assert (read_trace(torn).end is None) == (name == HISTORY)
+
+
+def test_every_prefix_of_whole_lines_is_a_trace(folder, tmp_path):
+    lines = (folder / HISTORY).read_bytes().splitlines(keepends=True)
+    steps = []
+    for number in range(1, len(lines) + 1):
+        part = copy_of(folder, tmp_path / str(number))
+        (part / HISTORY).write_bytes(b"".join(lines[:number]))
+        steps.append(read_trace(part).num_steps)
+
+    assert steps == sorted(steps)
+    assert steps[-1] == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda lines: [lines[0], b"{]\n", *lines[1:]], "line 2"),
+        (lambda lines: lines[1:], "must begin with a start"),
+        (lambda lines: [lines[0].replace(b'"version":1', b'"version":9'), *lines[1:]], "got 9"),
+        (lambda lines: [*lines, b'{"record":"note","step":1}\n'], "must hold a trace"),
+    ],
+    ids=["broken line", "no start", "newer version", "not a note"],
+)
+def test_a_damaged_trace_is_refused(folder, tmp_path, change, match):
+    damaged = copy_of(folder, tmp_path / "damaged")
+    lines = (damaged / HISTORY).read_bytes().splitlines(keepends=True)
+    (damaged / HISTORY).write_bytes(b"".join(change(lines)))
+
+    with pytest.raises(ContractError, match=match):
+        read_trace(damaged)
+
+
+def test_a_folder_without_a_trace_is_refused(tmp_path):
+    with pytest.raises(StorageError, match="has none"):
+        find_traces(tmp_path)
+
+
+def test_disk_is_bounded_and_the_order_of_events_is_kept(tmp_path):
+    bounds = TraceSettings(flush_s=0, recent_bytes=2**16, history_bytes=2**16, most_steps_between=1)
+    with traced(tmp_path, bounds) as folder:
+        for _ in range(20):
+            healthy.accumulation()
+            healthy.with_validation()
+    sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
+    trace = read_trace(folder)
+
+    assert sum(sizes[name] for name in RECENT) <= 2**16 + 2**14
+    assert [note.kind for note in trace.notes] == ["full"]
+    assert trace.num_steps == trace.end.steps == 20 * (3 + 6)
+
+
+def test_a_series_grows_with_the_logarithm_of_its_length():
+    thin = Thin(16)
+    kept = [step for step in range(10_000) if thin.takes_next()]
+
+    assert kept[:16] == list(range(16))
+    assert len(kept) < 16 + 8 * 12
+    assert kept[-1] > 8_000
+
+
+def test_repeats_are_folded_and_an_order_is_a_word_once():
+    book = WordBook()
+    a, b, c = (book.code("batch", i) for i in range(3))
+    word, shown = book.close([a, b, a, b, a, b, c], 0)
+
+    assert shown == (0, 1, 6)
+    assert book.close([a, b, a, b, c], 0)[0] == word
+    assert book.close([a, b, c], 0)[0] != word
+    assert book.close([a, b, a, b, c], 1)[0] != word
+    marks = {index: marks for index, _, marks in book.new}[word]
+    assert json.loads(json.dumps(marks)) == [
+        ["batch", 0, -1, [], 0],
+        ["batch", 1, -1, [], 2],
+        ["batch", 2, -1, [], 0],
+    ]

@@ -1,0 +1,155 @@
+"""A traced program computes the same bits, and everything is put back (TRACE-1)."""
+
+import copy
+import io
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from sluice.trace.attach import traced
+from sluice.trace.benchmark.overhead import weights_digest
+from sluice.trace.reading import read_trace
+from sluice.trace.settings import TraceSettings
+from tests.support.traced import healthy
+from tests.support.traced.healthy import HEALTHY
+
+SEAMS = (
+    (nn.Module, ("__call__", "train", "zero_grad", "load_state_dict")),
+    (torch.optim.Optimizer, ("__init__", "zero_grad", "load_state_dict")),
+    (torch.autograd, ("backward", "grad")),
+    (torch.nn.utils, ("clip_grad_norm_", "clip_grad_value_")),
+    (torch.amp.GradScaler, ("scale", "unscale_", "step", "update")),
+    (torch.utils.data.DataLoader, ("__iter__",)),
+    (torch.optim.lr_scheduler.LRScheduler, ("step", "__init_subclass__")),
+)
+SHORT = TraceSettings(flush_s=0)
+
+
+def seams():
+    return {(owner, name): vars(owner).get(name) for owner, names in SEAMS for name in names}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_traced_and_untraced_weights_are_the_same_bits(tmp_path, name):
+    program = HEALTHY[name]
+    plain = weights_digest(program())
+    state = torch.get_rng_state()
+    with traced(tmp_path, SHORT) as folder:
+        watched = weights_digest(program())
+
+    assert watched == plain
+    assert torch.equal(torch.get_rng_state(), state)
+    trace = read_trace(folder)
+    assert trace.notes == ()
+    assert trace.num_steps > 0
+    assert trace.measures
+    assert trace.end is not None
+
+
+def test_everything_is_put_back_also_after_the_program_raised(tmp_path):
+    before = seams()
+    folders = []
+
+    def raising():
+        with traced(tmp_path, SHORT) as folder:
+            folders.append(folder)
+            assert seams() != before
+            healthy.with_validation()
+            raise ValueError("its own")
+
+    with pytest.raises(ValueError, match="its own"):
+        raising()
+
+    assert seams() == before
+    assert read_trace(folders[0]).end.raised == "ValueError: its own"
+
+
+@pytest.mark.parametrize("part", ["cadence", "recorder", "inventory", "book"])
+def test_a_failure_of_the_tracer_never_stops_the_program(tmp_path, monkeypatch, part):
+    plain, before, said = weights_digest(healthy.with_validation()), seams(), []
+
+    class Broken:
+        def __getattr__(self, name):
+            raise RuntimeError(f"no {name}")
+
+    with traced(tmp_path, SHORT, say=said.append):
+        from sluice.trace.attach import _active
+
+        monkeypatch.setattr(_active[-1], part, Broken())
+        watched = weights_digest(healthy.with_validation())
+
+    assert watched == plain
+    assert seams() == before
+    assert "tracing stopped (RuntimeError" in said[0]
+
+
+def test_a_folder_that_cannot_be_written_ends_the_trace_alone(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    plain, said = weights_digest(healthy.accumulation()), []
+    with traced(tmp_path / "file" / "traces", SHORT, say=said.append):
+        watched = weights_digest(healthy.accumulation())
+
+    assert watched == plain
+    assert "the program goes on" in said[0]
+
+
+def test_networks_are_copied_and_saved_as_without_a_tracer(tmp_path):
+    model = healthy.net()
+    with traced(tmp_path, SHORT):
+        model(torch.randn(4, 8)).sum().backward()
+        twin = copy.deepcopy(model)
+        torch.save(model, io.BytesIO())
+
+    assert not model._forward_hooks
+    assert weights_digest([twin]) == weights_digest([model])
+
+
+def test_a_trace_inside_a_trace_is_the_outer_one(tmp_path):
+    with traced(tmp_path / "outer", SHORT) as outer, traced(tmp_path / "inner", SHORT) as inner:
+        healthy.accumulation()
+
+    assert inner == outer
+    assert not (tmp_path / "inner").exists()
+
+
+def test_without_any_event_there_is_no_folder(tmp_path):
+    with traced(tmp_path / "traces", SHORT):
+        torch.ones(3).sum()
+
+    assert not (tmp_path / "traces").exists()
+
+
+def test_two_networks_that_train_in_two_threads_have_words_of_their_own(trace_of):
+    def both():
+        threads = [
+            threading.Thread(target=healthy.closure),
+            threading.Thread(target=healthy.sparse),
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    trace = trace_of(both)
+
+    ends = {(w.thread, tuple(m.kind for m in w.marks[-1:])) for w in trace.words if not w.is_open}
+    assert {thread for thread, _ in ends} == {0, 1}
+    assert len(ends) == 2
+
+
+def test_a_compiled_network_is_one_call(trace_of):
+    def compiled():
+        model = healthy.net()
+        fast = torch.compile(model, backend="eager", fullgraph=True)
+        optimizer = torch.optim.Adam(model.parameters())
+        for x, y in torch.utils.data.DataLoader(healthy.rows(), batch_size=32):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(fast(x), y).backward()
+            optimizer.step()
+
+    trace = trace_of(compiled)
+
+    assert [note.kind for note in trace.notes] == ["blind"]
+    assert [n.kind for n in trace.membership.networks] == ["OptimizedModule"]

@@ -1,0 +1,183 @@
+"""Programs with one fault of order, mode or membership each, as people write them."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from tests.support.traced.healthy import net, rows
+
+
+def batches():
+    return DataLoader(rows(), batch_size=16, shuffle=True)
+
+
+def loss_of(model, x, y):
+    return F.cross_entropy(model(x), y)
+
+
+def no_zero_grad():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, y in batches():
+        loss_of(model, x, y).backward()
+        optimizer.step()
+
+
+def zero_grad_after_backward():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, y in batches():
+        loss = loss_of(model, x, y)
+        loss.backward()
+        optimizer.zero_grad()
+        optimizer.step()
+
+
+def zeros_after_backward():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, y in batches():
+        loss = loss_of(model, x, y)
+        loss.backward()
+        model.zero_grad(set_to_none=False)
+        optimizer.step()
+
+
+def step_before_backward():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, y in batches():
+        optimizer.zero_grad()
+        loss = loss_of(model, x, y)
+        optimizer.step()
+        loss.backward()
+
+
+def no_backward():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, y in batches():
+        optimizer.zero_grad()
+        loss_of(model, x, y)
+        optimizer.step()
+
+
+def schedule_first():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    for x, y in batches():
+        optimizer.zero_grad()
+        loss_of(model, x, y).backward()
+        scheduler.step()
+        optimizer.step()
+
+
+def clip_after_step():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, y in batches():
+        optimizer.zero_grad()
+        loss_of(model, x, y).backward()
+        optimizer.step()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+def clip_before_unscale():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for x, y in batches():
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, x, y)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def head_outside():
+    model = net()
+    optimizer = torch.optim.Adam(model[0].parameters())
+    for x, y in batches():
+        optimizer.zero_grad()
+        loss_of(model, x, y).backward()
+        optimizer.step()
+
+
+def in_two_optimizers():
+    model = net()
+    both = torch.optim.Adam(model.parameters()), torch.optim.SGD(model[4].parameters(), lr=0.1)
+    for x, y in batches():
+        for optimizer in both:
+            optimizer.zero_grad()
+        loss_of(model, x, y).backward()
+        for optimizer in both:
+            optimizer.step()
+
+
+def two_losses_in_turns():
+    model = net()
+    both = torch.optim.Adam(model.parameters()), torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in batches():
+        for optimizer in both:
+            optimizer.zero_grad()
+            loss_of(model, x, y).backward()
+            optimizer.step()
+
+
+def head_replaced():
+    model = net(classes=10)
+    optimizer = torch.optim.Adam(model.parameters())
+    model[4] = nn.Linear(16, 3)
+    for x, y in batches():
+        optimizer.zero_grad()
+        loss_of(model, x, y).backward()
+        optimizer.step()
+
+
+def head_replaced_halfway():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters())
+    for number, (x, y) in enumerate(batches()):
+        if number == 3:
+            model[4] = nn.Linear(16, 3)
+        optimizer.zero_grad()
+        loss_of(model, x, y).backward()
+        optimizer.step()
+
+
+def stays_in_eval():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(2):
+        for x, y in batches():
+            optimizer.zero_grad()
+            loss_of(model, x, y).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            for x, _ in DataLoader(rows(32), batch_size=32):
+                model(x)
+
+
+def always_in_eval():
+    model = net().eval()
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, y in batches():
+        optimizer.zero_grad()
+        loss_of(model, x, y).backward()
+        optimizer.step()
+
+
+def validates_in_training_mode():
+    model, held_out = net(), DataLoader(rows(32), batch_size=16)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(2):
+        for x, y in batches():
+            optimizer.zero_grad()
+            loss_of(model, x, y).backward()
+            optimizer.step()
+        with torch.no_grad():
+            for x, _ in held_out:
+                model(x)

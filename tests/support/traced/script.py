@@ -1,0 +1,48 @@
+"""A program of its own, as a user starts it: ``python script.py MODE``."""
+
+import hashlib
+import os
+import signal
+import sys
+
+MODE = sys.argv[1]
+
+if MODE == "no torch":
+    print("nothing to train")
+    raise SystemExit(3)
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.utils import clip_grad_norm_  # noqa: E402
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+os.chdir("/")
+
+
+def train(steps):
+    model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.1), nn.ReLU(), nn.Linear(16, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(torch.randn(32, 8)), torch.randint(2, (32,)))
+        loss.backward()
+        optimizer.step()
+        clip_grad_norm_(model.parameters(), 1.0)
+    return model
+
+
+if MODE == "fork and kill":
+    child = os.fork()
+    if child == 0:
+        train(4)
+        os._exit(0)
+    os.waitpid(child, 0)
+model = train(8)
+weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+print(hashlib.sha256(weights).hexdigest(), sys.argv[1:], flush=True)
+if MODE == "crash":
+    raise ValueError("of the program itself")
+if MODE == "fork and kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(7)
