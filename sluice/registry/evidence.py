@@ -159,23 +159,24 @@ def load_decisions(connection: Connection, model: str) -> list[Receipt]:
     return [parse_receipt(row.digest, row.payload) for row in rows]
 
 
-def decide(
-    connection: Connection, model: str, subject: Mapping[str, str], judge: Judge, *, at: datetime
-) -> Receipt:
-    """Return the answer to the question in ``subject``, judged and filed now if there is none.
+def count_decisions(connection: Connection, model: str) -> int:
+    """Return how many answers a model got."""
+    counted = sa.select(sa.func.count()).where(decisions.c.model == model)
+    return int(connection.execute(counted).scalar_one())
+
+
+def decide(connection: Connection, model: str, receipt: Receipt, *, at: datetime) -> Receipt:
+    """File the answer to the question in the receipt's subject, unless there is one; return it.
 
     The caller holds the model's lock.
 
     Raises:
-        ContractError: ``subject`` lacks candidate, reference or window, or the answer is one to
-            another question.
+        ContractError: The subject lacks candidate, reference or window.
     """
-    question = admission.question(subject)
+    question = admission.question(receipt.subject)
     standing = load_decision(connection, {"model": model} | question)
     if standing is not None:
         return standing
-    receipt = judge(load_decisions(connection, model))
-    admission.require_answer(receipt, question)
     log_receipt(connection, receipt, at=at)
     log.append(
         connection, decisions, model=model, **question, receipt=receipt.digest, recorded_at=at
@@ -191,8 +192,7 @@ def require_decided(connection: Connection, model: str, receipt: Receipt, *, at:
     Raises:
         ContractError: The question was answered otherwise, or the receipt does not say what it is.
     """
-    standing = decide(connection, model, receipt.subject, lambda _: receipt, at=at)
-    admission.require_standing(standing, receipt)
+    admission.require_standing(decide(connection, model, receipt, at=at), receipt)
 
 
 def parse_receipt(digest: str, payload: str) -> Receipt:

@@ -145,8 +145,9 @@ class Ledger(LedgerReading):
     def decide(self, model: str, question: Mapping[str, str], judge: Judge) -> Receipt:
         """Return the standing answer to a question; have it judged and filed when there is none.
 
-        The first answer stands, whatever would be said today. Others of the model wait meanwhile,
-        so that no two questions are the same attempt on a window.
+        The first answer stands, whatever would be said today. Nobody waits while it is judged;
+        when another question of the model was answered meanwhile, it is judged again, so that no
+        two are the same attempt on a window.
 
         Args:
             model: Its name.
@@ -156,10 +157,20 @@ class Ledger(LedgerReading):
         Raises:
             ContractError: A digest is missing, or the answer is one to another question.
         """
-        at = self._clock()
-        with self._write() as connection:
-            queries.lock_model(connection, model, at=at)
-            return evidence.decide(connection, model, question, judge, at=at)
+        asked = admission.question(question)
+        while True:
+            with self._database.read() as connection:
+                standing = evidence.load_decision(connection, {"model": model} | asked)
+                earlier = evidence.load_decisions(connection, model)
+            if standing is not None:
+                return standing
+            receipt = judge(earlier)
+            admission.require_answer(receipt, asked)
+            at = self._clock()
+            with self._write() as connection:
+                queries.lock_model(connection, model, at=at)
+                if evidence.count_decisions(connection, model) == len(earlier):
+                    return evidence.decide(connection, model, receipt, at=at)
 
     def promote(
         self,

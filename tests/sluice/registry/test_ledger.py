@@ -382,3 +382,21 @@ def test_clock_that_goes_back_does_not_reorder_the_past(url: str, store: Artifac
 
     assert moves == sorted(moves)
     assert done.at == moves[-1]
+
+
+def test_nobody_waits_for_a_judge_and_one_that_was_overtaken_judges_again(
+    url: str, ledger: Ledger
+) -> None:
+    """STAT-3: judging takes seconds; writers of other models must not wait, nor miss a line."""
+    asked, other = promotion_receipt(OTHER), promotion_receipt("e" * 64)
+    heard = []
+
+    def slow(earlier: Sequence[Receipt]) -> Receipt:
+        heard.append(len(earlier))
+        if len(heard) == 1:
+            with Ledger.open(url, clock=Clock()) as another:
+                decided(another, other)
+        return asked
+
+    assert ledger.decide(MODEL, asked.subject, slow).digest == asked.digest
+    assert heard == [0, 1]
