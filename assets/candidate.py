@@ -8,12 +8,13 @@ import dagster as dg
 
 from assets.best_config import BestConfig, with_best
 from assets.evaluated import Evaluation
-from assets.metadata import picture, table
+from assets.evaluation import suite_metadata
+from assets.metadata import table
 from assets.promotion_verdict import Decision
 from assets.resources import State, utc_now
 from assets.subjects import poc_subject, require_same
+from assets.verdict_metadata import guard_table, verdict_pictures
 from sluice.digests import short
-from sluice.evaluation.plots import fold_gains_png
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import require
 from sluice.registry.environment import read_environment, read_git
@@ -133,15 +134,13 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 VERSION: version.number,
                 NEW: registration.created,
                 "compared with": evaluation.reference_name,
-                "per fold": picture(
-                    fold_gains_png(promotion_verdict.verdict), "gain per fold with its interval"
+                "guards": guard_table(promotion_verdict.verdict),
+                **verdict_pictures(
+                    promotion_verdict.verdict,
+                    evaluation.evidence(state.store),
+                    advised_power=pipeline.gate.advised_power,
                 ),
-                "guards": table(
-                    [
-                        {"guard": guard.name, "": guard.result}
-                        for guard in promotion_verdict.verdict.guards
-                    ]
-                ),
+                **suite_metadata(evaluation.suite_report(state.store), pipeline, state),
                 "lineage": table(
                     [
                         {"what": "data", "value": short(version.lineage.data)},

@@ -160,7 +160,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                     ),
                     "cumulative gain over the test rows",
                 ),
-                **_suites(report, pipeline, state),
+                **suite_metadata(report, pipeline, state),
             },
         )
 
@@ -200,9 +200,10 @@ def _rows(candidate: Scores, reference: Scores, name: str) -> list[dict[str, obj
     ]
 
 
-def _suites(
+def suite_metadata(
     report: SuiteReport, pipeline: PipelineSettings, state: State
 ) -> dict[str, dg.MetadataValue | str]:
+    """Return the suites in short, with a link to their rows."""
     if not report.results:
         return {"regression suites": "there is none"}
     page = save_page(

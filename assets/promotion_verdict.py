@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 import dagster as dg
 
 from assets.evaluated import Evaluation
-from assets.metadata import picture, table
+from assets.metadata import table
 from assets.resources import State, utc_now
+from assets.verdict_metadata import guard_table, verdict_pictures
 from sluice.artifacts import ArtifactStore
 from sluice.evaluation.companions import Companions, CompanionSettings, accompany
 from sluice.evaluation.gate_page import gate_page
-from sluice.evaluation.gate_plots import difficulty_png, power_png
-from sluice.evaluation.guards import GuardEvidence
 from sluice.evaluation.judgement import judge
 from sluice.evaluation.mcnemar import McNemarReport, mcnemar
-from sluice.evaluation.plots import fold_gains_png
 from sluice.evaluation.verdict import Verdict
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import Receipt
@@ -108,8 +106,8 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 "compared with": evaluation.reference_name,
                 "decided at": receipt.decided_at.isoformat(timespec="seconds"),
                 "alpha": verdict.spending,
-                **_guards(verdict),
-                **_pictures(verdict, evidence, advised_power=pipeline.gate.advised_power),
+                "guards": guard_table(verdict),
+                **verdict_pictures(verdict, evidence, advised_power=pipeline.gate.advised_power),
                 **_numbers(verdict, companions),
                 **_classes(evaluation, state.store, verdict, horizon_rows=workload.horizon_rows),
                 "folds": table([fold.model_dump() for fold in verdict.folds]),
@@ -118,26 +116,6 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         )
 
     return promotion_verdict
-
-
-def _guards(verdict: Verdict) -> dict[str, dg.MetadataValue]:
-    rows = [
-        {"guard": guard.name, "": guard.result, "why": guard.reason} for guard in verdict.guards
-    ]
-    return {"guards": table(rows)} if rows else {}
-
-
-def _pictures(
-    verdict: Verdict, evidence: GuardEvidence, *, advised_power: float
-) -> dict[str, dg.MetadataValue]:
-    by_difficulty = difficulty_png(evidence.candidate, evidence.reference, unit=verdict.unit)
-    return {
-        "per fold": picture(fold_gains_png(verdict), "gain per fold with its interval"),
-        "where it loses": picture(by_difficulty, "gain on easy and on hard rows"),
-        "power": picture(
-            power_png(verdict, power=advised_power), "chance of a promotion by true gain"
-        ),
-    }
 
 
 def _numbers(verdict: Verdict, companions: Companions) -> Mapping[str, float | dg.MetadataValue]:
