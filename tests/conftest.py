@@ -8,6 +8,10 @@ for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
 
+collect_ignore = ["support/traced/script.py"]
+"""Programs that run when they are imported, as those of users do."""
+
+
 def pytest_terminal_summary(terminalreporter):
     """Print each ``record_property("told", text)`` of a test that passed."""
     told = [

@@ -1,20 +1,16 @@
 """The whole line on independent rows and ten classes: nothing in it knows about time."""
 
+import dagster as dg
 import numpy as np
 import pytest
 
 from assets.evaluated import Evaluation
-from assets.features import FeatureSet
 from assets.promotion_verdict import Decision
 from assets.resources import State
-from sluice.data.table import load_table
-from sluice.evaluation.losses import LossTable
+from pipelines.instance import open_instance
 from sluice.evaluation.mcnemar import mcnemar
-from sluice.evaluation.scoring import score_baseline, score_members
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings, defs_folder, find_pipeline
-from sluice.training.members import TrainedModels
-from sluice.training.weights import load_member
 from tests.pipelines.conftest import home_at, ledger_of, run_line
 
 pytestmark = pytest.mark.slow
@@ -63,29 +59,17 @@ def test_metrics_are_those_of_a_classifier_for_both_arms(walked):
     assert "sharpe" not in evaluation.candidate.metrics
 
 
-def test_mcnemar_can_be_shown_beside_the_verdict(walked, pipeline):
-    store = State.at(walked).store
-    trained = record(walked, TrainedModels, "trained_models")
-    workload = pipeline.loaded_workload
-    features = record(walked, FeatureSet, "features")
-    frame = load_table(features.table, store)
-    ours = score_members(
-        workload,
-        frame,
-        features.folds,
-        trained.members,
-        lambda member: load_member(member, workload, pipeline.model, store),
-        subject=trained.candidate,
-    )
-    rule = score_baseline(workload, frame, features.folds, subject="baseline")
+def test_mcnemar_is_shown_beside_the_verdict_of_independent_classes(walked, pipeline):
+    """STAT-2."""
+    evaluation = record(walked, Evaluation, "evaluation")
+    ours, theirs = evaluation.mistakes(State.at(walked).store)
 
-    found = mcnemar(_table(ours.mistakes), _table(rule.mistakes), alpha=pipeline.gate.alpha)
+    found = mcnemar(ours, theirs, alpha=pipeline.gate.alpha)
 
     assert len(found.tests) == 5
-    accuracy = 1 - _table(ours.mistakes).loss_SN.mean()
-    assert accuracy == pytest.approx(ours.metrics["accuracy"])
-
-
-def _table(mistakes: LossTable | None) -> LossTable:
-    assert mistakes is not None
-    return mistakes
+    accuracy = 1 - ours.loss_SN.mean()
+    assert accuracy == pytest.approx(evaluation.candidate.metrics["accuracy"])
+    with open_instance(walked) as instance:
+        key = dg.AssetKey(["digits", "promotion_verdict"])
+        shown = instance.get_latest_materialization_event(key).asset_materialization.metadata
+    assert shown["McNemar"].value == str(found)
