@@ -18,8 +18,19 @@ def test_anything_but_the_token_is_refused(shown: str | None) -> None:
         Token(SECRET).require(shown)
 
 
-def test_the_token_passes_whatever_the_case_of_its_scheme() -> None:
-    Token(SECRET).require(f"bearer {SECRET}")
+def passes(shown: str) -> bool:
+    try:
+        Token(SECRET).require(shown)
+    except NotAuthorized:
+        return False
+    return True
+
+
+def test_the_token_passes_whatever_the_case_of_its_scheme_but_not_of_itself() -> None:
+    found = {scheme: passes(f"{scheme} {SECRET}") for scheme in ("Bearer", "bearer", "BEARER")}
+
+    assert found == dict.fromkeys(("Bearer", "bearer", "BEARER"), True)
+    assert not passes(f"Bearer {SECRET.swapcase()}")
 
 
 @pytest.mark.parametrize("secret", ["", "short", "tab\tin the middle of it", "\u00e9" * 20])
