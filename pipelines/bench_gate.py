@@ -1,7 +1,6 @@
 """``sluice bench gate``: how often the promotion gate errs, and how fast it resamples (STAT-3)."""
 
 import json
-import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +9,7 @@ from rich.progress import Progress
 
 from pipelines.speeds import Speed, speed_table
 from sluice.commands.output import results
+from sluice.cores import count_cores
 from sluice.errors import GATE_SAID_NO
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _simulate(
     from sluice.evaluation.settings import GateSettings
 
     worlds = quick_grid() if quick else full_grid()
-    settings, processes = GateSettings(), _cores()
+    settings, processes = GateSettings(), count_cores()
     cells, families = [], []
     with Progress(console=show, transient=True) as progress:
         bar = progress.add_task("worlds", total=len(worlds))
@@ -135,9 +135,3 @@ def measure_resampling_speeds(*, resamples: int) -> list[Speed]:
             higher_is_better=True,
         ),
     ]
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

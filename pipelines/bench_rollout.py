@@ -1,7 +1,6 @@
 """``sluice bench rollout``: how fast harm is found, how often it is seen in vain (ROLL-2)."""
 
 import json
-import os
 from typing import Annotated
 
 import typer
@@ -9,6 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from sluice.commands.output import results
+from sluice.cores import count_cores
 from sluice.errors import GATE_SAID_NO
 
 _SEED = 20260101
@@ -49,7 +49,7 @@ def _rollout(rollouts: int, *, as_json: bool) -> None:
     measured = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("rollouts", total=len(played))
-        for one in measure(played, rollouts=rollouts, seed=_SEED, processes=_cores()):
+        for one in measure(played, rollouts=rollouts, seed=_SEED, processes=count_cores()):
             measured.append(one)
             progress.advance(bar)
     if as_json:
@@ -59,9 +59,3 @@ def _rollout(rollouts: int, *, as_json: bool) -> None:
         results().print(rollout_table(measured))
     if not all(one.holds for one in measured):
         raise typer.Exit(GATE_SAID_NO)
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -8,7 +8,7 @@ from typing import Self
 from sluice.receipts import Receipt
 from sluice.registry import admission, evidence, queries
 from sluice.registry.database import Database
-from sluice.registry.records import HistoryEntry, LinkedReceipt, Pointer, Version
+from sluice.registry.records import HistoryEntry, LinkedReceipt, Version
 from sluice.registry.signing import SigningKey
 from sluice.registry.trail import production_trail
 
@@ -122,11 +122,6 @@ class LedgerReading:
         with self._database.read() as connection:
             number = queries.load_pointer(connection, model).version
             return None if number is None else queries.load_version(connection, model, number)
-
-    def production_pointer(self, model: str) -> Pointer:
-        """Return where production points and how often it moved; nowhere for an unknown model."""
-        with self._database.read() as connection:
-            return queries.load_pointer(connection, model)
 
     def production_number(self, model: str) -> int | None:
         """Return the number in production, or None; works when its lineage is damaged."""

@@ -15,7 +15,7 @@ from sluice.evaluation.benchmark.worlds import World
 def invoke(monkeypatch):
     monkeypatch.setattr(grid, "quick_grid", lambda: (World(rho=0.5, num_rows=300, num_seeds=5),))
     monkeypatch.setattr(bench_gate, "_ATTEMPTS", 2)
-    monkeypatch.setattr(bench_gate, "_cores", lambda: 1)
+    monkeypatch.setattr(bench_gate, "count_cores", lambda: 1)
     monkeypatch.setenv("COLUMNS", "200")
     app = typer.Typer()
     app.callback()(lambda: None)

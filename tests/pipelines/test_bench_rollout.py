@@ -15,7 +15,7 @@ from sluice.rollout.settings import RolloutSettings
 
 @pytest.fixture
 def invoke(monkeypatch):
-    monkeypatch.setattr(bench_rollout, "_cores", lambda: 1)
+    monkeypatch.setattr(bench_rollout, "count_cores", lambda: 1)
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*options, most_median_s):

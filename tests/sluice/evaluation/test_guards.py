@@ -162,13 +162,17 @@ def test_a_metric_that_is_missing_or_not_finite_never_passes(settings, bad):
         assert guard(settings, **evidence).result == "insufficient"
 
 
-def test_one_fold_cannot_prove_a_metric():
+@pytest.mark.parametrize(
+    ("num_folds", "result"), [(1, "insufficient"), (2, "insufficient"), (3, "pass")]
+)
+def test_fewer_than_three_folds_cannot_prove_a_metric(num_folds, result):
+    wobble_F = 0.001 * np.arange(num_folds)
     arms = {
-        "candidate_metrics": metric_table("candidate", 0.9 + spread(5, 0.01)),
-        "reference_metrics": metric_table("reference", [[0.5]]),
+        "candidate_metrics": metric_table("candidate", 0.9 + wobble_F + spread(5, 0.01)),
+        "reference_metrics": metric_table("reference", np.full((1, num_folds), 0.5)),
     }
 
-    assert guard(f1_margin(0.1), **arms).result == "insufficient"
+    assert guard(f1_margin(0.1), **arms).result == result
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,15 @@ def test_every_earlier_question_on_the_rows_leaves_less_to_spend():
     assert twentieth.gain == first.gain
 
 
+def test_what_lacked_evidence_spent_nothing():
+    """It could not have promoted, whatever alpha was."""
+    few = decide(evidence(*two_recipes(np.random.default_rng(6), rho=0.0, num_seeds=4)))
+
+    assert (few.outcome, bool(few.lacking)) == ("INCONCLUSIVE", True)
+    assert decide(evidence(), earlier=[few] * 5).attempt == 1
+    assert decide(evidence(), earlier=[decide(evidence())] * 5).attempt == 6
+
+
 def test_questions_on_other_rows_do_not_count():
     other = decide(evidence(*two_recipes(np.random.default_rng(1), rho=0.0, num_rows=300)))
 
