@@ -17,7 +17,8 @@ from sluice.registry.ledger import Ledger
 from sluice.registry.records import Pointer, Version
 from sluice.rollout import changes
 from sluice.rollout.settings import RolloutSettings
-from sluice.rollout.state import Rollout, Transition, Weights, weights
+from sluice.rollout.state import Rollout, Transition
+from sluice.rollout.weights import Weights, weights_of
 
 
 class RolloutLedger(Ledger):
@@ -42,14 +43,15 @@ class RolloutLedger(Ledger):
         with self._database.read() as connection:
             return rollout_rows.load_transitions(connection, rollout_id)
 
-    def weights(self, model: str) -> Weights:
-        """Return who answers now; what a server polls. An unknown model has no production."""
+    def weights(self, model: str) -> Weights | None:
+        """Return who answers now; what a server polls. None while nothing is in production."""
         with self._database.read() as connection:
             pointer = queries.load_pointer(connection, model)
-            return weights(
+            if pointer.version is None:
+                return None
+            return weights_of(
                 rollout_rows.load_last(connection, model),
-                model=model,
-                production=_candidate(connection, model, pointer),
+                production=queries.load_version(connection, model, pointer.version).candidate,
                 pointer_revision=pointer.revision,
             )
 
@@ -183,12 +185,6 @@ class RolloutLedger(Ledger):
             )
             rollout_rows.move(connection, transition, revision=rollout.revision)
         return transition
-
-
-def _candidate(connection: Connection, model: str, pointer: Pointer) -> str | None:
-    if pointer.version is None:
-        return None
-    return queries.load_version(connection, model, pointer.version).candidate
 
 
 def _require_other_production(

@@ -11,13 +11,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from sluice.digests import short
+from sluice.rollout.weights import Weights
 from sluice.serving.arm import Arm
 from sluice.serving.background import in_background
 from sluice.serving.deployed import Deployed, require_finite
 from sluice.serving.metrics import Metrics
 from sluice.serving.router import Router, Table
 from sluice.serving.settings import ServingSettings
-from sluice.serving.weights import Weights, WeightsSource, is_news
+from sluice.serving.weights import WeightsSource, is_news
 
 Load = Callable[[str], Deployed]
 """Returns the model of a candidate digest, or raises ``SluiceError``; called from a thread."""

@@ -2,7 +2,7 @@
 
 from sluice.errors import UnknownVersion
 from sluice.registry.rollouts import RolloutLedger
-from sluice.serving.weights import Weights
+from sluice.rollout.weights import Weights
 
 
 class LedgerWeights:
@@ -20,7 +20,7 @@ class LedgerWeights:
             StorageError: The registry cannot be read, or was changed past the ledger.
         """
         found = self._ledger.weights(self._model)
-        if found.production is None:
+        if found is None:
             known = ", ".join(self._ledger.models()) or "none"
             raise UnknownVersion(
                 f"A version of {self._model} is required in production, and there is none "
@@ -28,12 +28,4 @@ class LedgerWeights:
                 cause="The pipeline did not run yet, or its gate promoted nothing.",
                 fix=f"Run: sluice run {self._model}",
             )
-        return Weights(
-            epoch=found.epoch,
-            production=found.production,
-            rollout=found.rollout,
-            challenger=found.challenger,
-            share=found.share,
-            shadow=found.shadow,
-            expires_at=found.expires_at,
-        )
+        return found

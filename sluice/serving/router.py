@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sluice.registry.reading import Clock
 from sluice.rollout.observations import Window
+from sluice.rollout.weights import Weights
 from sluice.serving.arm import Arm, Busy, NetworkFailed, NeverStarted, Output
 from sluice.serving.contract import PredictRequest
 from sluice.serving.metrics import Metrics
@@ -22,7 +23,6 @@ from sluice.serving.refusals import ModelFailed, Refusal, TooLate, WrongInput
 from sluice.serving.settings import ServingSettings
 from sluice.serving.steps import ArmName, Fault, Steps
 from sluice.serving.sticky import is_chosen
-from sluice.serving.weights import Weights
 
 Input = NDArray[np.float32]
 

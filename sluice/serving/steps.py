@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from sluice.rollout.observations import ArmCounts, Window
-from sluice.serving.weights import Weights
+from sluice.rollout.weights import Weights
 
 ArmName = Literal["production", "challenger"]
 Fault = Literal["errors", "timeouts", "not_finite"]

@@ -17,12 +17,13 @@ from sluice.digests import digest_bytes
 from sluice.models.build import build_network
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
+from sluice.rollout.weights import Weights
 from sluice.serving.contract import InputContract
 from sluice.serving.deployed import Deployed
 from sluice.serving.log import json_log
 from sluice.serving.server import listen, open_serving, serve
 from sluice.serving.settings import ServingSettings
-from sluice.serving.weights import MemoryWeights, Weights
+from sluice.serving.weights import MemoryWeights
 
 Kind = Literal["shortest", "production", "canary", "shadow"]
 

@@ -105,7 +105,9 @@ def test_second_schema_gets_rollouts_and_loses_nothing(old: str, store: Artifact
 
     with RolloutLedger.open(old, clock=later()) as ledger:
         assert ledger.rollout(MODEL) is None
-        assert ledger.weights(MODEL).production == ledger.version(MODEL, 2).candidate
+        weights = ledger.weights(MODEL)
+        assert weights is not None
+        assert weights.production == ledger.version(MODEL, 2).candidate
         assert len(ledger.history(MODEL)) == 7
         assert ledger.verify(None, store=store) == []
         receipt = ledger.receipts(MODEL, 2)[0].receipt.digest

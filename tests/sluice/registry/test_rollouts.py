@@ -23,6 +23,7 @@ from sluice.rollout.machine import advance
 from sluice.rollout.observations import ArmCounts, Window
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout, Transition
+from sluice.rollout.weights import Weights
 from tests.sluice.registry.ledger_samples import (
     MODEL,
     Clock,
@@ -68,7 +69,13 @@ def look(ledger: RolloutLedger, at: Rollout, challenger: ArmCounts = HEALTHY) ->
         production=HEALTHY,
         challenger=challenger,
     )
-    return advance(at, window, now=now, production=ledger.weights(MODEL).production)
+    return advance(at, window, now=now, production=weights(ledger).production)
+
+
+def weights(ledger: RolloutLedger) -> Weights:
+    found = ledger.weights(MODEL)
+    assert found is not None
+    return found
 
 
 def step(ledger: RolloutLedger, challenger: ArmCounts = HEALTHY) -> Transition:
@@ -90,15 +97,15 @@ def production(ledger: RolloutLedger) -> int | None:
 
 def test_a_healthy_rollout_ends_in_production(ledger: RolloutLedger, store: ArtifactStore) -> None:
     assert ledger.rollout(MODEL) is None
-    epochs, shares = [ledger.weights(MODEL).epoch], []
+    epochs, shares = [weights(ledger).epoch], []
     start(ledger)
     for _ in range(2):
-        shares.append(ledger.weights(MODEL).share)
-        epochs.append(ledger.weights(MODEL).epoch)
+        shares.append(weights(ledger).share)
+        epochs.append(weights(ledger).epoch)
         assert production(ledger) == 1
         step(ledger)
     done = ledger.finish_rollout(MODEL, actor="sensor", store=store)
-    epochs.append(ledger.weights(MODEL).epoch)
+    epochs.append(weights(ledger).epoch)
 
     assert shares == [0.05, 1.0]
     assert epochs == sorted(set(epochs))
@@ -106,7 +113,7 @@ def test_a_healthy_rollout_ends_in_production(ledger: RolloutLedger, store: Arti
     entry = ledger.history(MODEL)[-1]
     assert (entry.action, entry.to_version, entry.actor) == ("promote", 2, "sensor")
     assert entry.reason == f"every step of rollout {done.rollout.id[:12]} held"
-    after = ledger.weights(MODEL)
+    after = weights(ledger)
     assert (after.challenger, after.share) == (None, 0.0)
     assert after.production == ledger.version(MODEL, 2).candidate
     told = ledger.rollout_transitions(done.rollout.id)
@@ -121,12 +128,12 @@ def test_a_sick_rollout_ends_with_production_as_it_was(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:
     begun = start(ledger)
-    epoch = ledger.weights(MODEL).epoch
+    epoch = weights(ledger).epoch
     assert step(ledger, SICK).outcome == "roll_back"
 
     assert production(ledger) == 1
-    assert ledger.weights(MODEL).share == 0.0
-    assert ledger.weights(MODEL).epoch > epoch
+    assert weights(ledger).share == 0.0
+    assert weights(ledger).epoch > epoch
     back = ledger.rollout_transitions(begun.id)[-1]
     assert back.window is not None
     assert back.guards[0].verdict == "breach"
@@ -177,7 +184,7 @@ def test_what_was_rolled_back_by_hand_needs_newer_evidence(
 def test_nothing_in_production_is_nothing_to_compare_with(url: str, store: ArtifactStore) -> None:
     with RolloutLedger.open(url, clock=Clock()) as ledger:
         register_sample(ledger, store, salt=1)
-        assert ledger.weights(MODEL).production is None
+        assert ledger.weights(MODEL) is None
         with pytest.raises(GateBlocked, match="has nothing in production"):
             start(ledger, 1)
 
@@ -200,9 +207,9 @@ def test_a_hold_keeps_what_was_learnt_and_the_lease_and_leaves_no_line(
 ) -> None:
     patient = RolloutSettings(min_step_s=60, min_requests=1)
     begun = start(ledger, settings=patient)
-    before = ledger.weights(MODEL)
+    before = weights(ledger)
     assert step(ledger).outcome == "hold"
-    after = ledger.weights(MODEL)
+    after = weights(ledger)
 
     assert current(ledger).evidence.challenger == HEALTHY
     assert after.expires_at is not None
@@ -294,17 +301,17 @@ def test_a_pointer_moved_by_hand_ends_the_rollout(
 ) -> None:
     hold_all(ledger)
     register_sample(ledger, store, salt=3, reference=ledger.version(MODEL, 1).candidate)
-    before = ledger.weights(MODEL)
+    before = weights(ledger)
     ledger.promote(MODEL, 3, expected=1, actor="bob", reason="by hand", store=store)
 
-    now = ledger.weights(MODEL)
+    now = weights(ledger)
     assert (now.challenger, now.share) == (None, 0.0)
     assert now.epoch > before.epoch
     done = ledger.finish_rollout(MODEL, actor="s", store=store)
     assert done.outcome == "roll_back"
     assert "bob promoted version 3" in done.reason
     assert production(ledger) == 3
-    assert ledger.weights(MODEL).epoch > now.epoch
+    assert weights(ledger).epoch > now.epoch
 
 
 def test_a_head_edited_by_hand_is_found(ledger: RolloutLedger) -> None:

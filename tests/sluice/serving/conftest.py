@@ -2,8 +2,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from sluice.rollout.weights import Weights
 from sluice.serving.contract import InputContract
-from sluice.serving.weights import Weights
 from tests.sluice.serving.serving_samples import (
     Gated,
     Hangs,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from sluice.digests import digest_bytes
 from sluice.errors import StorageError
+from sluice.rollout.weights import Weights
 from sluice.serving.contract import InputContract
 from sluice.serving.deployed import Deployed
 from sluice.serving.limits import Token
@@ -22,7 +23,6 @@ from sluice.serving.log import json_log
 from sluice.serving.server import open_serving, serve
 from sluice.serving.settings import ServingSettings
 from sluice.serving.state import Serving
-from sluice.serving.weights import Weights
 
 SECRET = "correct-horse-battery"
 MODEL = "demo"

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import httpx
 
 from sluice.errors import StorageError
+from sluice.rollout.weights import Weights
 from sluice.serving.deployed import Deployed
-from sluice.serving.weights import Weights
 from tests.sluice.serving.serving_samples import Gated, Says, Source, candidate, deployed, live
 from tests.sluice.serving.serving_samples import quick_settings as quick
 

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from sluice.rollout.weights import Weights
 from sluice.serving.steps import Steps
-from sluice.serving.weights import Weights
 from tests.sluice.serving.serving_samples import candidate
 
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)

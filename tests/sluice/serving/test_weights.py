@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sluice.serving.weights import MemoryWeights, Weights, is_news
+from sluice.rollout.weights import Weights
+from sluice.serving.weights import MemoryWeights, is_news
 from tests.sluice.serving.serving_samples import candidate
 
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
