@@ -65,7 +65,8 @@ class ArmProcess:
         self._at: list[str] = []
         self._turn = threading.Lock()
         self._ending = threading.Lock()
-        self._live_waits = False
+        self.live_waits = False
+        """Whether a caller without a pause waits for its turn."""
         self._asked_at: float | None = None
         self._crash = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end
         here, there = Pipe()
@@ -124,13 +125,12 @@ class ArmProcess:
         Raises:
             NetworkFailed: The network raised, or the process has ended.
         """
-        if pause is None:
-            self._live_waits = True
-        else:
-            pause()
+        is_live = pause is None
+        if is_live:
+            self.live_waits = True
         with self._turn:
-            if pause is None:
-                self._live_waits = False
+            if is_live:
+                self.live_waits = False
             if self.how is not None:
                 raise NetworkFailed(self._place())
             self._asked_at = time.monotonic()
@@ -148,7 +148,7 @@ class ArmProcess:
         pipe = self._pipe
         pipe.send_bytes(frames.pack(frames.ASK if pause is None else frames.ASK_IN_STEPS, x_NLD))
         while (frame := pipe.recv_bytes(frames.MAX_BYTES))[:1] == frames.STOPPED:
-            if pause is not None and not self._live_waits:
+            if pause is not None and not self.live_waits:
                 pause()
             self._asked_at = time.monotonic()
             pipe.send_bytes(frames.GO_ON)

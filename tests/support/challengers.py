@@ -1,6 +1,7 @@
 """Challengers that ruin their process when a window tells them to; without torch, to start fast."""
 
 import ctypes
+import hashlib
 import mmap
 import os
 import signal
@@ -13,7 +14,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.digests import digest_bytes
 from sluice.serving.contract import InputContract
 
 CONTRACT = InputContract(columns=("a", "b"), seq_len=3)
@@ -23,7 +23,7 @@ LEAK_BYTES = 2**24
 
 
 def candidate(name: str) -> str:
-    return digest_bytes(name.encode())
+    return hashlib.sha256(name.encode()).hexdigest()  # sluice.digests would import pandas
 
 
 class Awkward:
@@ -66,7 +66,7 @@ class Awkward:
         elif value == RAISE:
             raise TypeError("secret payload")
         elif value == BABBLE:
-            for handle in range(3, 20):
+            for handle in map(int, os.listdir("/proc/self/fd")):
                 try:
                     os.write(handle, b"\x00\x00\x00\x03zzz")
                 except OSError:
