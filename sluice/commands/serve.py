@@ -74,6 +74,7 @@ def serve_command(
             token=token,
             clock=lambda: datetime.now(UTC),
             log=json_log(sys.stderr),
+            reports=ledger.observations,
         )
 
         def on_ready(bound: int) -> None:

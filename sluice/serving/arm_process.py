@@ -3,7 +3,7 @@
 A challenger is new code on real traffic. In a process of its own a crash, a hang or a leak ends
 that process and nothing else: the server reads an end of file where an answer should be.
 
-Shape legend: N = windows, L = rows of a window, D = features, O = outputs.
+Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
 """
 
 import os
@@ -116,7 +116,7 @@ class ArmProcess:
             return self.how
 
     def ask(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> Output:
-        """Return the outputs (N, O); one caller at a time.
+        """Return what each network says (M, N, O); one caller at a time.
 
         Args:
             x_NLD: Windows (N, L, D).
@@ -158,6 +158,8 @@ class ArmProcess:
         if frame[:1] != frames.OUTPUT:
             raise frames.BadFrame("neither an output nor an error")
         output: Output = frames.unpack(frame, np.float64)
+        if output.ndim != 3 or output.shape[1] != len(x_NLD):
+            raise frames.BadFrame(f"{output.shape} for {len(x_NLD)} windows")
         return output
 
     def asked_s(self, now: float) -> float:

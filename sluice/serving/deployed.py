@@ -3,7 +3,7 @@
 The last fold's members have learned from the most data. All seeds together are one model, an
 ensemble; one lucky seed never serves alone.
 
-Shape legend: N = windows, L = rows of a window, D = features, O = outputs.
+Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ class Served(Protocol):
         """Why it does not answer, in a sentence; "" while it does."""
 
     def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> NDArray[np.float64]:
-        """Return the outputs (N, O); ``pause`` is called between two networks."""
+        """Return what each network says (M, N, O); ``pause`` is called between two of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,7 +74,7 @@ class Deployed:
         return ""
 
     def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> NDArray[np.float64]:
-        """Return the mean of the networks' outputs (N, O) in double precision, on the CPU."""
+        """Return what each network says (M, N, O) in double precision, on the CPU."""
         x = torch.from_numpy(x_NLD)
         outputs = []
         with torch.inference_mode():
@@ -82,8 +82,8 @@ class Deployed:
                 if pause is not None:
                     pause()
                 outputs.append(network(x))
-            mean: NDArray[np.float64] = torch.stack(outputs).double().mean(dim=0).numpy()
-        return mean.reshape(len(x_NLD), -1)
+            each: NDArray[np.float64] = torch.stack(outputs).double().numpy()
+        return each.reshape(len(self.networks), len(x_NLD), -1)
 
 
 def deployed_members(members: Sequence[Member]) -> tuple[Member, ...]:

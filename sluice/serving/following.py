@@ -147,6 +147,10 @@ class Follower:
         """What is not as the weights want it, in sentences; [] when all is."""
         return list(self._problems.values())
 
+    def problem(self, about: str) -> str:
+        """Return what is wrong with one thing; "" when nothing is."""
+        return self._problems.get(about, "")
+
     async def run(self) -> None:
         """Follow until cancelled."""
         try:
@@ -214,7 +218,7 @@ class Follower:
         if self._building is not None and not self._building.is_of(known):
             self._abandon()
         if self._building is None:
-            if table.weights == known and "challenger" not in self._problems:
+            if table.weights == known and not self._lacks_challenger():
                 return
             if time.monotonic() < self._retry_at:
                 return
@@ -282,6 +286,10 @@ class Follower:
             del self._problems[about]
         self._told("problem" if problem else "solved", problem or about)
 
+    def _lacks_challenger(self) -> bool:
+        wanted, has = self._known.challenger, self._router.table.challenger
+        return wanted is not None and _holds(has, wanted) is None
+
     def _show(self) -> None:
         table = self._router.table
         weights = self._router.in_force(table.weights)
@@ -292,6 +300,9 @@ class Follower:
         self._metrics.epoch.set(weights.epoch)
         self._metrics.share.set(weights.share if table.challenger is not None else 0)
         self._metrics.version.labels("production").set(table.production.deployed.version)
+        loading = self._lacks_challenger() and "challenger" not in self._problems
+        said = "The challenger is still loading, production serves alone." if loading else ""
+        self.note("loading", said)
         challenger = table.challenger
         problem = "" if challenger is None else challenger.deployed.problem
         self.note("challenger process", problem)

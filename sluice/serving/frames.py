@@ -3,7 +3,7 @@
 The first byte of a frame says what it is. Arrays travel as their shape and their raw numbers; the
 rest is JSON.
 
-Shape legend: N = windows, L = rows of a window, D = features, O = outputs.
+Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
 """
 
 import math
@@ -29,7 +29,7 @@ READY = b"r"
 NOT_LOADED = b"n"
 """From the process: why it did not load, as text."""
 OUTPUT = b"o"
-"""From the process: outputs (N, O)."""
+"""From the process: outputs (M, N, O)."""
 RAISED = b"e"
 """From the process: the network raised; a ``Place`` follows."""
 

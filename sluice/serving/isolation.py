@@ -4,7 +4,7 @@ A thread, the keeper, stands behind each: it starts the process, looks at it a f
 and reaps it. It starts it again after a pause that doubles, a bounded number of times; meanwhile
 every request for it fails at once and production answers.
 
-Shape legend: N = windows, L = rows of a window, D = features, O = outputs.
+Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
 """
 
 import threading
@@ -91,7 +91,7 @@ class IsolatedModel:
         return self._kept.problem
 
     def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> Output:
-        """Return the mean of the networks' outputs (N, O).
+        """Return what each network says (M, N, O).
 
         Raises:
             NetworkFailed: A network raised, or the process has ended.

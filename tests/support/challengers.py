@@ -27,7 +27,7 @@ def candidate(name: str) -> str:
 
 
 class Awkward:
-    """Twice the last row's first value, or what that value stands for."""
+    """Two networks, whose mean is twice the last row's first value; or what that stands for."""
 
     version = 2
     contract = CONTRACT
@@ -48,8 +48,8 @@ class Awkward:
         for value in told.ravel():
             self._do(int(value))
         if TELL_PID in told:
-            return np.full_like(told, os.getpid())
-        return 2 * told
+            told = np.full_like(told, os.getpid() / 2)
+        return np.stack([told, 3 * told])
 
     def _do(self, value: int) -> None:
         if value == SEGFAULT:

@@ -296,7 +296,7 @@ def test_a_shadow_makes_way_between_networks_unless_a_request_waits(tmp_path: Pa
     wait_for(lambda: process.card(1.0) is not None)
     pauses: list[str] = []
     answers: list[float] = []
-    user = threading.Thread(target=lambda: answers.append(process.ask(window(4.0), None)[0, 0]))
+    user = threading.Thread(target=lambda: answers.append(process.ask(window(4.0), None)[1, 0, 0]))
 
     def pause_until_somebody_waits() -> None:
         pauses.append("waited")
@@ -304,14 +304,14 @@ def test_a_shadow_makes_way_between_networks_unless_a_request_waits(tmp_path: Pa
         wait_for(lambda: process.live_waits)
 
     try:
-        assert process.ask(window(5.0), lambda: pauses.append("paused"))[0, 0] == 10.0
-        assert process.ask(window(6.0), pause_until_somebody_waits)[0, 0] == 12.0
+        assert process.ask(window(5.0), lambda: pauses.append("paused"))[1, 0, 0] == 15.0
+        assert process.ask(window(6.0), pause_until_somebody_waits)[1, 0, 0] == 18.0
         user.join(20)
     finally:
         process.end("was stopped")
 
     assert pauses == ["paused", "paused", "waited"], "two networks, and one for the user's sake"
-    assert answers == [8.0]
+    assert answers == [12.0]
 
 
 @pytest.mark.parametrize("cut", [1, 3, 8, -1])
