@@ -196,6 +196,8 @@ class Follower:
 
     def _hear(self, arrived: Weights) -> None:
         if is_news(arrived, self._known):
+            if arrived.challenger != self._known.challenger:
+                self.note("challenger", "")  # it was about another one
             self._known = arrived
             self._retry_at, self._failures = 0.0, 0
         elif arrived != self._known:
