@@ -105,8 +105,10 @@ def test_every_check_blocks_but_what_the_verdict_weighs(shipped: dg.Definitions)
     specs = [spec for check in shipped.asset_checks or () for spec in check.check_specs]
 
     shown_only = {s.name for s in specs if not s.blocking}
-    assert shown_only == {"candidate_is_better", "regression_suites_hold"}
-    assert len(specs) == 30 * len(known_pipelines(defs_folder()))
+    assert shown_only == {"candidate_is_better", "regression_suites_hold", "every_step_held"}
+    names = known_pipelines(defs_folder())
+    roll_out = [n for n in names if find_pipeline(n, defs_folder()).rollout is not None]
+    assert len(specs) == 30 * len(names) + len(roll_out)
 
 
 def test_every_asset_has_group_owner_kind_and_description(shipped: dg.Definitions) -> None:
