@@ -1,0 +1,47 @@
+"""What a server of the ledger is opened from, in this process or in another one."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sluice.artifacts import ArtifactStore
+from sluice.registry.reading import Clock
+from sluice.registry.rollouts import RolloutLedger
+from sluice.serving.ledger_models import LedgerModels
+from sluice.serving.ledger_weights import LedgerWeights
+from sluice.serving.limits import Token
+from sluice.serving.server import open_serving
+from sluice.serving.settings import ServingSettings
+from sluice.serving.state import Serving
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Where everything lies; the token as a digest only, so that it may travel."""
+
+    model: str
+    settings: ServingSettings
+    registry_url: str
+    artifacts: Path
+    token: Token | None
+
+
+@contextlib.contextmanager
+def open_recipe(recipe: Recipe, *, clock: Clock, log: Any) -> Iterator[Serving]:
+    """Open the ledger and load what it names; the ledger is closed at the end.
+
+    Raises:
+        SluiceError: There is no ledger, nothing is in production, or it does not load.
+    """
+    with RolloutLedger.open(recipe.registry_url, clock=clock, create=False) as ledger:
+        yield open_serving(
+            recipe.model,
+            LedgerWeights(ledger, recipe.model),
+            LedgerModels(ledger, recipe.model, ArtifactStore(recipe.artifacts)).load,
+            settings=recipe.settings,
+            token=recipe.token,
+            clock=clock,
+            log=log,
+        )
