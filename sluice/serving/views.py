@@ -8,6 +8,7 @@ from fastapi.responses import PlainTextResponse
 from sluice.serving.answers import (
     Alive,
     ModelCard,
+    Problem,
     Readiness,
     RolloutCounts,
     ServedVersion,
@@ -52,7 +53,17 @@ async def rollout(request: Request) -> Response:
     return json_answer(RolloutCounts(window=await serving_of(request).window()))
 
 
-@GUARDED.get("/metrics", response_class=PlainTextResponse, responses=described(NotAuthorized))
+@GUARDED.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    # Spelt out: FastAPI would describe the refusal as plain text, too.
+    responses={
+        401: {
+            "description": NotAuthorized.__doc__,
+            "content": {"application/json": {"schema": Problem.model_json_schema()}},
+        }
+    },
+)
 async def metrics(request: Request) -> Response:
     """Tell Prometheus."""
     return Response(serving_of(request).metrics.text(), media_type="text/plain; version=0.0.4")

@@ -77,7 +77,7 @@ def _serving(recipe: Recipe, stop: threading.Event) -> Iterator[str]:
     ended = in_background(run, name="driver")
     ended.add_done_callback(lambda _: ready.set())
     try:
-        assert ready.wait(60)
+        assert ready.wait(180)
         if ended.done():
             ended.result()
         yield f"http://127.0.0.1:{ports[0]}"
