@@ -14,6 +14,7 @@ from sluice.digests import digest_json
 from sluice.errors import GateBlocked, IntegrityError, RolloutConflict, UnknownVersion
 from sluice.registry import admission, promotion, queries, rollout_rows
 from sluice.registry.ledger import Ledger
+from sluice.registry.observations import Observations
 from sluice.registry.records import Pointer, Version
 from sluice.rollout import changes
 from sluice.rollout.settings import RolloutSettings
@@ -23,6 +24,11 @@ from sluice.rollout.weights import Weights, weights_of
 
 class RolloutLedger(Ledger):
     """The registry of one database, with the rollouts of its models."""
+
+    @property
+    def observations(self) -> Observations:
+        """What servers saw, in the same database."""
+        return Observations(self._database)
 
     def rollout(self, model: str) -> Rollout | None:
         """Return the model's last rollout as it was last looked at; None when it never had one.

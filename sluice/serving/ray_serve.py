@@ -1,12 +1,12 @@
 """The one adapter to Ray Serve: the same app in several processes behind Ray's proxy (ROLL-1).
 
 Ray starts the replicas, restarts those that die or hang, and spreads the requests. Which version
-answers is none of its business: each replica follows the ledger by itself.
+answers is none of its business: each replica follows the ledger by itself, and reports there what
+it counts.
 """
 
 import asyncio
 import logging
-import secrets
 import sys
 import threading
 import time
@@ -20,9 +20,7 @@ from sluice.cluster.process import WORKER_ENVIRONMENT
 from sluice.cluster.ray_session import join_ray, machines
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import SettingsError, StorageError
-from sluice.rollout.observations import Window
 from sluice.serving.app import build_app
-from sluice.serving.board import Board
 from sluice.serving.log import json_log
 from sluice.serving.recipe import Recipe, open_recipe
 from sluice.serving.server import listen
@@ -35,52 +33,52 @@ _SPREAD = {"RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING": "0"}
 """Or the proxy leaves all replicas of other machines idle until its own are full."""
 
 
+class Notice:
+    """Tells all replicas when no more requests are wanted; runs as an actor of its own."""
+
+    def __init__(self) -> None:
+        self._given = asyncio.Event()
+
+    async def give(self) -> None:
+        """Tell them."""
+        self._given.set()
+
+    async def given(self) -> None:
+        """Return once it was given."""
+        await self._given.wait()
+
+
 class Replica:
     """One process with the whole app; ``serve.ingress`` makes a deployment of it."""
 
-    def __init__(self, recipe: Recipe, board: Any) -> None:
+    def __init__(self, recipe: Recipe, notice: Any) -> None:
         """Open everything, as ``sluice serve`` does.
 
         Args:
             recipe: What is served.
-            board: Handle of the actor with the ``Board``.
+            notice: Handle of the actor with the ``Notice``.
         """
         # Never left: the process ends with the replica.
-        opened = open_recipe(recipe, clock=lambda: datetime.now(UTC), log=json_log(sys.stderr))
-        self._opened = opened
-        self._serving = opened.__enter__()
-        self._name = secrets.token_hex(8)
-        self._board = board
-        self._serving.all_counts = self._share
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._drain_in_time()), loop.create_task(self._tell())]
+        self._opened = open_recipe(
+            recipe, clock=lambda: datetime.now(UTC), log=json_log(sys.stderr)
+        )
+        self._serving = self._opened.__enter__()
+        self._draining = asyncio.get_running_loop().create_task(self._drain_upon(notice))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """Return the app; Ray asks once."""
         return build_app(self._serving)
 
     async def check_health(self) -> None:
-        """Raise when only a restart helps, as /healthz says; Ray asks every few seconds."""
+        """Raise when only a restart helps, as /healthz says; Ray asks again and again."""
         hangs_s = self._serving.hangs_s(time.monotonic())
         if hangs_s:
             raise RuntimeError(f"production has computed one batch for {hangs_s:.1f} s")
 
-    async def _share(self, window: Window) -> Window:
-        found: Window = await self._board.put.remote(self._name, window)
-        return found
-
-    async def _tell(self) -> None:
-        """Show the others what was counted here."""
-        while True:
-            await asyncio.sleep(self._serving.settings.poll_s)
-            window = self._serving.router.window()
-            if window is not None:
-                await self._share(window)
-
-    async def _drain_in_time(self) -> None:
+    async def _drain_upon(self, notice: Any) -> None:
         try:
-            await self._board.closing.remote()
-        finally:  # a board that is gone went with whoever started all this
+            await notice.given.remote()
+        finally:  # an actor that is gone went with whoever started all this
             self._serving.drain()
 
 
@@ -127,11 +125,11 @@ def serve_on_ray(
             logging_config=_quiet(),
         )
         try:
-            board = ray.remote(num_cpus=0)(Board).remote()
-            _deploy(serve, recipe, board, replicas)
+            notice = ray.remote(num_cpus=0)(Notice).remote()
+            _deploy(serve, recipe, notice, replicas)
             on_ready(port)
             stop.wait()
-            ray.get(board.close.remote())
+            ray.get(notice.give.remote())
             time.sleep(recipe.settings.notice_s)
             serve.delete(_APP)
         finally:
@@ -154,7 +152,7 @@ def _require_room(ray: Any, serve: Any, replicas: int) -> None:
         )
 
 
-def _deploy(serve: Any, recipe: Recipe, board: Any, replicas: int) -> None:
+def _deploy(serve: Any, recipe: Recipe, notice: Any, replicas: int) -> None:
     """Start the replicas and wait until they answer."""
     settings = recipe.settings
     application = serve.deployment(
@@ -167,7 +165,7 @@ def _deploy(serve: Any, recipe: Recipe, board: Any, replicas: int) -> None:
         max_constructor_retry_count=1,
         ray_actor_options={"num_cpus": 1, "runtime_env": {"env_vars": WORKER_ENVIRONMENT}},
         logging_config=_quiet(),
-    )(serve.ingress()(Replica)).bind(recipe, board)
+    )(serve.ingress()(Replica)).bind(recipe, notice)
     target = serve.RunTarget(target=application, name=_APP, route_prefix="/")
     serve.run_many([target], wait_for_applications_running=False)
     until = time.monotonic() + _START_S

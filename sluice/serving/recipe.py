@@ -44,4 +44,5 @@ def open_recipe(recipe: Recipe, *, clock: Clock, log: Any) -> Iterator[Serving]:
             token=recipe.token,
             clock=clock,
             log=log,
+            reports=ledger.observations,
         )

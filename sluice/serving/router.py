@@ -6,6 +6,7 @@ original fault is the challenger's, even when nobody but the counts ever hears o
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,13 +16,15 @@ from numpy.typing import NDArray
 
 from sluice.registry.reading import Clock
 from sluice.rollout.observations import Window
+from sluice.rollout.samples import ArmName, Fault, Outputs, Sample
 from sluice.rollout.weights import Weights
 from sluice.serving.arm import Arm, Busy, NetworkFailed, NeverStarted, Output
 from sluice.serving.contract import PredictRequest
 from sluice.serving.metrics import Metrics
+from sluice.serving.recorder import Recorder
 from sluice.serving.refusals import ModelFailed, Refusal, TooLate, WrongInput
 from sluice.serving.settings import ServingSettings
-from sluice.serving.steps import ArmName, Fault, Steps
+from sluice.serving.steps import Steps
 from sluice.serving.sticky import is_chosen
 
 Input = NDArray[np.float32]
@@ -48,6 +51,8 @@ class Routed:
     """An answer and who gave it."""
 
     output: Output
+    """Mean of the networks' answers (N, O)."""
+
     arm: ArmName
     version: int
     candidate: str
@@ -64,6 +69,8 @@ class _Tried:
     """What an arm made of a request; without a fault there is an output."""
 
     output: Output | None
+    """What each network said (M, N, O)."""
+
     fault: Fault | None
     place: dict[str, Any]
     """What a network raised, and where."""
@@ -78,12 +85,19 @@ class Router:
     """Routes each request by the table in force; counts what became of it."""
 
     def __init__(
-        self, table: Table, *, settings: ServingSettings, clock: Clock, metrics: Metrics
+        self,
+        table: Table,
+        *,
+        settings: ServingSettings,
+        clock: Clock,
+        metrics: Metrics,
+        recorder: Recorder,
     ) -> None:
         self._table = table
         self._settings = settings
         self._clock = clock
         self._metrics = metrics
+        self._recorder = recorder
         self._expired: datetime | None = None
         self._shadows: set[asyncio.Task[None]] = set()
         self.steps = Steps(table.weights, now=clock())
@@ -140,6 +154,7 @@ class Router:
                 max_waiting=self._settings.challenger_waiting,
             )
             self._count("challenger", tried, epoch=weights.epoch)
+            self._record(table, weights, request, x_NLD, "challenger", tried)
             if tried.fault is None:
                 if weights.shadow and table.copied == "production":
                     self._look_on(table, x_NLD)
@@ -154,6 +169,7 @@ class Router:
         )
         if failed is None:
             self._count("production", tried, epoch=weights.epoch)
+            self._record(table, weights, request, x_NLD, "production", tried)
         if tried.fault is not None:
             raise _refusal(tried)
         if weights.shadow and table.copied == "challenger" and failed is None:
@@ -194,15 +210,62 @@ class Router:
         self.steps.count(arm, epoch=epoch, seconds=tried.seconds, fault=tried.fault)
         self._metrics.count(arm, seconds=tried.seconds, fault=tried.fault)
 
+    def _record(
+        self,
+        table: Table,
+        weights: Weights,
+        request: PredictRequest,
+        x_NLD: Input,
+        arm: ArmName,
+        tried: _Tried,
+    ) -> None:
+        """Keep the first window of a request that was drawn, or that an arm failed on."""
+        now = time.monotonic()
+        failed = tried.fault is not None
+        if not (self._recorder.wants_failure(now) if failed else self._recorder.wants(now)):
+            return
+        sample = Sample(
+            at=self._clock(),
+            rollout=weights.rollout,
+            epoch=weights.epoch,
+            key=None if request.keys is None else request.keys[0],
+            arm=arm,
+            fault=tried.fault,
+            seconds=tried.seconds,
+            features=tuple(x_NLD[0, -1].tolist()),
+            **{arm: None if failed else _outputs(tried)},
+        )
+        # Not in_force's: once a lease is over there is nothing to compare.
+        other = table.production if arm == "challenger" else table.challenger
+        if failed or weights.rollout is None or other is None:
+            self._recorder.add(sample)
+        elif len(self._shadows) < self._settings.shadow_waiting:
+            self._begin(self._pair(sample, other, x_NLD[:1]))
+
+    async def _pair(self, sample: Sample, other: Arm, x_NLD: Input) -> None:
+        """Ask the other arm the same; how that ends counts for nothing but the comparison."""
+        tried = await self._try(
+            other,
+            x_NLD,
+            timeout_s=self._settings.shadow_deadline_s,
+            max_waiting=self._settings.shadow_waiting,
+        )
+        theirs = "production" if sample.arm == "challenger" else "challenger"
+        answer = None if tried.fault is not None else _outputs(tried)
+        self._recorder.add(sample.model_copy(update={theirs: answer}))
+
+    def _begin(self, copy: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(copy)
+        self._shadows.add(task)
+        task.add_done_callback(self._shadows.discard)
+
     def _look_on(self, table: Table, x_NLD: Input) -> None:
         if table.shadow is None:
             return
         if len(self._shadows) >= self._settings.shadow_waiting:
             self._drop()
             return
-        task = asyncio.get_running_loop().create_task(self._compute(table, table.shadow, x_NLD))
-        self._shadows.add(task)
-        task.add_done_callback(self._shadows.discard)
+        self._begin(self._compute(table, table.shadow, x_NLD))
 
     async def _compute(self, table: Table, shadow: Arm, x_NLD: Input) -> None:
         tried = await self._try(
@@ -228,7 +291,7 @@ def _routed(
 ) -> Routed:
     assert tried.output is not None, "without a fault there is an output"
     return Routed(
-        output=tried.output,
+        output=tried.output.mean(axis=0),
         arm=name,
         version=arm.deployed.version,
         candidate=arm.deployed.candidate,
@@ -236,6 +299,12 @@ def _routed(
         challenger_fault=None if failed is None else failed.fault,
         challenger_error="" if failed is None else failed.place.get("error", ""),
     )
+
+
+def _outputs(tried: _Tried) -> Outputs:
+    """Return what each network said of the first window."""
+    assert tried.output is not None, "without a fault there is an output"
+    return tuple(map(tuple, tried.output[:, 0].tolist()))
 
 
 def _refusal(tried: _Tried) -> Refusal:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import secrets
 import socket
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from sluice.serving.following import Follower, Load, build_table
 from sluice.serving.limits import Token
 from sluice.serving.log import ToJson
 from sluice.serving.metrics import Metrics
+from sluice.serving.recorder import Recorder
+from sluice.serving.reporting import Reporter, ReportSink
 from sluice.serving.router import Router
 from sluice.serving.settings import ServingSettings
 from sluice.serving.state import Serving
@@ -34,6 +37,7 @@ def open_serving(
     token: Token | None,
     clock: Clock,
     log: Any,
+    reports: ReportSink | None,
 ) -> Serving:
     """Read the weights and load what they name, so that a server starts ready or not at all.
 
@@ -45,13 +49,15 @@ def open_serving(
         token: What clients must show; None lets everybody in.
         clock: Dates windows and ends leases.
         log: From ``json_log``.
+        reports: Hears what the server sees; None for nobody.
 
     Raises:
         SluiceError: The source cannot be read, or production does not load.
     """
     table, problem = build_table(source.read(), load, settings=settings, before=None)
     metrics = Metrics()
-    router = Router(table, settings=settings, clock=clock, metrics=metrics)
+    recorder = Recorder(per_s=0 if reports is None else settings.samples_per_s)
+    router = Router(table, settings=settings, clock=clock, metrics=metrics, recorder=recorder)
 
     def told(event: str, what: str) -> None:
         log.info(event, what=what)
@@ -59,10 +65,24 @@ def open_serving(
     follower = Follower(router, source, load, settings=settings, metrics=metrics, told=told)
     if problem:
         follower.note("challenger", problem)
+    reporter = None
+    if reports is not None:
+        reporter = Reporter(
+            reports,
+            server=secrets.token_hex(8),
+            model=model,
+            router=router,
+            follower=follower,
+            recorder=recorder,
+            metrics=metrics,
+            settings=settings,
+            clock=clock,
+        )
     return Serving(
         model=model,
         router=router,
         follower=follower,
+        reporter=reporter,
         metrics=metrics,
         settings=settings,
         token=token,

@@ -2,17 +2,17 @@
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Request
 
-from sluice.rollout.observations import Window
 from sluice.serving.following import Follower
 from sluice.serving.limits import RateLimit, Token
 from sluice.serving.metrics import Metrics
 from sluice.serving.refusals import Overloaded
+from sluice.serving.reporting import Reporter
 from sluice.serving.router import Router
 from sluice.serving.settings import ServingSettings
 
@@ -27,14 +27,12 @@ class Serving:
     model: str
     router: Router
     follower: Follower
+    reporter: Reporter | None
     metrics: Metrics
     settings: ServingSettings
     token: Token | None
     log: Any
     draining: bool = False
-    all_counts: Callable[[Window], Awaitable[Window]] | None = None
-    """Adds those of the other replicas to the counts of this process; None without others."""
-
     limit: RateLimit = field(init=False)
     predicting: int = 0
 
@@ -47,11 +45,6 @@ class Serving:
         """Want no more requests; the server ends once the notice was given."""
         self.draining = True
         self.metrics.ready.set(0)
-
-    async def window(self) -> Window | None:
-        """Return what was counted since the step under way began; None without a rollout."""
-        own = self.router.window()
-        return own if own is None or self.all_counts is None else await self.all_counts(own)
 
     def hangs_s(self, now: float) -> float:
         """Return how long production has hung [s]; 0 while a batch may still be under way.

@@ -50,7 +50,7 @@ async def model(request: Request) -> Response:
 @GUARDED.get("/rollout", response_model=RolloutCounts, responses=described(NotAuthorized))
 async def rollout(request: Request) -> Response:
     """Say what was seen of both arms since the rollout's step began."""
-    return json_answer(RolloutCounts(window=await serving_of(request).window()))
+    return json_answer(RolloutCounts(window=serving_of(request).router.window()))
 
 
 @GUARDED.get(

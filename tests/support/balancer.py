@@ -28,6 +28,7 @@ class Balancer:
         for task in (*looking, *self._connections):
             task.cancel()
         await asyncio.gather(*looking, *self._connections, return_exceptions=True)
+        await asyncio.sleep(0)  # what was closed is gone after the loop's next turn
 
     async def _look(self, port: int) -> None:
         while True:
@@ -38,14 +39,17 @@ class Balancer:
             await asyncio.sleep(LOOK_S)
 
     async def _is_ready(self, port: int) -> bool:
+        writer = None
         try:
             async with asyncio.timeout(1):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
                 writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
                 answer = await reader.read()
-                writer.close()
         except (OSError, TimeoutError):
             return False
+        finally:
+            if writer is not None:
+                writer.close()
         return answer.startswith(b"HTTP/1.1 200")
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -53,7 +57,8 @@ class Balancer:
         assert task is not None
         self._connections.add(task)
         try:
-            await self._forward(reader, writer)
+            with contextlib.suppress(asyncio.CancelledError):  # at the end; asyncio would complain
+                await self._forward(reader, writer)
         finally:
             self._connections.discard(task)
             writer.close()

@@ -20,6 +20,7 @@ from sluice.serving.contract import InputContract
 from sluice.serving.deployed import Deployed
 from sluice.serving.limits import Token
 from sluice.serving.log import json_log
+from sluice.serving.reporting import ReportSink
 from sluice.serving.server import open_serving, serve
 from sluice.serving.settings import ServingSettings
 from sluice.serving.state import Serving
@@ -188,6 +189,7 @@ def live(
     settings: ServingSettings,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     source: Source | None = None,
+    reports: ReportSink | None = None,
 ) -> Iterator[Live]:
     """Run the real server on a free port of this machine."""
     source, log = source or Source(weights), io.StringIO()
@@ -199,6 +201,7 @@ def live(
         token=Token(SECRET),
         clock=clock,
         log=json_log(log),
+        reports=reports,
     )
     ready, ports = threading.Event(), []
 

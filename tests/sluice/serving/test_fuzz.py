@@ -74,6 +74,7 @@ def schema() -> Any:
         token=Token(SECRET),
         clock=lambda: datetime.now(UTC),
         log=json_log(io.StringIO()),
+        reports=None,
     )
     return schemathesis.openapi.from_asgi("/openapi.json", build_app(serving))
 

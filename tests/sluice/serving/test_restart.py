@@ -23,6 +23,7 @@ from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.machine import advance
 from sluice.rollout.observations import ArmCounts, Window
 from sluice.rollout.settings import RolloutSettings
+from sluice.rollout.state import Rollout
 from tests.sluice.registry.ledger_samples import MODEL, promote_chain, register_sample
 from tests.support.balancer import balancing
 
@@ -140,42 +141,53 @@ def test_ten_thousand_requests_meet_restarting_servers(
 def test_a_server_that_was_killed_serves_what_the_ledger_says_and_counts_anew(
     nursery: Nursery, home: Home, ledger: RolloutLedger
 ) -> None:
-    """Mid-rollout: the evidence that was learnt stays, and the new counts teach nothing twice."""
+    """Mid-rollout: what it had counted stays in the registry, and nothing counts twice."""
     before = ledger.version(MODEL, 1).candidate
     number = register_sample(ledger, ArtifactStore(home.artifacts), salt=2, reference=before)
     settings = RolloutSettings(shares=(0.5, 1.0), min_requests=1000)
     rollout = ledger.start_rollout(MODEL, number, settings, actor="ada", reason="try").rollout
     port = _free_port()
     url = nursery.start(port)["url"]
-    first = _ask_and_count(url, 60)
+    _ask(url, 60)
+    first = _reported(ledger, rollout, 60)
     seen = advance(rollout, first, now=first.until, production=before).rollout
 
     assert nursery.end(port, signal.SIGKILL) == -signal.SIGKILL
     nursery.start(port)
     card = httpx.get(f"{url}/model").json()
-    anew = Window.model_validate(httpx.get(f"{url}/rollout").json()["window"])
-    again = advance(seen, anew, now=anew.until, production=before)
-    second = _ask_and_count(url, 20)
-    last = advance(again.rollout, second, now=second.until, production=before)
+    own = Window.model_validate(httpx.get(f"{url}/rollout").json()["window"])
+    still = _reported(ledger, rollout, 60)
+    _ask(url, 20)
+    last = _reported(ledger, rollout, 80)
+    after = advance(seen, last, now=last.until, production=before)
 
     assert (card["production"]["version"], card["challenger"]["version"]) == (1, 2)
     assert (card["share"], card["rollout"]) == (0.5, rollout.id)
-    assert first.production.requests + first.challenger.requests == 60
-    assert (anew.production, anew.challenger) == (ArmCounts(), ArmCounts())
-    assert again.outcome == last.outcome == "hold"
-    assert again.rollout.evidence.log_evidence == seen.evidence.log_evidence
-    assert second.production.requests + second.challenger.requests == 20
-    assert last.rollout.evidence.challenger == second.challenger
-    assert last.rollout.evidence.log_evidence == seen.evidence.log_evidence
+    assert (own.production, own.challenger) == (ArmCounts(), ArmCounts())
+    assert (still.production, still.challenger) == (first.production, first.challenger)
+    assert after.outcome == "hold"
+    assert after.rollout.evidence.challenger == last.challenger
+    assert after.rollout.evidence.log_evidence == rollout.evidence.log_evidence
 
 
-def _ask_and_count(url: str, requests: int) -> Window:
-    """Send requests of as many users; return what the server counted since its step began."""
+def _reported(ledger: RolloutLedger, rollout: Rollout, requests: int) -> Window:
+    """Return the counts of all servers once they are so many requests."""
+    found: list[Window] = []
+
+    def is_there() -> bool:
+        found.append(ledger.observations.window(rollout))
+        return found[-1].production.requests + found[-1].challenger.requests >= requests
+
+    _until(is_there)
+    assert found[-1].production.requests + found[-1].challenger.requests == requests
+    return found[-1]
+
+
+def _ask(url: str, users: int) -> None:
     with httpx.Client(base_url=url) as client:
-        for user in range(requests):
+        for user in range(users):
             body = json.loads(BODY) | {"user": str(user)}
             assert client.post("/predict", json=body).status_code == 200
-        return Window.model_validate(client.get("/rollout").json()["window"])
 
 
 @dataclass
