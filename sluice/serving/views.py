@@ -2,7 +2,7 @@
 
 import time
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import PlainTextResponse
 
 from sluice.serving.answers import (
@@ -16,11 +16,11 @@ from sluice.serving.answers import (
     json_answer,
 )
 from sluice.serving.refusals import NotAuthorized
+from sluice.serving.routes import guarded_routes, open_routes
 from sluice.serving.state import serving_of
 
-GUARDED = APIRouter()
-OPEN = APIRouter()
-"""Whoever watches over a process has no token."""
+GUARDED = guarded_routes()
+OPEN = open_routes()
 
 
 @GUARDED.get("/model", response_model=ModelCard, responses=described(NotAuthorized))
