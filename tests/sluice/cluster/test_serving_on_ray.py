@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -114,15 +115,26 @@ def test_two_replicas_answer_report_and_finish_what_is_under_way(
 
 def test_more_replicas_than_cores_are_refused_at_once(recipe: Recipe) -> None:
     with pytest.raises(SettingsError, match="9 replicas need a core each, and Ray has 2"):
-        serve_on_ray(
-            recipe,
-            replicas=9,
-            address=None,
-            host="127.0.0.1",
-            port=0,
-            on_ready=lambda _: None,
-            stop=threading.Event(),
-        )
+        _refused(recipe, replicas=9, port=0)
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_starts(recipe: Recipe) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingsError, match=f"must listen on 127.0.0.1 port {port}"):
+            _refused(recipe, replicas=1, port=port)
+
+
+def _refused(recipe: Recipe, *, replicas: int, port: int) -> None:
+    serve_on_ray(
+        recipe,
+        replicas=replicas,
+        address=None,
+        host="127.0.0.1",
+        port=port,
+        on_ready=lambda _: None,
+        stop=threading.Event(),
+    )
 
 
 def _reported(recipe: Recipe) -> list[int]:
