@@ -132,6 +132,20 @@ def test_a_server_that_others_reach_needs_a_token(
     assert said in capsys.readouterr().err
 
 
+def test_replicas_go_with_ray(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["serve", MODEL, "--replicas", "3"]) == 2
+    assert "Add --ray" in capsys.readouterr().err
+
+
+def test_a_cluster_that_does_not_answer_is_told_at_the_start(
+    ledger: RolloutLedger, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    promote_chain(ledger, ArtifactStore(home.artifacts), 1)
+
+    assert run_command(["serve", MODEL, "--ray", "--address", "127.0.0.1:1"]) == 2
+    assert "The Ray cluster at '127.0.0.1:1' cannot be reached" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_promotion_and_a_drain_fail_no_request(
     ledger: RolloutLedger, home: Home, start: Start
