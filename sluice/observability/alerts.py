@@ -37,6 +37,7 @@ _STILL_NEWS = timedelta(days=1)
 
 _LOG = logging.getLogger("sluice.alerts")
 
+Kind = Literal["rolled_back", "rollout_paused", "drift", "work_failed"]
 Severity = Literal["info", "warning", "critical"]
 
 
@@ -47,6 +48,7 @@ class Alert(Record):
         pattern=r"^[!-~]{1,200}$",
         description="The same for the same event, told once or twice: 'rollout-id/revision'.",
     )
+    kind: Kind = Field(description="rollout_paused: it cannot go on by itself.")
     what: str = Field(min_length=1, description="What happened, one sentence.")
     why: str = Field(description="The evidence or cause, one sentence.")
     do: str = Field(description="What a person can do; empty when nothing is to be done.")

@@ -9,7 +9,16 @@ from prometheus_client.registry import Collector
 from sluice.rollout.observations import Window
 from sluice.serving.steps import ARMS, KINDS, ArmName, Fault
 
-ROUTES = ("/predict", "/model", "/rollout", "/healthz", "/readyz", "/metrics", "/openapi.json")
+ROUTES = (
+    "/predict",
+    "/model",
+    "/rollout",
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/openapi.json",
+    "/hooks/rollback",
+)
 OTHER = "other"
 
 _FAULTS: tuple[Fault, ...] = ("errors", "timeouts", "not_finite")
@@ -64,6 +73,7 @@ class Metrics:
         self.epoch = gauge("weights_epoch", "Epoch of the weights in force.")
         self.share = gauge("challenger_share", "Of users that the challenger answers.")
         self.version = gauge("served_version", "Number of the version; 0 for none.", "arm")
+        self.hook_acts = counter("hook_acts", "Alerts told, by what they did.", "act")
         self.ready = gauge("ready", "1 while the server wants requests.")
 
     def count_answer(self, *, route: str, method: str, status: int, seconds: float) -> None:

@@ -17,6 +17,7 @@ from sluice.serving.following import Follower, Load, build_table
 from sluice.serving.limits import Token
 from sluice.serving.log import ToJson
 from sluice.serving.metrics import Metrics
+from sluice.serving.rollback import Hook
 from sluice.serving.router import Router
 from sluice.serving.settings import ServingSettings
 from sluice.serving.state import Serving
@@ -32,6 +33,7 @@ def open_serving(
     *,
     settings: ServingSettings,
     token: Token | None,
+    hook: Hook | None = None,
     clock: Clock,
     log: Any,
 ) -> Serving:
@@ -44,6 +46,7 @@ def open_serving(
         settings: Limits and pace.
         token: What clients must show; None lets everybody in.
         clock: Dates windows and ends leases.
+        hook: Lets alerts roll back; without it they cannot.
         log: From ``json_log``.
 
     Raises:
@@ -66,6 +69,7 @@ def open_serving(
         metrics=metrics,
         settings=settings,
         token=token,
+        hook=hook,
         log=log,
     )
 

@@ -12,6 +12,7 @@ from sluice.serving.following import Follower
 from sluice.serving.limits import RateLimit, Token
 from sluice.serving.metrics import Metrics
 from sluice.serving.refusals import Overloaded
+from sluice.serving.rollback import Hook
 from sluice.serving.router import Router
 from sluice.serving.settings import ServingSettings
 
@@ -30,6 +31,7 @@ class Serving:
     settings: ServingSettings
     token: Token | None
     log: Any
+    hook: Hook | None = None
     draining: bool = False
     limit: RateLimit = field(init=False)
     predicting: int = 0

@@ -22,6 +22,7 @@ AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 def alert(key: str = "r1/3", *, at: datetime = AT) -> Alert:
     return Alert(
         key=key,
+        kind="rolled_back",
         what="The rollout went back.",
         why="Errors: 9 of 100.",
         do="See: sluice rollout status m",
