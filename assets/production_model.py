@@ -6,6 +6,7 @@ import dagster as dg
 from pydantic import Field
 
 from assets.resources import State
+from assets.traced import traced
 from sluice.errors import GateBlocked
 from sluice.pipeline import PipelineSettings
 from sluice.registry.ledger import Ledger
@@ -31,6 +32,7 @@ def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         description="The version in production. Reads the receipts of the version it is asked to "
         "promote and refuses without them; two promotions at once cannot both win.",
     )
+    @traced
     def production_model(
         context: dg.AssetExecutionContext, state: State, config: PromotionConfig
     ) -> dg.MaterializeResult[Promotion]:

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from sluice.cluster.settings import ComputeSettings
 from sluice.digests import digest_json
+from sluice.drift.settings import DriftSettings
 from sluice.errors import SettingsError
 from sluice.evaluation.guard_settings import GuardSettings
 from sluice.evaluation.settings import GateSettings
@@ -16,6 +17,7 @@ from sluice.evaluation.suites.settings import SuiteSettings
 from sluice.failfast.settings import PocSettings
 from sluice.imports import import_named
 from sluice.models.settings import ModelSettings
+from sluice.rollout.settings import RolloutSettings
 from sluice.serving.settings import ServingSettings
 from sluice.settings import Settings, nearest
 from sluice.tracking.wandb_mirror import TrackingSettings
@@ -80,6 +82,12 @@ class PipelineSettings(Settings):
     tracking: TrackingSettings = TrackingSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     serving: ServingSettings = ServingSettings()
+    rollout: RolloutSettings | None = Field(
+        None,
+        description="How a candidate that the gate promoted meets real traffic before it becomes "
+        "production; when not set, the gate alone moves production.",
+    )
+    drift: DriftSettings = DriftSettings()
 
     @field_validator("seeds")
     @classmethod

@@ -89,6 +89,7 @@ def serve_command(
             hook=None if hook_token is None else Hook(token=hook_token, rollback=rollback),
             clock=utc_now,
             log=json_log(sys.stderr),
+            reports=ledger.observations,
         )
 
         def on_ready(bound: int) -> None:

@@ -80,6 +80,12 @@ def _add_rollouts(connection: Connection) -> None:
     guard(connection, added)
 
 
+def _add_observations(connection: Connection) -> None:
+    """From 3 to 4: what servers saw."""
+    added = (tables.server_states, tables.arm_counts, tables.samples, tables.rollout_notes)
+    tables.metadata.create_all(connection, tables=list(added))
+
+
 def _rows(connection: Connection, table: Table) -> list[Row[Any]]:
     return list(connection.execute(sa.select(table).order_by(*table.primary_key)))
 
@@ -87,5 +93,9 @@ def _rows(connection: Connection, table: Table) -> list[Row[Any]]:
 MIRROR = "wandb"
 """The one consumer that there was before deliveries were kept."""
 
-STEPS: Mapping[int, Callable[[Connection], None]] = {1: _add_log, 2: _add_rollouts}
+STEPS: Mapping[int, Callable[[Connection], None]] = {
+    1: _add_log,
+    2: _add_rollouts,
+    3: _add_observations,
+}
 """What leads on from a schema, by its number."""

@@ -20,7 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 PRODUCTION = "production"
 
 _NAME = String(200)
@@ -198,6 +198,47 @@ rollout_heads = Table(
     Column("rollout", _DIGEST, ForeignKey("sluice_rollouts.id"), nullable=False),
     Column("revision", Integer, nullable=False),
     Column("state", Text, nullable=False),
+)
+
+# Observations, not evidence: what servers saw. Old ones go; what a transition rests on is kept in
+# the transition itself.
+server_states = Table(
+    "sluice_server_states",
+    metadata,
+    Column("model", _NAME, primary_key=True),
+    Column("server", String(64), primary_key=True),
+    Column("at", UtcTime, nullable=False),
+    Column("payload", Text, nullable=False),
+)
+
+arm_counts = Table(
+    "sluice_arm_counts",
+    metadata,
+    Column("rollout", _DIGEST, primary_key=True),
+    Column("epoch", Integer, primary_key=True, autoincrement=False),
+    Column("server", String(64), primary_key=True),
+    Column("payload", Text, nullable=False),
+)
+
+samples = Table(
+    "sluice_samples",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("model", _NAME, nullable=False, index=True),
+    Column("rollout", _DIGEST, nullable=True, index=True),
+    Column("payload", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+rollout_notes = Table(
+    "sluice_rollout_notes",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("rollout", _DIGEST, nullable=False, index=True),
+    Column("kind", String(20), nullable=False),
+    Column("at", UtcTime, nullable=False),
+    Column("payload", Text, nullable=False),
+    sqlite_autoincrement=True,
 )
 
 # One chain over all tables and models, not one a model: so a model that was removed is missed.

@@ -98,6 +98,17 @@ class RolloutSettings(Settings):
         description="Harm that the guards look for: odds of a bad answer over production's, "
         "rising [x].",
     )
+    max_disagreement: float = Field(
+        4.0,
+        gt=1,
+        description="Predictions that differ more than this many times as much as on the held-out "
+        "rows roll back [x].",
+    )
+    min_pairs: int = Field(
+        100,
+        ge=10,
+        description="Fewest requests that both arms answered, to be compared [requests].",
+    )
     max_dropped: float = Field(
         0.05,
         ge=0,

@@ -7,9 +7,9 @@ from fastapi import Response
 from pydantic import Field
 
 from sluice.rollout.observations import Window
+from sluice.rollout.samples import ArmName
 from sluice.serving.contract import InputContract
 from sluice.serving.refusals import Refusal
-from sluice.serving.steps import ArmName
 from sluice.settings import Record
 
 

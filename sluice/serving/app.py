@@ -63,11 +63,17 @@ def build_app(serving: Serving) -> Front:
 async def _lifespan(api: FastAPI) -> AsyncIterator[None]:
     serving: Serving = api.state.serving
     serving.metrics.ready.set(1)
-    following = asyncio.get_running_loop().create_task(serving.follower.run())
+    loop, reporter = asyncio.get_running_loop(), serving.reporter
+    tasks = [loop.create_task(serving.follower.run())]
+    if reporter is not None:
+        tasks.append(loop.create_task(reporter.run()))
     yield
-    following.cancel()
-    await asyncio.gather(following, return_exceptions=True)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
     await serving.router.close()
+    if reporter is not None:
+        await reporter.report(draining=True)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -4,7 +4,7 @@ Torch must not hold up the event loop, and eight small networks cost about as mu
 as for one. So whatever has come in while the last batch was computed is the next batch; nobody
 waits for a batch to fill. A network that hangs holds up its own thread only.
 
-Shape legend: N = windows, L = rows of a window, D = features, O = outputs.
+Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ class Arm:
     async def predict(
         self, x_NLD: NDArray[np.float32], *, timeout_s: float, max_waiting: int
     ) -> Output:
-        """Return the outputs (N, O), computed with whatever else waits.
+        """Return what each network says (M, N, O), computed with whatever else waits.
 
         Args:
             x_NLD: Windows (N, L, D).
@@ -195,8 +195,8 @@ def _answer(jobs: list[_Job], deployed: Deployed, pause: Pause | None) -> None:
     try:
         windows = np.concatenate([job.x_NLD for job in jobs])
         found = deployed.predict(windows, pause)
-        if len(found) != len(windows):
-            raise ValueError(f"{len(found)} predictions for {len(windows)} windows")
+        if found.shape[1] != len(windows):
+            raise ValueError(f"{found.shape[1]} predictions for {len(windows)} windows")
     except Exception as error:  # the network is anybody's code, and this is the edge of its thread
         if len(jobs) > 1:  # one of them is to blame, not all
             for job in jobs:
@@ -205,7 +205,7 @@ def _answer(jobs: list[_Job], deployed: Deployed, pause: Pause | None) -> None:
             _tell(jobs, [_Failure(place_of(error))])
         return
     ends = np.cumsum([len(job.x_NLD) for job in jobs])[:-1]
-    _tell(jobs, np.split(found, ends))
+    _tell(jobs, np.split(found, ends, axis=1))
 
 
 def _tell(jobs: list[_Job], results: Sequence[Output | _Failure]) -> None:

@@ -43,6 +43,11 @@ class PredictRequest(BaseModel):
         description="One window for each prediction: seq_len rows, the newest last. One number for "
         "each column.",
     )
+    keys: list[Annotated[str, Field(min_length=1, max_length=200)]] | None = Field(
+        None,
+        description="Name of each window's newest row, as in the features' index: lets predictions "
+        "be judged once the rows have labels.",
+    )
 
 
 class InputContract(Record):
@@ -59,6 +64,12 @@ class InputContract(Record):
                 too short; a value is too large for the network's single precision.
         """
         self._require_columns(request.columns)
+        if request.keys is not None and len(request.keys) != len(request.windows):
+            raise WrongInput(
+                f"Keys must be one for each of {len(request.windows)} windows, got "
+                f"{len(request.keys)}.",
+                fix="Send one for each window, or none at all.",
+            )
         want = (self.seq_len, len(self.columns))
         for number, window in enumerate(request.windows):
             if len(window) != want[0] or any(len(row) != want[1] for row in window):

@@ -3,7 +3,7 @@
 The last fold's members have learned from the most data. All seeds together are one model, an
 ensemble; one lucky seed never serves alone.
 
-Shape legend: N = windows, L = rows of a window, D = features, O = outputs.
+Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ class Deployed:
     networks: tuple[nn.Module, ...]
 
     def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> NDArray[np.float64]:
-        """Return the mean of the networks' outputs (N, O) in double precision, on the CPU."""
+        """Return what each network says (M, N, O) in double precision, on the CPU."""
         x = torch.from_numpy(x_NLD)
         outputs = []
         with torch.inference_mode():
@@ -49,8 +49,8 @@ class Deployed:
                 if pause is not None:
                     pause()
                 outputs.append(network(x))
-            mean: NDArray[np.float64] = torch.stack(outputs).double().mean(dim=0).numpy()
-        return mean.reshape(len(x_NLD), -1)
+            each: NDArray[np.float64] = torch.stack(outputs).double().numpy()
+        return each.reshape(len(self.networks), len(x_NLD), -1)
 
 
 def deployed_members(members: Sequence[Member]) -> tuple[Member, ...]:

@@ -109,6 +109,10 @@ class Follower:
         """What is not as the weights want it, in sentences; [] when all is."""
         return list(self._problems.values())
 
+    def problem(self, about: str) -> str:
+        """Return what is wrong with one thing; "" when nothing is."""
+        return self._problems.get(about, "")
+
     async def run(self) -> None:
         """Follow until cancelled."""
         while True:

@@ -72,6 +72,20 @@ class RateLimit:
         self._left = float(burst)
         self._at: float | None = None
 
+    def take(self, now: float) -> bool:
+        """Take one request out; False when the bucket is empty.
+
+        Args:
+            now: The moment [s, monotonic].
+        """
+        if self._at is not None:
+            self._left = min(self._burst, self._left + max(0.0, now - self._at) * self._per_s)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
     def require(self, now: float) -> None:
         """Take one request out.
 
@@ -81,16 +95,12 @@ class RateLimit:
         Raises:
             TooMany: The bucket is empty.
         """
-        if self._at is not None:
-            self._left = min(self._burst, self._left + max(0.0, now - self._at) * self._per_s)
-        self._at = now
-        if self._left < 1:
+        if not self.take(now):
             raise TooMany(
                 f"At most {self._per_s:g} requests a second are answered, with {self._burst:g} at "
                 "once, and more came.",
                 fix="Wait a second and send fewer; several windows fit into one request.",
             )
-        self._left -= 1
 
 
 def _digest(secret: str) -> bytes:

@@ -7,7 +7,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from sluice.rollout.observations import Window
-from sluice.serving.steps import ARMS, KINDS, ArmName, Fault
+from sluice.rollout.samples import ArmName, Fault
+from sluice.serving.steps import ARMS, KINDS
 
 ROUTES = (
     "/predict",
@@ -69,6 +70,7 @@ class Metrics:
         self.fallbacks = counter("fallbacks", "Production answered for the challenger.")
         self.source_failures = counter("weights_failures", "Reads of the weights that failed.")
         self.stale_weights = counter("weights_stale", "Weights that arrived and were older.")
+        self.report_failures = counter("report_failures", "Reports to the rollout that failed.")
         self.source_up = gauge("weights_source_up", "1 when the last read of the weights worked.")
         self.epoch = gauge("weights_epoch", "Epoch of the weights in force.")
         self.share = gauge("challenger_share", "Of users that the challenger answers.")

@@ -6,6 +6,7 @@ original fault is the challenger's, even when nobody but the counts ever hears o
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,15 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.observability import tracing
 from sluice.registry.reading import Clock
 from sluice.rollout.observations import Window
+from sluice.rollout.samples import ArmName, Fault, Outputs, Sample
 from sluice.rollout.weights import Weights
 from sluice.serving.arm import Arm, Busy, NetworkFailed, NeverStarted, Output
 from sluice.serving.contract import PredictRequest
 from sluice.serving.metrics import Metrics
+from sluice.serving.recorder import Recorder
 from sluice.serving.refusals import ModelFailed, Refusal, TooLate, WrongInput
 from sluice.serving.settings import ServingSettings
-from sluice.serving.steps import ArmName, Fault, Steps
+from sluice.serving.steps import Steps
 from sluice.serving.sticky import is_chosen
 
 Input = NDArray[np.float32]
@@ -48,6 +52,8 @@ class Routed:
     """An answer and who gave it."""
 
     output: Output
+    """Mean of the networks' answers (N, O)."""
+
     arm: ArmName
     version: int
     candidate: str
@@ -64,6 +70,8 @@ class _Tried:
     """What an arm made of a request; without a fault there is an output."""
 
     output: Output | None
+    """What each network said (M, N, O)."""
+
     fault: Fault | None
     place: dict[str, Any]
     """What a network raised, and where."""
@@ -78,12 +86,19 @@ class Router:
     """Routes each request by the table in force; counts what became of it."""
 
     def __init__(
-        self, table: Table, *, settings: ServingSettings, clock: Clock, metrics: Metrics
+        self,
+        table: Table,
+        *,
+        settings: ServingSettings,
+        clock: Clock,
+        metrics: Metrics,
+        recorder: Recorder,
     ) -> None:
         self._table = table
         self._settings = settings
         self._clock = clock
         self._metrics = metrics
+        self._recorder = recorder
         self._expired: datetime | None = None
         self._shadows: set[asyncio.Task[None]] = set()
         self.steps = Steps(table.weights, now=clock())
@@ -136,10 +151,12 @@ class Router:
             tried = await self._try(
                 challenger,
                 x_NLD,
+                name="challenger",
                 timeout_s=min(self._settings.challenger_deadline_s, deadline - time.monotonic()),
                 max_waiting=self._settings.challenger_waiting,
             )
             self._count("challenger", tried, epoch=weights.epoch)
+            self._record(table, weights, request, x_NLD, "challenger", tried)
             if tried.fault is None:
                 if weights.shadow and table.copied == "production":
                     self._look_on(table, x_NLD)
@@ -149,11 +166,13 @@ class Router:
         tried = await self._try(
             table.production,
             x_NLD,
+            name="production",
             timeout_s=deadline - time.monotonic(),
             max_waiting=self._settings.max_in_flight,
         )
         if failed is None:
             self._count("production", tried, epoch=weights.epoch)
+            self._record(table, weights, request, x_NLD, "production", tried)
         if tried.fault is not None:
             raise _refusal(tried)
         if weights.shadow and table.copied == "challenger" and failed is None:
@@ -170,29 +189,68 @@ class Router:
             task.cancel()
         await asyncio.gather(*self._shadows, return_exceptions=True)
 
-    async def _try(self, arm: Arm, x_NLD: Input, *, timeout_s: float, max_waiting: int) -> _Tried:
-        began = time.monotonic()
-        output: Output | None = None
-        fault: Fault | None = None
-        place: dict[str, Any] = {}
-        is_begun = True
-        try:
-            output = await arm.predict(x_NLD, timeout_s=timeout_s, max_waiting=max_waiting)
-            fault = None if np.isfinite(output).all() else "not_finite"
-        except (Busy, NeverStarted):
-            # An arm whose queue is full has not answered in time either: one that hangs must not
-            # look better for it.
-            fault, is_begun = "timeouts", False
-        except TimeoutError:
-            fault = "timeouts"
-        except NetworkFailed as failed:
-            fault, place = "errors", failed.place
-        seconds = time.monotonic() - began
-        return _Tried(output=output, fault=fault, place=place, is_begun=is_begun, seconds=seconds)
+    async def _try(
+        self, arm: Arm, x_NLD: Input, *, name: str, timeout_s: float, max_waiting: int
+    ) -> _Tried:
+        with tracing.span(f"arm {name}", version=arm.deployed.version) as span:
+            tried = await _predict(arm, x_NLD, timeout_s=timeout_s, max_waiting=max_waiting)
+            if tried.fault is not None:
+                span.fail(tried.fault)
+        return tried
 
     def _count(self, arm: ArmName, tried: _Tried, *, epoch: int) -> None:
         self.steps.count(arm, epoch=epoch, seconds=tried.seconds, fault=tried.fault)
         self._metrics.count(arm, seconds=tried.seconds, fault=tried.fault)
+
+    def _record(
+        self,
+        table: Table,
+        weights: Weights,
+        request: PredictRequest,
+        x_NLD: Input,
+        arm: ArmName,
+        tried: _Tried,
+    ) -> None:
+        """Keep the first window of a request that was drawn, or that an arm failed on."""
+        now = time.monotonic()
+        failed = tried.fault is not None
+        if not (self._recorder.wants_failure(now) if failed else self._recorder.wants(now)):
+            return
+        sample = Sample(
+            at=self._clock(),
+            rollout=weights.rollout,
+            epoch=weights.epoch,
+            key=None if request.keys is None else request.keys[0],
+            arm=arm,
+            fault=tried.fault,
+            seconds=tried.seconds,
+            features=tuple(x_NLD[0, -1].tolist()),
+            **{arm: None if failed else _outputs(tried)},
+        )
+        # Not in_force's: once a lease is over there is nothing to compare.
+        other = table.production if arm == "challenger" else table.challenger
+        if failed or weights.rollout is None or other is None:
+            self._recorder.add(sample)
+        elif len(self._shadows) < self._settings.shadow_waiting:
+            self._begin(self._pair(sample, other, x_NLD[:1]))
+
+    async def _pair(self, sample: Sample, other: Arm, x_NLD: Input) -> None:
+        """Ask the other arm the same; how that ends counts for nothing but the comparison."""
+        tried = await self._try(
+            other,
+            x_NLD,
+            name="compared",
+            timeout_s=self._settings.shadow_deadline_s,
+            max_waiting=self._settings.shadow_waiting,
+        )
+        theirs = "production" if sample.arm == "challenger" else "challenger"
+        answer = None if tried.fault is not None else _outputs(tried)
+        self._recorder.add(sample.model_copy(update={theirs: answer}))
+
+    def _begin(self, copy: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(copy)
+        self._shadows.add(task)
+        task.add_done_callback(self._shadows.discard)
 
     def _look_on(self, table: Table, x_NLD: Input) -> None:
         if table.shadow is None:
@@ -200,14 +258,13 @@ class Router:
         if len(self._shadows) >= self._settings.shadow_waiting:
             self._drop()
             return
-        task = asyncio.get_running_loop().create_task(self._compute(table, table.shadow, x_NLD))
-        self._shadows.add(task)
-        task.add_done_callback(self._shadows.discard)
+        self._begin(self._compute(table, table.shadow, x_NLD))
 
     async def _compute(self, table: Table, shadow: Arm, x_NLD: Input) -> None:
         tried = await self._try(
             shadow,
             x_NLD,
+            name="shadow",
             timeout_s=self._settings.shadow_deadline_s,
             max_waiting=self._settings.shadow_waiting,
         )
@@ -223,12 +280,33 @@ class Router:
         self._metrics.shadow_dropped.inc()
 
 
+async def _predict(arm: Arm, x_NLD: Input, *, timeout_s: float, max_waiting: int) -> _Tried:
+    began = time.monotonic()
+    output: Output | None = None
+    fault: Fault | None = None
+    place: dict[str, Any] = {}
+    is_begun = True
+    try:
+        output = await arm.predict(x_NLD, timeout_s=timeout_s, max_waiting=max_waiting)
+        fault = None if np.isfinite(output).all() else "not_finite"
+    except (Busy, NeverStarted):
+        # An arm whose queue is full has not answered in time either: one that hangs must not
+        # look better for it.
+        fault, is_begun = "timeouts", False
+    except TimeoutError:
+        fault = "timeouts"
+    except NetworkFailed as failed:
+        fault, place = "errors", failed.place
+    seconds = time.monotonic() - began
+    return _Tried(output=output, fault=fault, place=place, is_begun=is_begun, seconds=seconds)
+
+
 def _routed(
     tried: _Tried, name: ArmName, arm: Arm, weights: Weights, *, failed: _Tried | None
 ) -> Routed:
     assert tried.output is not None, "without a fault there is an output"
     return Routed(
-        output=tried.output,
+        output=tried.output.mean(axis=0),
         arm=name,
         version=arm.deployed.version,
         candidate=arm.deployed.candidate,
@@ -236,6 +314,12 @@ def _routed(
         challenger_fault=None if failed is None else failed.fault,
         challenger_error="" if failed is None else failed.place.get("error", ""),
     )
+
+
+def _outputs(tried: _Tried) -> Outputs:
+    """Return what each network said of the first window."""
+    assert tried.output is not None, "without a fault there is an output"
+    return tuple(map(tuple, tried.output[:, 0].tolist()))
 
 
 def _refusal(tried: _Tried) -> Refusal:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import secrets
 import socket
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from sluice.serving.following import Follower, Load, build_table
 from sluice.serving.limits import Token
 from sluice.serving.log import ToJson
 from sluice.serving.metrics import Metrics
+from sluice.serving.recorder import Recorder
+from sluice.serving.reporting import Reporter, ReportSink
 from sluice.serving.rollback import Hook
 from sluice.serving.router import Router
 from sluice.serving.settings import ServingSettings
@@ -36,6 +39,7 @@ def open_serving(
     hook: Hook | None = None,
     clock: Clock,
     log: Any,
+    reports: ReportSink | None,
 ) -> Serving:
     """Read the weights and load what they name, so that a server starts ready or not at all.
 
@@ -48,13 +52,15 @@ def open_serving(
         clock: Dates windows and ends leases.
         hook: Lets alerts roll back; without it they cannot.
         log: From ``json_log``.
+        reports: Hears what the server sees; None for nobody.
 
     Raises:
         SluiceError: The source cannot be read, or production does not load.
     """
     table, problem = build_table(source.read(), load, settings=settings, before=None)
     metrics = Metrics()
-    router = Router(table, settings=settings, clock=clock, metrics=metrics)
+    recorder = Recorder(per_s=0 if reports is None else settings.samples_per_s)
+    router = Router(table, settings=settings, clock=clock, metrics=metrics, recorder=recorder)
 
     def told(event: str, what: str) -> None:
         log.info(event, what=what)
@@ -62,10 +68,24 @@ def open_serving(
     follower = Follower(router, source, load, settings=settings, metrics=metrics, told=told)
     if problem:
         follower.note("challenger", problem)
+    reporter = None
+    if reports is not None:
+        reporter = Reporter(
+            reports,
+            server=secrets.token_hex(8),
+            model=model,
+            router=router,
+            follower=follower,
+            recorder=recorder,
+            metrics=metrics,
+            settings=settings,
+            clock=clock,
+        )
     return Serving(
         model=model,
         router=router,
         follower=follower,
+        reporter=reporter,
         metrics=metrics,
         settings=settings,
         token=token,
@@ -143,7 +163,7 @@ def serve(serving: Serving, *, host: str, port: int, on_ready: Callable[[int], N
     """
     listening = listen(host, port)
     log = ToJson(serving.log)
-    for name in ("uvicorn", "asyncio"):
+    for name in ("uvicorn", "asyncio", "opentelemetry"):
         logging.getLogger(name).handlers = [log]
         logging.getLogger(name).propagate = False
     config = uvicorn.Config(

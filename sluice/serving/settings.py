@@ -58,6 +58,16 @@ class ServingSettings(Settings):
     poll_s: float = Field(
         0.5, ge=0.01, le=60, description="How often the weights are read; decides how soon [s]."
     )
+    report_s: float = Field(
+        1.0, ge=0.01, le=60, description="How often the counts are reported to the rollout [s]."
+    )
+    samples_per_s: float = Field(
+        2.0,
+        ge=0,
+        le=1000,
+        description="Requests drawn by chance whose newest row and predictions are kept, for drift "
+        "and to compare the arms; 0 keeps none [1/s].",
+    )
     source_timeout_s: float = Field(
         5.0, gt=0, le=600, description="A read of the weights that takes longer has failed [s]."
     )

@@ -12,6 +12,7 @@ from sluice.serving.following import Follower
 from sluice.serving.limits import RateLimit, Token
 from sluice.serving.metrics import Metrics
 from sluice.serving.refusals import Overloaded
+from sluice.serving.reporting import Reporter
 from sluice.serving.rollback import Hook
 from sluice.serving.router import Router
 from sluice.serving.settings import ServingSettings
@@ -27,6 +28,7 @@ class Serving:
     model: str
     router: Router
     follower: Follower
+    reporter: Reporter | None
     metrics: Metrics
     settings: ServingSettings
     token: Token | None

@@ -2,15 +2,12 @@
 
 from collections import deque
 from datetime import datetime
-from typing import Literal
 
 import numpy as np
 
 from sluice.rollout.observations import ArmCounts, Window
+from sluice.rollout.samples import ArmName, Fault
 from sluice.rollout.weights import Weights
-
-ArmName = Literal["production", "challenger"]
-Fault = Literal["errors", "timeouts", "not_finite"]
 
 ARMS: tuple[ArmName, ...] = ("production", "challenger")
 KINDS = ("requests", "errors", "timeouts", "not_finite", "slower")

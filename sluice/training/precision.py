@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from sluice.training.settings import Precision
 
+_FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _MOST_FAILED = 5
 """Failed steps in a row after which fp16 is given up."""
 
@@ -69,7 +70,7 @@ class Arithmetic:
         if self.precision == "fp32":
             plain: Tensor = model(x)
             return plain
-        low = torch.bfloat16 if self.precision == "bf16" else torch.float16
+        low = _FORMATS[self.precision]
         with _supported(low, self._device), torch.autocast(self._device.type, dtype=low):
             output: Tensor = model(x)
         return output.float() if output.dtype == low else output
@@ -77,7 +78,11 @@ class Arithmetic:
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of ``loss``, times the scale where there is one."""
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
-        scaled.backward()
+        if self.precision == "fp32":
+            scaled.backward()
+            return
+        with _supported(_FORMATS[self.precision], self._device):  # recomputed layers run here
+            scaled.backward()
 
     def clip(
         self,
@@ -113,13 +118,21 @@ class Arithmetic:
 
 @contextlib.contextmanager
 def _supported(low: torch.dtype, device: torch.device) -> Iterator[None]:
-    """Leave out oneDNN, which has no fp16 kernel for recurrent layers as torch itself has."""
+    """Leave out oneDNN where it has no kernel for recurrent layers, as torch itself has.
+
+    It never has one for fp16, and for bf16 only on processors with AVX-512.
+    """
     one_dnn = torch.backends.mkldnn
     before = one_dnn.enabled
-    if low is torch.float16 and device.type == "cpu":
+    if device.type == "cpu" and (low is torch.float16 or not _one_dnn_has_bf16()):
         # Not mkldnn.flags(): it also sets an option that warns where there is no Intel GPU.
         one_dnn.enabled = False  # type: ignore[assignment]
     try:
         yield
     finally:
         one_dnn.enabled = before
+
+
+def _one_dnn_has_bf16() -> bool:
+    found: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return found

@@ -10,7 +10,8 @@ from sluice.rollout.changes import abort, pause, promote, resume
 from sluice.rollout.machine import advance
 from sluice.rollout.observations import ArmCounts
 from sluice.rollout.settings import RolloutSettings
-from sluice.rollout.state import PredictionDrift, Rollout, Transition, weights
+from sluice.rollout.state import PredictionDrift, Rollout, Transition
+from sluice.rollout.weights import weights_of
 from tests.sluice.rollout.rollout_samples import (
     HEALTHY,
     SETTINGS,
@@ -316,13 +317,13 @@ def test_whatever_happens_weights_rise_only_by_an_advance_and_the_end_is_the_end
 
 
 def served(at: Rollout) -> tuple[object, ...]:
-    found = weights(at, model="m", production=at.production, pointer_revision=at.pointer_revision)
+    found = weights_of(at, production=at.production, pointer_revision=at.pointer_revision)
     return found.challenger, found.share, found.shadow
 
 
 def test_weights_of_a_rollout_name_its_arms_and_its_lease():
     at = rollout()
-    found = weights(at, model="m", production=at.production, pointer_revision=3)
+    found = weights_of(at, production=at.production, pointer_revision=3)
 
     assert (found.challenger, found.share, found.shadow) == (at.candidate, 0.05, False)
     assert (found.epoch, found.rollout, found.expires_at) == (4, at.id, at.lease_until)
@@ -330,14 +331,15 @@ def test_weights_of_a_rollout_name_its_arms_and_its_lease():
 
 def test_a_pointer_moved_by_hand_takes_the_challenger_out_with_a_higher_epoch():
     at = rollout()
-    found = weights(at, model="m", production="x" * 64, pointer_revision=4)
+    found = weights_of(at, production="x" * 64, pointer_revision=4)
 
     assert (found.challenger, found.share, found.epoch) == (None, 0.0, 5)
     ended = look(at, in_production="x" * 64).rollout
-    assert weights(ended, model="m", production="x" * 64, pointer_revision=4).epoch == 6
+    assert weights_of(ended, production="x" * 64, pointer_revision=4).epoch == 6
 
 
 def test_without_a_rollout_production_answers():
-    found = weights(None, model="m", production=None, pointer_revision=0)
+    found = weights_of(None, production="x" * 64, pointer_revision=0)
 
-    assert (found.production, found.challenger, found.share, found.epoch) == (None, None, 0.0, 0)
+    assert (found.production, found.challenger) == ("x" * 64, None)
+    assert (found.share, found.epoch) == (0.0, 0)

@@ -20,6 +20,7 @@ from sluice.serving.contract import InputContract
 from sluice.serving.deployed import Deployed
 from sluice.serving.limits import Token
 from sluice.serving.log import json_log
+from sluice.serving.reporting import ReportSink
 from sluice.serving.rollback import Hook
 from sluice.serving.server import open_serving, serve
 from sluice.serving.settings import ServingSettings
@@ -190,6 +191,7 @@ def live(
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     source: Source | None = None,
     hook: Hook | None = None,
+    reports: ReportSink | None = None,
 ) -> Iterator[Live]:
     """Run the real server on a free port of this machine."""
     source, log = source or Source(weights), io.StringIO()
@@ -202,6 +204,7 @@ def live(
         hook=hook,
         clock=clock,
         log=json_log(log),
+        reports=reports,
     )
     ready, ports = threading.Event(), []
 

@@ -53,7 +53,7 @@ def test_one_request_that_raises_fails_alone() -> None:
     network = Watched()
     _, good, bad, other = asyncio.run(answers(network, (1.0,), (13.0,), (2.0, 3.0)))
 
-    assert (good.tolist(), other.tolist()) == ([[2.0]], [[4.0], [6.0]])
+    assert (good.tolist(), other.tolist()) == ([[[2.0]]], [[[4.0], [6.0]]])
     assert isinstance(bad, NetworkFailed)
     assert bad.place["error"] == "ValueError"
     assert network.batches[1:] == [[1, 13, 2, 3], [1], [13], [2, 3]]
@@ -63,7 +63,7 @@ def test_a_batch_holds_whole_requests_up_to_its_limit() -> None:
     network = Watched()
     found = asyncio.run(answers(network, (1.0, 2.0), (3.0, 4.0), (5.0,), (6.0,) * 4, max_windows=3))
 
-    assert [part.shape for part in found] == [(1, 1), (2, 1), (2, 1), (1, 1), (4, 1)]
+    assert [part.shape for part in found] == [(1, 1, 1), (1, 2, 1), (1, 2, 1), (1, 1, 1), (1, 4, 1)]
     assert network.batches == [[0], [1, 2], [3, 4, 5], [6, 6, 6, 6]]
 
 

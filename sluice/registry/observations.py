@@ -1,0 +1,160 @@
+"""What servers saw, kept where all of them and the rollout can reach it: the registry's database.
+
+So it does not matter how many servers there are, where, or behind which balancer. These rows are
+no evidence by themselves and are not chained: a transition carries what it rests on.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TypeVar
+
+import sqlalchemy as sa
+from pydantic import ValidationError
+from sqlalchemy import Connection, Table
+
+from sluice.errors import IntegrityError
+from sluice.evaluation.verdict import Verdict
+from sluice.registry.database import Database
+from sluice.registry.tables import arm_counts, rollout_notes, samples, server_states
+from sluice.rollout.agreement import Agreement
+from sluice.rollout.observations import Window, merge
+from sluice.rollout.samples import Report, Sample, ServerState
+from sluice.rollout.state import Rollout
+from sluice.settings import Record
+
+R = TypeVar("R", bound=Record)
+
+KEPT_SAMPLES = 20_000
+"""Newest samples of a model that are kept."""
+
+
+class Observations:
+    """The observations of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def write(self, report: Report) -> None:
+        """Keep what a server reports, all of it or nothing.
+
+        Raises:
+            StorageError: The database cannot be written.
+        """
+        state, window = report.state, report.window
+        with self._database.write() as connection:
+            _put(
+                connection,
+                server_states,
+                {"model": state.model, "server": state.server},
+                {"at": state.at, "payload": state.model_dump_json()},
+            )
+            if window is not None:
+                key = {"rollout": window.rollout, "epoch": window.epoch, "server": state.server}
+                _put(connection, arm_counts, key, {"payload": window.model_dump_json()})
+            if report.samples:
+                rows = [
+                    {"model": state.model, "rollout": s.rollout, "payload": s.model_dump_json()}
+                    for s in report.samples
+                ]
+                connection.execute(sa.insert(samples), rows)
+                _prune(connection, state.model)
+
+    def servers(self, model: str, *, since: datetime) -> list[ServerState]:
+        """Return the servers of a model that were heard of since a moment, the latest first."""
+        query = (
+            sa.select(server_states.c.payload)
+            .where(server_states.c.model == model, server_states.c.at >= since)
+            .order_by(server_states.c.at.desc())
+        )
+        with self._database.read() as connection:
+            return [_parse(ServerState, text) for text in connection.execute(query).scalars()]
+
+    def window(self, rollout: Rollout) -> Window:
+        """Return what all servers counted at the step that a rollout stands at."""
+        query = sa.select(arm_counts.c.payload).where(
+            arm_counts.c.rollout == rollout.id, arm_counts.c.epoch == rollout.epoch
+        )
+        with self._database.read() as connection:
+            found = [_parse(Window, text) for text in connection.execute(query).scalars()]
+        return merge(found, rollout=rollout.id, epoch=rollout.epoch, since=rollout.step_since)
+
+    def samples(self, model: str, *, rollout: str | None = None, newest: int) -> list[Sample]:
+        """Return samples, oldest first.
+
+        Args:
+            model: Its name.
+            rollout: Only those of this rollout; None for all.
+            newest: How many, counted from the end.
+        """
+        query = sa.select(samples.c.payload).where(samples.c.model == model)
+        if rollout is not None:
+            query = query.where(samples.c.rollout == rollout)
+        query = query.order_by(samples.c.id.desc()).limit(newest)
+        with self._database.read() as connection:
+            found = [_parse(Sample, text) for text in connection.execute(query).scalars()]
+        return found[::-1]
+
+    def note_agreement(self, rollout: str, agreement: Agreement, *, at: datetime) -> None:
+        """Keep how far apart both arms were on the held-out rows."""
+        self._note(rollout, "agreement", agreement, at)
+
+    def agreement(self, rollout: str) -> Agreement | None:
+        """Return how far apart both arms were on the held-out rows; None when not measured."""
+        found = self._notes(rollout, "agreement")
+        return _parse(Agreement, found[-1]) if found else None
+
+    def note_quality(self, rollout: str, verdict: Verdict, *, at: datetime) -> None:
+        """Keep what the gate said of labelled pairs."""
+        self._note(rollout, "quality", verdict, at)
+
+    def quality(self, rollout: str) -> list[Verdict]:
+        """Return every verdict on labelled pairs of a rollout, oldest first."""
+        return [_parse(Verdict, text) for text in self._notes(rollout, "quality")]
+
+    def _note(self, rollout: str, kind: str, value: Record, at: datetime) -> None:
+        row = {"rollout": rollout, "kind": kind, "at": at, "payload": value.model_dump_json()}
+        with self._database.write() as connection:
+            connection.execute(sa.insert(rollout_notes).values(**row))
+
+    def _notes(self, rollout: str, kind: str) -> Sequence[str]:
+        query = (
+            sa.select(rollout_notes.c.payload)
+            .where(rollout_notes.c.rollout == rollout, rollout_notes.c.kind == kind)
+            .order_by(rollout_notes.c.id)
+        )
+        with self._database.read() as connection:
+            return connection.execute(query).scalars().all()
+
+
+def _put(
+    connection: Connection, table: Table, key: dict[str, object], values: dict[str, object]
+) -> None:
+    """Write a row anew; one server writes its own rows only, so nobody comes in between."""
+    where = sa.and_(*(table.c[name] == value for name, value in key.items()))
+    if connection.execute(sa.update(table).where(where).values(**values)).rowcount == 0:
+        connection.execute(sa.insert(table).values(**key, **values))
+
+
+def _prune(connection: Connection, model: str) -> None:
+    oldest = (
+        sa.select(samples.c.id)
+        .where(samples.c.model == model)
+        .order_by(samples.c.id.desc())
+        .limit(1)
+        .offset(KEPT_SAMPLES)
+        .scalar_subquery()
+    )
+    connection.execute(sa.delete(samples).where(samples.c.model == model, samples.c.id <= oldest))
+
+
+def _parse(cls: type[R], text: str) -> R:
+    try:
+        return cls.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise IntegrityError(
+            f"A {cls.__name__} that a server reported cannot be read: {place}: {first['msg']}.",
+            cause="The registry's database was edited by hand, or a newer server wrote it.",
+            fix="Bring all servers to one version of Sluice.",
+        ) from None
