@@ -29,11 +29,11 @@ def traced(
     def call(context: dg.AssetExecutionContext, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if not tracing.start(os.environ, service="sluice"):
             return make(context, *args, **kwargs)
-        run = context.instance.get_run_by_id(context.run_id)
+        run = context.instance.get_run_by_id(context.run.run_id)
         parent = "" if run is None else run.tags.get(TRACEPARENT, "")
         pipeline, name = context.asset_key.path
         with tracing.span(
-            f"asset {name}", parent=parent, asset=name, pipeline=pipeline, run=context.run_id
+            f"asset {name}", parent=parent, asset=name, pipeline=pipeline, run=context.run.run_id
         ) as told:
             if run is not None and not parent:
                 context.instance.add_run_tags(run.run_id, {TRACEPARENT: told.traceparent})

@@ -22,6 +22,7 @@ from sluice.serving.recorder import Recorder
 from sluice.serving.reporting import Reporter, ReportSink
 from sluice.serving.rollback import Hook
 from sluice.serving.router import Router
+from sluice.serving.server_metrics import ServerNow
 from sluice.serving.settings import ServingSettings
 from sluice.serving.state import Serving
 from sluice.serving.weights import WeightsSource
@@ -81,7 +82,7 @@ def open_serving(
             settings=settings,
             clock=clock,
         )
-    return Serving(
+    serving = Serving(
         model=model,
         router=router,
         follower=follower,
@@ -92,6 +93,8 @@ def open_serving(
         hook=hook,
         log=log,
     )
+    metrics.show(ServerNow(serving, clock))
+    return serving
 
 
 def require_token_beyond_loopback(host: str, token: Token | None) -> None:

@@ -24,14 +24,14 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 @dg.asset(key=["pipe", "rows"])
 @traced
 def rows(context: dg.AssetExecutionContext) -> int:
-    assert context.run_id
+    assert context.run.run_id
     return 3
 
 
 @dg.asset(key=["pipe", "model"], ins={"rows": dg.AssetIn(key=["pipe", "rows"])})
 @traced
 def model(context: dg.AssetExecutionContext, rows: int) -> int:
-    assert context.run_id
+    assert context.run.run_id
     if rows:
         raise RuntimeError("secret")
     return rows
