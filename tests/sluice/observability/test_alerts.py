@@ -1,5 +1,6 @@
 """OBS-1: an alert is written once, told at least once, and never stops who raised it."""
 
+import fcntl
 import json
 import threading
 import time
@@ -172,6 +173,19 @@ def test_a_torn_line_costs_only_itself(home: Home) -> None:
     raise_alert(alert("b"), home=home, environ={})
 
     assert [a.key for a in read_alerts(home)] == ["a", "b"]
+
+
+def test_a_writer_that_hangs_holds_up_neither_post_nor_caller(
+    home: Home, receiver: Receiver
+) -> None:
+    with home.alerts.open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        began = time.monotonic()
+        raised = raise_alert(alert(), home=home, environ=receiver.environ)
+
+    assert time.monotonic() - began < 4
+    assert (raised.recorded, raised.posted) == (False, 1)
+    assert "another process holds the file" in raised.problems[0]
 
 
 def test_writers_at_once_write_each_alert_once_and_whole(home: Home) -> None:
