@@ -19,6 +19,9 @@ from sluice.delivery.drive import live_servers, try_drive
 from sluice.delivery.quality import note_quality_of
 from sluice.delivery.standing import Standing, read_standing
 from sluice.errors import GateBlocked, SettingsError
+from sluice.evaluation.comparison import compare
+from sluice.evaluation.losses import LossTable
+from sluice.evaluation.settings import GateSettings
 from sluice.pipeline import PipelineSettings
 from sluice.registry.ledger import Ledger
 from sluice.registry.records import Version
@@ -27,7 +30,7 @@ from sluice.rehearsal.replay import Replay, open_replay
 from sluice.rehearsal.result import End, Moment, Rehearsal
 from sluice.rehearsal.sandbox import ACTOR, Sandbox, open_sandbox
 from sluice.rehearsal.server import Order
-from sluice.rehearsal.server_process import running_server
+from sluice.rehearsal.server_process import starting_server
 from sluice.rehearsal.settings import (
     FEWEST_SECONDS,
     LOOK_S,
@@ -112,16 +115,15 @@ def rehearse(
             plan=plan,
             log=str(Path(folder) / "server.log"),
         )
-        with (
-            running_server(order) as bound,
-            Traffic(
+        with starting_server(order) as port_of:
+            _warm_up()
+            traffic = Traffic(
                 replay,
-                bound,
+                port_of(),
                 per_s=0.0 if fault == "silence" else RATE_PER_S,
                 seconds=_WARM_S + seconds,
                 seed=seed,
-            ) as traffic,
-        ):
+            )
             stage = _Stage(
                 sandbox=sandbox,
                 pipeline=pipeline,
@@ -130,17 +132,34 @@ def rehearse(
                 seconds=seconds,
                 tell=tell,
             )
-            stage.play(agreement)
+            with traffic:
+                stage.play(agreement)
         return stage.result(production, fault=fault, seed=seed)
+
+
+def _warm_up() -> None:
+    """Judge losses of nothing once: what is imported and compiled would take seconds of traffic."""
+    rng = np.random.default_rng(0)
+
+    def losses() -> LossTable:
+        return LossTable(
+            subject="",
+            window="",
+            seeds=tuple(range(5)),
+            fold_N=np.zeros(300, np.int64),
+            label_N=np.array([f"{row:03d}" for row in range(300)]),
+            loss_SN=rng.random((5, 300)),
+        )
+
+    losses().to_frame().to_parquet()
+    compare(losses(), losses(), GateSettings(), horizon_rows=1, unit="")
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _plan(
-    sandbox: Sandbox, replay: Replay, *, fault: Fault, seed: int
-) -> tuple[Plan, Agreement]:
+def _plan(sandbox: Sandbox, replay: Replay, *, fault: Fault, seed: int) -> tuple[Plan, Agreement]:
     """Return the plan of the fault, and how far apart both models are on the held-out rows.
 
     A worse model is worse on those as well; every other fault is not in what was evaluated.

@@ -5,7 +5,7 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -30,12 +30,11 @@ _END_S = 10.0
 
 
 @contextmanager
-def running_server(order: "Order") -> Iterator[int]:
-    """Yield the port of a server once it answers; it is gone afterwards.
+def starting_server(order: "Order") -> Iterator[Callable[[], int]]:
+    """Start a server and yield what waits for its port; the server is gone afterwards.
 
-    Raises:
-        SettingsError: It cannot start; its own words are told.
-        StorageError: It says nothing within a minute, or ends without a word.
+    Waiting raises SettingsError when it cannot start, in its own words, and StorageError when it
+    says nothing within a minute or ends without a word.
     """
     start = _START.format(path=worker_path(), parent=os.getpid())
     process = subprocess.Popen(
@@ -46,7 +45,7 @@ def running_server(order: "Order") -> Iterator[int]:
         text=True,
     )
     try:
-        yield _port(process, order.log)
+        yield lambda: _port(process)
     finally:
         process.terminate()
         try:
@@ -58,7 +57,7 @@ def running_server(order: "Order") -> Iterator[int]:
         process.stdout.close()
 
 
-def _port(process: "subprocess.Popen[str]", log: str) -> int:
+def _port(process: "subprocess.Popen[str]") -> int:
     assert process.stdout is not None, "it is a pipe"
     is_there, _, _ = select.select([process.stdout], [], [], _READY_S)
     line = process.stdout.readline() if is_there else ""
@@ -67,7 +66,7 @@ def _port(process: "subprocess.Popen[str]", log: str) -> int:
             f"The rehearsal's server must say where it listens within {_READY_S:g} s, and said "
             "nothing.",
             cause="The machine is too busy, or the version in production breaks its process.",
-            fix=f"Try 'sluice serve' by itself; the rehearsal's log was {log}.",
+            fix="See whether it serves by itself: sluice serve",
         )
     said = json.loads(line)
     if "error" in said:

@@ -6,7 +6,7 @@ from sluice.serving.settings import ServingSettings
 FEWEST_SECONDS = 10.0
 """Less would end before the steps could."""
 MOST_SECONDS = 3600.0
-RATE_PER_S = 60.0
+RATE_PER_S = 40.0
 """Requests; two cores answer more than that from both arms."""
 LOOK_S = 0.5
 _LAG_S = 1.5
@@ -28,6 +28,7 @@ def shortened(own: RolloutSettings | None, *, seconds: float) -> RolloutSettings
             "min_step_s": step_s,
             "min_requests": max(3, int(0.4 * smallest * RATE_PER_S * step_s)),
             "max_step_s": max(8.0, 0.5 * seconds),
+            "quality_rows": min(settings.quality_rows, 50),
             "min_pairs": max(10, min(settings.min_pairs, int(2 * seconds))),
         }
     )
@@ -39,9 +40,14 @@ def quicker(own: ServingSettings) -> ServingSettings:
         update={
             "poll_s": 0.1,
             "report_s": 0.25,
-            "samples_per_s": 30.0,
+            "samples_per_s": 20.0,
+            "shadow_waiting": 512,
             "retry_s": 1.0,
             "notice_s": 0.2,
             "drain_s": 5.0,
+            # A busy machine is not the challenger's fault, and hangs are not rehearsed.
+            "deadline_s": 10.0,
+            "challenger_deadline_s": 5.0,
+            "shadow_deadline_s": 5.0,
         }
     )

@@ -133,5 +133,3 @@ class _Connection:
 
     def close(self) -> None:
         self.writer.close()
-
-
