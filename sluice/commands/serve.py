@@ -48,7 +48,8 @@ def serve_command(
     """
     from sluice.pipeline import defs_folder, find_pipeline
     from sluice.registry.rollouts import RolloutLedger
-    from sluice.serving.ledger_models import LedgerModels
+    from sluice.serving.isolation import Isolation
+    from sluice.serving.ledger_models import LedgerModels, ledger_recipe
     from sluice.serving.ledger_weights import LedgerWeights
     from sluice.serving.log import json_log
     from sluice.serving.server import open_serving, require_token_beyond_loopback, serve
@@ -57,13 +58,18 @@ def serve_command(
     token = _token(token_file)
     require_token_beyond_loopback(host, token)
     home = Home.from_environment(os.environ, cwd=Path.cwd())
-    with RolloutLedger.open(
-        home.registry_url, clock=lambda: datetime.now(UTC), create=False
-    ) as ledger:
+    recipe = ledger_recipe(home.registry_url, settings.name, home.artifacts)
+    with (
+        RolloutLedger.open(
+            home.registry_url, clock=lambda: datetime.now(UTC), create=False
+        ) as ledger,
+        Isolation(recipe, settings.serving) as isolation,
+    ):
         serving = open_serving(
             settings.name,
             LedgerWeights(ledger, settings.name),
             LedgerModels(ledger, settings.name, artifact_store()).load,
+            isolate=isolation.load,
             settings=settings.serving,
             token=token,
             clock=lambda: datetime.now(UTC),
