@@ -12,6 +12,7 @@ import typer
 
 from sluice.commands.output import print_json, results
 from sluice.commands.registry_access import AsJson, Model
+from sluice.commands.rollout_rehearsal import rehearse
 from sluice.home import Home
 
 if TYPE_CHECKING:
@@ -29,7 +30,10 @@ def register(app: typer.Typer) -> None:
         epilog="Example: sluice rollout watch sp500_volatility",
         no_args_is_help=True,
     )
-    for name, command, example in (("watch", watch, "watch sp500_volatility --once"),):
+    for name, command, example in (
+        ("watch", watch, "watch sp500_volatility --once"),
+        ("rehearse", rehearse, "rehearse sp500_volatility --fault errors"),
+    ):
         group.command(name, epilog=f"Example: sluice rollout {example}")(command)
     app.add_typer(group)
 
@@ -85,7 +89,9 @@ def _draw(standings: "Iterator[Standing]") -> None:
     last = None
     for standing in standings:
         if last is not None and len(standing.transitions) > told:
-            console.print(transitions_table(standing.transitions[told:]))
+            console.print(
+                transitions_table(standing.transitions[told:], since=standing.rollout.started_at)
+            )
         told, last = len(standing.transitions), standing
     if last is not None:
         console.print(standing_view(last))

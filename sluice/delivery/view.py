@@ -1,6 +1,7 @@
 """Where a rollout stands, drawn for a terminal: the same for a real one and for a rehearsal."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -37,6 +38,7 @@ def standing_view(standing: Standing, *, drift: str = "") -> RenderableType:
         standing: Where it stands.
         drift: How far apart the predictions are, in words; "" when it was not measured.
     """
+    began = standing.rollout.started_at
     parts: list[RenderableType] = [_headline(standing), _share(standing.rollout), Text("")]
     parts += [_arms(standing), Text(""), _guards(standing.guards)]
     if drift:
@@ -44,23 +46,21 @@ def standing_view(standing: Standing, *, drift: str = "") -> RenderableType:
     if standing.quality is not None:
         parts.append(Text(f"labels       {standing.quality} on labelled pairs"))
     parts.append(_servers(standing))
-    parts += [Text(""), transitions_table(standing.transitions[-_NEWEST:])]
+    parts += [Text(""), transitions_table(standing.transitions[-_NEWEST:], since=began)]
     return Group(*parts)
 
 
-def transitions_table(transitions: Sequence[Transition]) -> Table:
-    """Return what happened, a line each, with the seconds since the first one."""
+def transitions_table(transitions: Sequence[Transition], *, since: datetime) -> Table:
+    """Return what happened, a line each, with the seconds since a moment."""
     table = Table(box=None, pad_edge=False, expand=False)
     table.add_column("s", justify="right", no_wrap=True)
     table.add_column("what happened", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     table.add_column("why", overflow="fold")
-    began = transitions[0].rollout.started_at if transitions else None
     for transition in transitions:
         colour = _OUTCOME.get(transition.outcome, "cyan")
-        assert began is not None, "there is a first one"
         table.add_row(
-            f"{(transition.at - began).total_seconds():.1f}",
+            f"{(transition.at - since).total_seconds():.1f}",
             f"[{colour}]{transition.outcome.replace('_', ' ')}[/{colour}]",
             f"{100 * transition.rollout.share:g} %",
             escape(transition.reason),

@@ -20,6 +20,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from sluice.serving.deployed import Deployed
+from sluice.serving.ledger_models import load_from_ledger
 from sluice.settings import Record
 
 Fault = Literal["none", "errors", "latency", "nan", "drift", "quality", "crash", "silence"]
@@ -99,3 +100,19 @@ def _lots(x_NLD: NDArray[np.float32], *, seed: int) -> NDArray[np.float64]:
     ]
     drawn = np.array([int.from_bytes(digest, "big") for digest in digests], dtype=np.float64)
     return (drawn + 0.5) / 2.0 ** (8 * _NAMES_SIZE)
+
+
+def load_planted(
+    candidate: str, *, registry_url: str, model: str, artifacts: str, plan: str
+) -> Deployed:
+    """Return the model of a candidate digest with the plan's fault; called in its own process.
+
+    Args:
+        candidate: Digest.
+        registry_url: Of the sandbox.
+        model: Its name.
+        artifacts: Folder of the sandbox's store.
+        plan: As JSON.
+    """
+    found = load_from_ledger(candidate, registry_url=registry_url, model=model, artifacts=artifacts)
+    return plant(found, Plan.model_validate_json(plan))

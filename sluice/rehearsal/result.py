@@ -28,10 +28,10 @@ _NAMED_BY: dict[Fault, tuple[str, ...]] = {
     "nan": ("NaN or infinity",),
     "drift": ("too far from production's",),
     "quality": ("labels are against it",),
-    "crash": ("errors in", "cannot load", "No server can load"),
+    "crash": ("SIGSEGV",),
     "silence": ("0 of",),
 }
-"""Words of a reason that name the fault; one of them is enough."""
+"""Words that name the fault, of the reason or of what the server said; one is enough."""
 
 _SAID: dict[End, str] = {
     "promoted": "promoted",
@@ -90,10 +90,11 @@ class Rehearsal(Record):
     def flaws(self) -> tuple[str, ...]:
         """What was not as it should be; () when all was."""
         found = []
+        told = " ".join((self.reason, *self.problems))
         if self.ended != self.expected:
             found.append(f"It was to be {_SAID[self.expected]}, and {_SAID[self.ended]}.")
-        elif not any(words in self.reason for words in _NAMED_BY[self.fault]):
-            found.append("Its reason does not name the fault that was planted.")
+        elif not any(words in told for words in _NAMED_BY[self.fault]):
+            found.append("Neither its reason nor the server names the fault that was planted.")
         if self.followed_s is None:
             found.append("The server did not follow the end.")
         if self.failed:

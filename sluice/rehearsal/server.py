@@ -1,6 +1,6 @@
 """The rehearsal's server: ``sluice serve``'s own app and loop on the sandbox, in its own process.
 
-Only what it loads differs: the challenger's networks carry the planted fault.
+Only the challenger's process differs: the networks it loads carry the planted fault.
 """
 
 import json
@@ -42,9 +42,8 @@ def main(order: Order) -> None:
 def _serve(order: Order) -> None:
     from sluice.artifacts import ArtifactStore
     from sluice.registry.rollouts import RolloutLedger
-    from sluice.rehearsal.faults import plant
-    from sluice.serving.deployed import Deployed
-    from sluice.serving.ledger_models import LedgerModels
+    from sluice.serving.isolation import Isolation
+    from sluice.serving.ledger_models import LedgerModels, ledger_recipe
     from sluice.serving.ledger_weights import LedgerWeights
     from sluice.serving.log import json_log
     from sluice.serving.server import open_serving, serve
@@ -52,19 +51,25 @@ def _serve(order: Order) -> None:
     def clock() -> datetime:
         return datetime.now(UTC)
 
+    artifacts = Path(order.artifacts)
+    store = ArtifactStore(artifacts)
+    own = ledger_recipe(order.registry_url, order.model, artifacts)
+    planted = own.model_copy(
+        update={
+            "load": "sluice.rehearsal.faults:load_planted",
+            "arguments": own.arguments | {"plan": order.plan.model_dump_json()},
+        }
+    )
     with (
         open(order.log, "a") as log,
         RolloutLedger.open(order.registry_url, clock=clock, create=False) as ledger,
+        Isolation(planted, order.serving) as isolation,
     ):
-        models = LedgerModels(ledger, order.model, ArtifactStore(Path(order.artifacts)))
-
-        def load(candidate: str) -> Deployed:
-            return plant(models.load(candidate), order.plan)
-
         serving = open_serving(
             order.model,
             LedgerWeights(ledger, order.model),
-            load,
+            LedgerModels(ledger, order.model, store).load,
+            isolate=isolation.load,
             settings=order.serving,
             token=None,
             clock=clock,

@@ -11,6 +11,8 @@ RATE_PER_S = 40.0
 LOOK_S = 0.5
 _LAG_S = 1.5
 """From a change of the weights to the first counts of the new step that a look can see."""
+_LOADING_S = 20.0
+"""Longest that the challenger's process takes to be there, on a busy machine."""
 
 
 def shortened(own: RolloutSettings | None, *, seconds: float) -> RolloutSettings:
@@ -27,7 +29,7 @@ def shortened(own: RolloutSettings | None, *, seconds: float) -> RolloutSettings
         update={
             "min_step_s": step_s,
             "min_requests": max(3, int(0.4 * smallest * RATE_PER_S * step_s)),
-            "max_step_s": max(8.0, 0.5 * seconds),
+            "max_step_s": max(_LOADING_S, 0.5 * seconds),
             "quality_rows": min(settings.quality_rows, 50),
             "min_pairs": max(10, min(settings.min_pairs, int(2 * seconds))),
         }
