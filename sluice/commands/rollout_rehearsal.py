@@ -119,7 +119,7 @@ def watching(console: Console, *, quiet: bool) -> "Iterator[Tell]":
     if not console.is_terminal or quiet:
         told = 0
 
-        def say(standing: "Standing", counts: "Counts", drift: str) -> None:
+        def say(standing: "Standing", _counts: "Counts", _drift: str) -> None:
             nonlocal told
             if not quiet and len(standing.transitions) > told:
                 news = standing.transitions[told:]

@@ -68,7 +68,7 @@ class _Faulty(nn.Module):
         super().__init__()
         self.network = network
         self._plan = plan
-        self.register_buffer("_spread", torch.tensor(plan.spread))
+        self._spread = torch.tensor(plan.spread)
 
     def forward(self, x: Tensor) -> Tensor:
         plan = self._plan

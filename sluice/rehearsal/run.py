@@ -53,6 +53,9 @@ _WARM_S = 2.0
 _FOLLOW_S = 15.0
 _AFTER_S = 1.0
 """Traffic after the end: the swap must not fail a request either."""
+_BUSY_S = 60.0
+"""What a busy machine may add: to load the challenger, above all, and to start anew after crashes.
+When nobody asks anything, patience may end sooner, as it is all that there is to wait for."""
 _LABELS = 24
 """How many times in a rehearsal labels arrive."""
 
@@ -130,6 +133,7 @@ def rehearse(
                 replay=replay,
                 traffic=traffic,
                 seconds=seconds,
+                patience_s=seconds / 2 if fault == "silence" else seconds + _BUSY_S,
                 tell=tell,
             )
             with traffic:
@@ -194,6 +198,7 @@ class _Stage:
     replay: Replay
     traffic: Traffic
     seconds: float
+    patience_s: float
     tell: Tell
     moments: list[Moment] = field(default_factory=list)
     problems: dict[str, None] = field(default_factory=dict)
@@ -207,12 +212,12 @@ class _Stage:
         started = ledger.start_rollout(
             model,
             self.sandbox.challenger.number,
-            shortened(self.pipeline.rollout, seconds=self.seconds),
+            shortened(self.pipeline.rollout, seconds=self.seconds, patience_s=self.patience_s),
             actor=ACTOR,
             reason="A rehearsal.",
         )
         ledger.observations.note_agreement(started.rollout.id, agreement, at=started.at)
-        late = time.monotonic() + 2 * self.seconds + 30
+        late = time.monotonic() + 2 * self.seconds + _BUSY_S
         due = time.monotonic()
         while time.monotonic() < late:
             due = max(due + LOOK_S, time.monotonic())
@@ -266,13 +271,13 @@ class _Stage:
         standing = read_standing(self.sandbox.ledger, self.pipeline.name, now=_now())
         for server in standing.servers:
             self.problems |= dict.fromkeys(server.problems)
-        drift = "" if transition is None or transition.drift is None else transition.drift
-        said = (
-            f"{drift.distance:.3g} times as far apart as on held-out rows, rolls back above "
-            f"{drift.limit:g}"
-            if drift
-            else ""
-        )
+        drift = None if transition is None else transition.drift
+        said = ""
+        if drift is not None:
+            said = (
+                f"{drift.distance:.3g} times as far apart as on held-out rows, rolls back above "
+                f"{drift.limit:g}"
+            )
         self.tell(standing, self.traffic.counts, said)
 
     def _follow(self) -> None:
@@ -324,6 +329,8 @@ class _Stage:
 
 
 def _end(rollout: Rollout) -> End:
-    if rollout.phase in ("rolling", "held"):
-        return "unsettled"
-    return rollout.phase
+    match rollout.phase:
+        case "promoted" | "rolled_back" | "paused":
+            return rollout.phase
+        case "rolling" | "held":
+            return "unsettled"

@@ -11,16 +11,15 @@ RATE_PER_S = 40.0
 LOOK_S = 0.5
 _LAG_S = 1.5
 """From a change of the weights to the first counts of the new step that a look can see."""
-_LOADING_S = 20.0
-"""Longest that the challenger's process takes to be there, on a busy machine."""
 
 
-def shortened(own: RolloutSettings | None, *, seconds: float) -> RolloutSettings:
+def shortened(own: RolloutSettings | None, *, seconds: float, patience_s: float) -> RolloutSettings:
     """Return settings with shorter steps; the guards stay as they are.
 
     Args:
         own: The pipeline's; None takes a canary's.
-        seconds: What a healthy rollout should need at most.
+        seconds: What a healthy rollout should need at most [s].
+        patience_s: Longest time at a step [s].
     """
     settings = RolloutSettings() if own is None else own
     step_s = max(0.3, 0.75 * seconds / len(settings.steps) - _LAG_S)
@@ -29,7 +28,7 @@ def shortened(own: RolloutSettings | None, *, seconds: float) -> RolloutSettings
         update={
             "min_step_s": step_s,
             "min_requests": max(3, int(0.4 * smallest * RATE_PER_S * step_s)),
-            "max_step_s": max(_LOADING_S, 0.5 * seconds),
+            "max_step_s": patience_s,
             "quality_rows": min(settings.quality_rows, 50),
             "min_pairs": max(10, min(settings.min_pairs, int(2 * seconds))),
         }

@@ -93,7 +93,9 @@ class Traffic:
                     status = await connection.post(self._replay.body(place, rng=self._rng))
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
                 self._fail(f"{type(error).__name__}: {error}")
-                connection = None if connection is None else connection.close()
+                if connection is not None:
+                    connection.close()
+                    connection = None
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if status == 200:
