@@ -19,7 +19,6 @@ from sluice.settings import nearest
 
 if TYPE_CHECKING:
     from sluice.delivery.standing import Standing
-    from sluice.pipeline import PipelineSettings
     from sluice.rehearsal.faults import Fault
     from sluice.rehearsal.result import Rehearsal
     from sluice.rehearsal.run import Tell
@@ -54,14 +53,24 @@ def rehearse(
     stay as they are. Exit code 0 when it ended as it should, 1 when not.
     """
     from sluice.pipeline import defs_folder, find_pipeline
+    from sluice.rehearsal.page import save_rehearsal
+    from sluice.rehearsal.run import rehearse as run
 
     planted = _fault(fault)
     settings = find_pipeline(pipeline, defs_folder())
-    with watching(Console(stderr=True), quiet=as_json) as tell:
-        found = rehearsal_of(
-            settings, fault=planted, seconds=seconds, seed=seed, port=port, tell=tell
+    home = Home.from_environment(os.environ, cwd=Path.cwd())
+    with watching(Console(stderr=True), quiet=as_json) as tell, open_ledger() as ledger:
+        found = run(
+            settings,
+            ledger,
+            artifact_store(),
+            fault=planted,
+            seconds=seconds,
+            seed=seed,
+            port=port,
+            tell=tell,
         )
-    report = save_report(found)
+    report = str(save_rehearsal(found, home=home, environ=os.environ).path)
     if as_json:
         content = found.model_dump(mode="json")
         judged = {"as_expected": found.as_expected, "flaws": found.flaws, "report": report}
@@ -70,45 +79,6 @@ def rehearse(
         _show(found, report)
     if not found.as_expected:
         raise typer.Exit(GATE_SAID_NO)
-
-
-def rehearsal_of(
-    settings: "PipelineSettings",
-    *,
-    fault: "Fault",
-    seconds: float,
-    seed: int,
-    port: int,
-    tell: "Tell",
-) -> "Rehearsal":
-    """Rehearse with the registry and the store of ``SLUICE_HOME``.
-
-    Raises:
-        SluiceError: As ``sluice.rehearsal.run.rehearse``.
-    """
-    from sluice.rehearsal.run import rehearse as run
-
-    with open_ledger() as ledger:
-        return run(
-            settings,
-            ledger,
-            artifact_store(),
-            fault=fault,
-            seconds=seconds,
-            seed=seed,
-            port=port,
-            tell=tell,
-        )
-
-
-def save_report(found: "Rehearsal") -> str:
-    """Keep the rehearsal's page with the other reports; return its path."""
-    from sluice.rehearsal.page import rehearsal_page
-    from sluice.reports.folder import save_page
-
-    home = Home.from_environment(os.environ, cwd=Path.cwd())
-    name = f"rehearsals/{found.model}/{found.fault}"
-    return str(save_page(rehearsal_page(found), name, home=home, environ=os.environ).path)
 
 
 @contextmanager

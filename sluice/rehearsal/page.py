@@ -1,11 +1,14 @@
 """A rehearsal as one page: what was planted, what the rollout did, and on what evidence."""
 
 import base64
+from collections.abc import Mapping
 from html import escape
 
+from sluice.home import Home
 from sluice.rehearsal.faults import Fault
 from sluice.rehearsal.plots import evidence_png, share_png
 from sluice.rehearsal.result import Rehearsal
+from sluice.reports.folder import SavedPage, save_page
 from sluice.reports.page import Tone, html_page, table, tag
 from sluice.rollout.state import Outcome
 
@@ -29,6 +32,12 @@ _TONE: dict[Outcome, Tone] = {
     "roll_back": "bad",
     "abort": "bad",
 }
+
+
+def save_rehearsal(rehearsal: Rehearsal, *, home: Home, environ: Mapping[str, str]) -> SavedPage:
+    """Keep the rehearsal's page with the other reports."""
+    name = f"rehearsals/{rehearsal.model}/{rehearsal.fault}"
+    return save_page(rehearsal_page(rehearsal), name, home=home, environ=environ)
 
 
 def rehearsal_page(rehearsal: Rehearsal) -> str:

@@ -48,8 +48,8 @@ Tell = Callable[[Standing, Counts, str], None]
 """Hears of each look: where the rollout stands, the traffic, how far the predictions are."""
 
 _BATCH = 256
-_WARM_S = 2.0
-"""Traffic of production alone, so that its usual latency is known when the rollout begins."""
+_WARM_S = 0.5
+"""Traffic of production alone; it goes on while the challenger's process loads."""
 _FOLLOW_S = 15.0
 _AFTER_S = 1.0
 """Traffic after the end: the swap must not fail a request either."""
