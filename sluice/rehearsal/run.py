@@ -43,6 +43,7 @@ from sluice.rehearsal.traffic import Counts, Traffic
 from sluice.rollout.agreement import Agreement, measure_agreement
 from sluice.rollout.state import Rollout, Transition
 from sluice.serving.deployed import Deployed, load_deployed
+from sluice.serving.server import listen
 
 Tell = Callable[[Standing, Counts, str], None]
 """Hears of each look: where the rollout stands, the traffic, how far the predictions are."""
@@ -103,6 +104,7 @@ def rehearse(
             f"{pipeline.name} has nothing in production that could be rehearsed with.",
             fix=f"Run: sluice run {pipeline.name}",
         )
+    listen("127.0.0.1", port).close()  # a port that is taken is told before anything is started
     replay = open_replay(production.lineage)
     with (
         tempfile.TemporaryDirectory(prefix="sluice-rehearsal-") as folder,
