@@ -12,7 +12,7 @@ from sluice.reports.folder import SavedPage, save_page
 from sluice.reports.page import Tone, html_page, table, tag
 from sluice.rollout.state import Outcome
 
-_STYLE = "img{max-width:100%;height:auto;background:#fff;border-radius:6px}"
+_STYLE = "img{max-width:100%;height:auto;background:#fff;border-radius:6px}.tag{white-space:nowrap}"
 
 PLANTED: dict[Fault, str] = {
     "none": "Nothing is wrong with the challenger.",
@@ -67,8 +67,6 @@ def rehearsal_page(rehearsal: Rehearsal) -> str:
     parts += [
         "<h2>What happened</h2>",
         f'<div class="card">{_story(rehearsal)}</div>',
-        "<h2>The requests</h2>",
-        f'<div class="card">{_requests(rehearsal)}</div>',
     ]
     if rehearsal.problems:
         said = "".join(f"<p>{escape(problem)}</p>" for problem in rehearsal.problems)
@@ -94,12 +92,6 @@ def _story(rehearsal: Rehearsal) -> str:
         )
     names = ("s", "", "share", "seen of it", "why")
     return table(names, rows, numbers=frozenset({0, 2, 3}))
-
-
-def _requests(rehearsal: Rehearsal) -> str:
-    names = ("sent", "answered", "failed")
-    numbers = (rehearsal.sent, rehearsal.answered, rehearsal.failed)
-    return table(names, [[f"{n:,}" for n in numbers]], numbers=frozenset({0, 1, 2}))
 
 
 def _image(png: bytes, what: str) -> str:

@@ -83,14 +83,18 @@ def evidence_png(rehearsal: Rehearsal) -> bytes:
         )
     axes.axhline(1, color=INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.set_yscale("log")
-    axes.set_ylim(0.7 * _FLOOR, 4 * min(top, 1e6))
+    axes.set_ylim(0.5 * _FLOOR, 100 * min(top, 1e6))
+    axes.set_xlim(0, 1.04 * max([*times, 1e-3]))
+    for transition in rehearsal.transitions[1:]:
+        at_s = (transition.at - rehearsal.transitions[0].at).total_seconds()
+        axes.axvline(at_s, color=MUTED, linewidth=0.8, linestyle=(0, (2, 3)))
     axes.set_xlabel("seconds since the rollout began")
     axes.set_ylabel("share of the limit")
     axes.legend(loc="upper left", frameon=False, fontsize=8.5, ncols=3)
     set_headline(
         axes,
         "what speaks against the challenger",
-        "above the dashed line the rollout goes back",
+        "above the dashed line the rollout goes back; thin lines mark what happened",
         colour=INK,
     )
     return as_png(figure)

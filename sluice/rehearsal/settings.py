@@ -16,16 +16,22 @@ _LAG_S = 1.5
 def shortened(own: RolloutSettings | None, *, seconds: float, patience_s: float) -> RolloutSettings:
     """Return settings with shorter steps; the guards stay as they are.
 
+    A twin is never proven better on labels, so no step waits for that, and a canary stands in for
+    ab. A REJECT still rolls back.
+
     Args:
         own: The pipeline's; None takes a canary's.
         seconds: What a healthy rollout should need at most [s].
         patience_s: Longest time at a step [s].
     """
     settings = RolloutSettings() if own is None else own
+    if settings.strategy == "ab":
+        settings = settings.model_copy(update={"strategy": "canary", "shares": None})
     step_s = max(0.3, 0.75 * seconds / len(settings.steps) - _LAG_S)
     smallest = min((step.share for step in settings.steps if not step.shadow), default=1.0)
     return settings.model_copy(
         update={
+            "quality": "when_known",
             "min_step_s": step_s,
             "min_requests": max(3, int(0.4 * smallest * RATE_PER_S * step_s)),
             "max_step_s": patience_s,

@@ -92,4 +92,5 @@ def test_shorter_steps_leave_the_guards_as_they_are(seconds: float, strategy: st
     assert {name: getattr(short, name) for name in GUARDS} == {
         name: getattr(own, name) for name in GUARDS
     }
+    assert not short.needs_quality
     assert len(short.steps) * short.min_step_s < seconds
