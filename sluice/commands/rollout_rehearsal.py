@@ -137,7 +137,8 @@ def _show(found: "Rehearsal", report: str) -> None:
     colour = "green" if found.as_expected else "red"
     word = "as it should" if found.as_expected else "NOT as it should"
     console.print()
-    console.print(f"[bold]{found.model}[/bold], {found.summary}: [{colour}]{word}[/{colour}].")
+    console.print(f"[bold]{found.model}[/bold]: [{colour}]{word}[/{colour}].")
+    console.print(f"  end      {found.summary}", markup=False)
     console.print(f"  planted  {PLANTED[found.fault]}")
     console.print(f"  why      {found.reason}", markup=False)
     for flaw in found.flaws:
