@@ -4,7 +4,7 @@ import asyncio
 import time
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 
 from sluice.serving.answers import Prediction, described, json_answer
@@ -12,9 +12,10 @@ from sluice.serving.contract import PredictRequest, read_request
 from sluice.serving.front import notes_of
 from sluice.serving.refusals import REFUSALS, BodyLate, Malformed, WrongMedia
 from sluice.serving.router import Routed
+from sluice.serving.routes import guarded_routes
 from sluice.serving.state import serving_of
 
-GUARDED = APIRouter()
+GUARDED = guarded_routes()
 
 
 @GUARDED.post(

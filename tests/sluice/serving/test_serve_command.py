@@ -132,6 +132,20 @@ def test_a_server_that_others_reach_needs_a_token(
     assert said in capsys.readouterr().err
 
 
+def test_replicas_go_with_ray(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["serve", MODEL, "--replicas", "3"]) == 2
+    assert "Add --ray" in capsys.readouterr().err
+
+
+def test_a_cluster_that_does_not_answer_is_told_at_the_start(
+    ledger: RolloutLedger, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    promote_chain(ledger, ArtifactStore(home.artifacts), 1)
+
+    assert run_command(["serve", MODEL, "--ray", "--address", "127.0.0.1:1"]) == 2
+    assert "The Ray cluster at '127.0.0.1:1' cannot be reached" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_promotion_and_a_drain_fail_no_request(
     ledger: RolloutLedger, home: Home, start: Start
@@ -194,6 +208,7 @@ def test_a_challenger_of_the_ledger_is_a_process_that_ends_with_a_killed_server(
 
     _until(both_answered, seconds=30)
     (child,) = psutil.Process(process.pid).children(recursive=True)
+    child.suspend()  # as one that hangs, it does not see that the pipe ends
     process.kill()
     process.wait(10)
 
@@ -204,7 +219,11 @@ def test_a_challenger_of_the_ledger_is_a_process_that_ends_with_a_killed_server(
     expected = LedgerModels(ledger, MODEL, store).load(answers["challenger"]["candidate"])
     x = np.array([[[1.0, 0.0]] * 8], np.float32)  # in the network's order of columns
     assert answers["challenger"]["outputs"] == expected.predict(x, None).mean(axis=0).tolist()
-    _until(lambda: not psutil.pid_exists(child.pid) or child.status() == psutil.STATUS_ZOMBIE)
+    try:
+        child.wait(5)  # the system reaps it: its parent is gone
+    except psutil.TimeoutExpired:
+        child.kill()
+        raise
 
 
 @pytest.fixture
