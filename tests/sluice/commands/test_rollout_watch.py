@@ -17,7 +17,6 @@ from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout
 from tests.sluice.registry.ledger_samples import MODEL, promote_chain, register_sample
 
-
 pytestmark = pytest.mark.slow
 
 
