@@ -18,7 +18,7 @@ from sluice.artifacts import ArtifactStore
 from sluice.delivery.drive import live_servers, try_drive
 from sluice.delivery.quality import note_quality_of
 from sluice.delivery.standing import Standing, read_standing
-from sluice.errors import GateBlocked, SettingsError
+from sluice.errors import ContractError, GateBlocked, SettingsError
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.settings import GateSettings
@@ -106,6 +106,8 @@ def rehearse(
         )
     listen("127.0.0.1", port).close()  # a port that is taken is told before anything is started
     replay = open_replay(production.lineage)
+    if fault == "quality":
+        _require_labels(replay, pipeline)
     with (
         tempfile.TemporaryDirectory(prefix="sluice-rehearsal-") as folder,
         open_sandbox(ledger, production, store, folder=Path(folder), clock=_now) as sandbox,
@@ -141,6 +143,17 @@ def rehearse(
             with traffic:
                 stage.play(agreement)
         return stage.result(production, fault=fault, seed=seed)
+
+
+def _require_labels(replay: Replay, pipeline: PipelineSettings) -> None:
+    """The last quarter may pass without a look of the gate's: the rest has to be enough for it."""
+    labelled, needed = int(0.75 * len(replay.keys)), pipeline.gate.min_rows
+    if labelled < needed:
+        raise ContractError(
+            f"To see a worse model by its labels the gate needs {needed} rows (gate.min_rows), and "
+            f"of {len(replay.keys)} held-out rows about {labelled} get theirs in time.",
+            fix="Rehearse another fault, or give the pipeline more rows.",
+        )
 
 
 def _warm_up() -> None:

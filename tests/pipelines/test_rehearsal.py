@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 from rich.console import Console
 
 from pipelines.rehearsal import with_rehearsal
@@ -63,9 +64,7 @@ def test_a_run_that_promoted_ends_with_a_healthy_rehearsal(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "fault", ["errors", "latency", "nan", "drift", "quality", "crash", "silence"]
-)
+@pytest.mark.parametrize("fault", ["errors", "latency", "nan", "drift", "crash", "silence"])
 def test_each_fault_comes_to_its_end(
     fault: str, rehearsed: Home, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,6 +76,23 @@ def test_each_fault_comes_to_its_end(
     assert (found["sent"] == 0) == (fault == "silence")
     assert untouched(rehearsed)
     assert not children()
+
+
+@pytest.mark.exhaustive
+def test_a_worse_model_is_found_by_its_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    document = yaml.safe_load(ECHO.read_text())
+    document["attributes"]["workload_settings"] = {"num_rows": 4000}
+    path = tmp_path / "long.yaml"
+    path.write_text(yaml.safe_dump(document))
+    assert run_command(["run", "--no-rehearsal", str(path)]) == 0
+    capfd.readouterr()
+    assert run_command(["rollout", "rehearse", str(path), "--fault", "quality", "--json"]) == 0
+    found = told(capfd)
+    assert (found["ended"], found["flaws"]) == ("rolled_back", [])
+    assert "labels are against it" in str(found["reason"])
 
 
 @pytest.mark.exhaustive
@@ -108,6 +124,7 @@ def test_ctrl_c_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
         (["--fault", "errrors"], 2, ("errors", "errrors", "Did you mean")),
         (["--seconds", "3"], 2, ("10 to 3600", "got 3")),
         (["--seconds", "nan"], 2, ("10 to 3600", "got nan")),
+        (["--fault", "quality"], 2, ("gate.min_rows", "held-out rows")),
     ],
 )
 @pytest.mark.usefixtures("rehearsed")
