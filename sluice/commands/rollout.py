@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sluice.commands import rollout_control
 from sluice.commands.output import print_json, results
 from sluice.commands.registry_access import AsJson, Model
 from sluice.home import Home
@@ -31,6 +32,7 @@ def register(app: typer.Typer) -> None:
     )
     for name, command, example in (("watch", watch, "watch sp500_volatility --once"),):
         group.command(name, epilog=f"Example: sluice rollout {example}")(command)
+    rollout_control.add_to(group)
     app.add_typer(group)
 
 

@@ -1,8 +1,9 @@
 """``sluice rollout status|pause|resume|abort|list``: what a person may do to a rollout."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 from rich.table import Table
@@ -22,15 +23,14 @@ from sluice.commands.registry_access import (
 from sluice.errors import RolloutConflict, UnknownVersion
 
 if TYPE_CHECKING:
-    from sluice.registry.rollouts import RolloutLedger
-    from sluice.rollout.state import Rollout, Transition
+    from pathlib import Path
+
+    from sluice.rollout.state import PredictionDrift, Rollout, Transition
 
 _TRIES = 20
 """The sensor looks every few seconds, and each look may come in between."""
 
-Why = Annotated[
-    str, typer.Option("--reason", help="Why, for the history.", show_default="by hand")
-]
+Why = Annotated[str, typer.Option("--reason", help="Why, for the history.", show_default="by hand")]
 
 
 def add_to(group: typer.Typer) -> None:
@@ -46,18 +46,31 @@ def add_to(group: typer.Typer) -> None:
 
 
 def status(model: Model, as_json: AsJson = False) -> None:
-    """Say where a model's last rollout stands, and what its step still lacks."""
+    """Say where a model's last rollout stands, and what a look at it would do now."""
+    from sluice.delivery.drive import look_at
     from sluice.delivery.standing import read_standing
     from sluice.delivery.view import standing_view
 
+    now = datetime.now(UTC)
     with open_rollouts() as ledger:
-        standing = read_standing(ledger, known(ledger, model), now=datetime.now(UTC))
+        standing = read_standing(ledger, known(ledger, model), now=now)
+        rollout = standing.rollout
+        look = None if rollout.is_over else look_at(ledger, rollout, now=now)
+    last = standing.transitions[-1]
     if as_json:
-        print_json(standing)
+        print_json(
+            standing.model_dump(mode="json")
+            | {
+                "lease_left_s": standing.lease_left_s,
+                "looked_at_now": None if look is None else look.model_dump(mode="json"),
+            }
+        )
         return
-    show_result(standing_view(standing))
-    if standing.lacking:
-        show_result(Text(f"\nlacking      {standing.lacking}", style="yellow"))
+    drift = "" if look is None or look.drift is None else _told_drift(look.drift)
+    show_result(standing_view(standing, drift=drift))
+    said = last if look is None else look
+    word = "ended with" if look is None else "looked at now"
+    show_result(Text(f"\n{word}: {said.outcome.replace('_', ' ')}. {said.reason} {said.remedy}"))
 
 
 def list_rollouts(model: Model, as_json: AsJson = False) -> None:
@@ -110,3 +123,95 @@ def abort(
     from sluice.rollout import changes
 
     _change(changes.abort, model, reason, actor, key, as_json=as_json)
+
+
+class _Change(Protocol):
+    def __call__(
+        self, rollout: "Rollout", *, now: datetime, actor: str, reason: str
+    ) -> "Transition": ...
+
+
+def _change(
+    change: _Change,
+    model: str,
+    reason: str,
+    actor: str | None,
+    key: "Path | None",
+    *,
+    as_json: bool,
+) -> None:
+    done = _changed(change, model, actor=actor or current_user(), reason=reason, key=key)
+    if as_json:
+        print_json(done.model_dump(mode="json") | {"summary": done.summary})
+    else:
+        show_result(Text(done.summary))
+
+
+def _changed(
+    change: _Change, model: str, *, actor: str, reason: str, key: "Path | None"
+) -> "Transition":
+    """Record the change, on what is there now; a look in between is no reason to refuse it."""
+    with open_rollouts(key) as ledger:
+        for left in range(_TRIES, 0, -1):
+            rollout = ledger.rollout(known(ledger, model))
+            if rollout is None:
+                raise UnknownVersion(
+                    f"{model} never had a rollout.",
+                    fix=f"See its versions: sluice registry list {model}",
+                )
+            done = change(rollout, now=datetime.now(UTC), actor=actor, reason=reason)
+            try:
+                ledger.record_transition(rollout, done)
+                return done
+            except RolloutConflict:
+                if left == 1:
+                    raise
+    raise AssertionError("the last try returns or raises")
+
+
+def _brief(transitions: "Sequence[Transition]") -> dict[str, Any]:
+    first, last = transitions[0], transitions[-1]
+    rollout = last.rollout
+    return {
+        "id": rollout.id,
+        "model": rollout.model,
+        "version": rollout.version,
+        "replaces": rollout.production_version,
+        "strategy": rollout.settings.strategy,
+        "phase": rollout.phase,
+        "started_at": first.at.isoformat(),
+        "started_by": first.actor,
+        "last": last.outcome,
+        "last_at": last.at.isoformat(),
+        "reason": last.reason,
+    }
+
+
+def _table(told: "Sequence[Sequence[Transition]]") -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("Rollout", "Version", "Strategy", "Started UTC", "By", "Phase", "Why"):
+        table.add_column(name, overflow="fold", no_wrap=name in ("Rollout", "Started UTC"))
+    for transitions in told:
+        first, last = transitions[0], transitions[-1]
+        rollout = last.rollout
+        cells = (
+            rollout.id[:12],
+            f"{rollout.version} for {rollout.production_version}",
+            rollout.settings.strategy,
+            f"{first.at:%Y-%m-%d %H:%M}",
+            first.actor,
+            rollout.phase.replace("_", " "),
+            last.reason,
+        )
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _told_drift(drift: "PredictionDrift") -> str:
+    """Say how far apart the predictions are."""
+    if math.isnan(drift.distance):
+        return f"not compared yet: {drift.rows} requests that both arms answered"
+    return (
+        f"{drift.distance:.3g} times as far apart as on held-out rows, rolls back above "
+        f"{drift.limit:.3g} ({drift.rows} requests)"
+    )
