@@ -194,4 +194,4 @@ def _kept(library: SuiteLibrary, name: str, frame: pd.DataFrame) -> dict[str, st
 
 
 def _nothing(why: str) -> FailedRows:
-    return FailedRows(suite=None, reason=f"No suite of failed rows was made: {why}.")
+    return FailedRows(suite=None, reason=f"No suite of failed rows was made: {why.rstrip('.')}.")

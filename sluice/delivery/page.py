@@ -53,6 +53,7 @@ _VERDICT: dict[str, Tone] = {
 }
 _READING: dict[str, Tone] = {"calm": "good", "suspect": "unsure", "breach": "bad"}
 _STYLE = (
+    ".tag,.when{white-space:nowrap}"
     ".timeline{width:100%;height:auto;display:block}"
     ".timeline text{fill:var(--soft);font-size:12px}"
     ".timeline .grid{stroke:var(--line);stroke-width:1}"
@@ -142,11 +143,11 @@ def _story(rollout: Rollout, transitions: Sequence[Transition], end: datetime) -
         f"{_time(rollout.step_since)} UTC.",
         "paused": f"It is paused at {100 * rollout.share:g} % of the users.",
         "held": "Every step held; it waits to be promoted.",
-        "promoted": f"After {took} it was promoted.",
+        "promoted": f"After {took} it was promoted: every step held.",
         "rolled_back": f"After {took} it was {word} at {_share_before(transitions)} of the users, "
         f"by {escape(last.actor)}.",
     }[rollout.phase]
-    why = "" if last is first else f" {escape(last.reason)}"
+    why = "" if last is first or rollout.phase == "promoted" else f" {escape(last.reason)}"
     remedy = f"<p>{escape(last.remedy)}</p>" if last.remedy else ""
     return f"<p><b>{now}{why}</b></p>{remedy}<p>{begun}</p><p>{way}.</p>"
 
@@ -165,6 +166,8 @@ def _timeline(transitions: Sequence[Transition], end: datetime) -> str:
         )
         for t in transitions
     ]
+    if transitions[-1].rollout.is_over:  # so that the end is seen
+        end += (end - transitions[0].at) / 25
     return timeline_svg(marks, until=end)
 
 
@@ -173,7 +176,7 @@ def _happened(transitions: Sequence[Transition]) -> str:
     rows = [
         [
             str(number),
-            f"{_time(t.at)}<br>"
+            f'<span class="when">{_time(t.at)}</span><br>'
             f'<span class="soft">+ {passed((t.at - began).total_seconds())}</span>',
             tag(t.outcome.replace("_", " "), _OUTCOME[t.outcome]),
             f"{100 * _share(t.rollout):g} %",

@@ -1,16 +1,17 @@
 """The challenger's share over time as a picture that follows the page's light and dark colours."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from html import escape
 from typing import NamedTuple
 
 from sluice.reports.page import Tone
 
-_WIDTH, _HEIGHT = 1000, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 18, 96, 30
+_WIDTH, _PLOT = 1000, 174
+_LEFT, _RIGHT, _BOTTOM = 52, 18, 30
 _RADIUS = 10
-_LANES = 3
+_LANE, _MOST_LANES = 23, 4
 _TICKS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 _DAY_S = 86400
 _MOST_TICKS = 8
@@ -42,17 +43,26 @@ def timeline_svg(marks: Sequence[Mark], *, until: datetime) -> str:
         passed = (at - began).total_seconds() / span_s
         return _LEFT + min(max(passed, 0.0), 1.0) * (_WIDTH - _LEFT - _RIGHT)
 
+    lanes = _lanes([x(mark.at) for mark in marks])
+    top = 30 + (max(lanes) + 1) * _LANE
+
+    def y(share: float) -> float:
+        return top + (1 - share) * _PLOT
+
     ends = [*(x(mark.at) for mark in marks[1:]), x(until)]
-    steps = [(x(mark.at), end, _y(mark.share)) for mark, end in zip(marks, ends, strict=True)]
-    line = " ".join(f"{start:.1f},{y:.1f} {end:.1f},{y:.1f}" for start, end, y in steps)
-    area = f"{steps[0][0]:.1f},{_y(0):.1f} {line} {steps[-1][1]:.1f},{_y(0):.1f}"
+    steps = [(x(mark.at), end, y(mark.share)) for mark, end in zip(marks, ends, strict=True)]
+    line = " ".join(f"{start:.1f},{at:.1f} {end:.1f},{at:.1f}" for start, end, at in steps)
+    area = f"{steps[0][0]:.1f},{y(0):.1f} {line} {steps[-1][1]:.1f},{y(0):.1f}"
     parts = [
-        f'<svg class="timeline" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'<svg class="timeline" viewBox="0 0 {_WIDTH} {top + _PLOT + _BOTTOM}" role="img" '
         'aria-label="share of the users over time">',
-        *_grid(span_s),
+        *_grid(span_s, y),
         f'<polygon class="area" points="{area}"/>',
         f'<polyline class="share" points="{line}"/>',
-        *_marks(marks, [x(mark.at) for mark in marks]),
+        *(
+            _mark(number, mark, x(mark.at), top - 18 - lane * _LANE, y(mark.share))
+            for number, (mark, lane) in enumerate(zip(marks, lanes, strict=True), start=1)
+        ),
         "</svg>",
     ]
     return "\n".join(parts)
@@ -61,13 +71,13 @@ def timeline_svg(marks: Sequence[Mark], *, until: datetime) -> str:
 def passed(seconds: float) -> str:
     """Say how long something took, in the largest unit that fits.
 
-    >>> passed(42), passed(600), passed(5400), passed(200_000)
-    ('42 s', '10 min', '1 h 30 min', '2 d 7 h')
+    >>> passed(42), passed(90), passed(600), passed(5400), passed(200_000)
+    ('42 s', '1 min 30 s', '10 min', '1 h 30 min', '2 d 7 h')
     """
     whole = round(seconds)
-    if whole < 120:
+    if whole < 60:
         return f"{whole} s"
-    if whole < 7200 and whole % 60 and whole < 600:
+    if whole < 600 and whole % 60:
         return f"{whole // 60} min {whole % 60} s"
     minutes = round(whole / 60)
     if minutes < 60:
@@ -79,17 +89,13 @@ def passed(seconds: float) -> str:
     return f"{days} d {hours} h" if hours else f"{days} d"
 
 
-def _y(share: float) -> float:
-    return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
-
-
-def _grid(span_s: float) -> list[str]:
+def _grid(span_s: float, y: Callable[[float], float]) -> list[str]:
     parts = []
     for percent in (0, 25, 50, 75, 100):
-        y = _y(percent / 100)
+        at = y(percent / 100)
         parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{percent} %</text>'
+            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
+            f'<text x="{_LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{percent} %</text>'
         )
     tick_s = next((t for t in _TICKS_S if span_s / t <= _MOST_TICKS), None)
     if tick_s is None:
@@ -98,27 +104,28 @@ def _grid(span_s: float) -> list[str]:
         at = _LEFT + number * tick_s / span_s * (_WIDTH - _LEFT - _RIGHT)
         anchor = "start" if number == 0 else "end" if at > _WIDTH - 40 else "middle"
         parts.append(
-            f'<text x="{at:.1f}" y="{_HEIGHT - 8}" text-anchor="{anchor}">'
+            f'<text x="{at:.1f}" y="{y(0) + 22:.1f}" text-anchor="{anchor}">'
             f"{passed(number * tick_s)}</text>"
         )
     return parts
 
 
-def _marks(marks: Sequence[Mark], places: Sequence[float]) -> list[str]:
-    """Draw the numbers above the curve, in a lane where the one before is not in the way."""
-    free = [-float("inf")] * _LANES
-    parts = []
-    for number, (mark, x) in enumerate(zip(marks, places, strict=True), start=1):
-        lane = next((n for n in range(_LANES) if x - free[n] > 2 * _RADIUS + 2), None)
-        if lane is None:
-            lane = min(range(_LANES), key=lambda n: free[n])
-        free[lane] = x
-        y = _TOP - 24 - lane * (2 * _RADIUS + 3)
-        parts.append(
-            f'<g><title>{escape(mark.said)}</title><line class="grid" x1="{x:.1f}" x2="{x:.1f}" '
-            f'y1="{y:.1f}" y2="{_y(mark.share):.1f}" stroke-dasharray="3 3"/>'
-            f'<circle class="mark {mark.tone}" cx="{x:.1f}" cy="{y:.1f}" r="{_RADIUS}"/>'
-            f'<text class="number" x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{number}'
-            "</text></g>"
-        )
-    return parts
+def _lanes(places: Sequence[float]) -> list[int]:
+    """Return for each mark the lowest lane where the one before it is not in the way."""
+    free = [-math.inf] * _MOST_LANES
+    lanes = []
+    for x in places:
+        lane = next((n for n in range(_MOST_LANES) if x - free[n] > _LANE), None)
+        lanes.append(free.index(min(free)) if lane is None else lane)
+        free[lanes[-1]] = x
+    return lanes
+
+
+def _mark(number: int, mark: Mark, x: float, y: float, foot: float) -> str:
+    return (
+        f'<g><title>{escape(mark.said)}</title><line class="grid" x1="{x:.1f}" x2="{x:.1f}" '
+        f'y1="{y:.1f}" y2="{foot:.1f}" stroke-dasharray="3 3"/>'
+        f'<circle class="mark {mark.tone}" cx="{x:.1f}" cy="{y:.1f}" r="{_RADIUS}"/>'
+        f'<text class="number" x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{number}'
+        "</text></g>"
+    )

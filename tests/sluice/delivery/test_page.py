@@ -148,7 +148,7 @@ def test_a_healthy_story(
     assert first_tag(page) == ("promoted", "good")
     told = words(page)
     for said in (
-        "After 25 min it was promoted. Because every step of rollout",
+        "After 25 min it was promoted: every step held.",
         "ada started to bring version 2 into production in place of version 1, by canary "
         "(5 %, 25 %, 50 %, 100 %). Why: The gate said PROMOTE.",
         "4 of 4 steps held.",
@@ -210,7 +210,7 @@ def test_the_curve_is_the_share_and_ends_now() -> None:
     points = [tuple(map(float, point.split(","))) for point in line[1].split()]
     assert [x for x, _ in points] == [52, 517, 517, 982]  # left edge, middle, right edge
     (bottom, _, half, _) = (y for _, y in points)
-    assert (bottom, half) == (270, 183)  # the floor, and half way up to 96
+    assert (bottom, half) == (227, 140)  # the floor at 53 + 174, and half way up
     assert "on &amp; on" in svg
 
 
