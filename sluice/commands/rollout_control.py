@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from sluice.commands.output import print_json
+from sluice.commands.output import print_json, results
 from sluice.commands.registry_access import (
     Actor,
     AsJson,
@@ -56,6 +56,10 @@ def status(model: Model, as_json: AsJson = False) -> None:
         standing = read_standing(ledger, known(ledger, model), now=now)
         rollout = standing.rollout
         look = None if rollout.is_over else look_at(ledger, rollout, now=now)
+        resumed = None
+        if look is not None and look.rollout.phase == "paused":
+            rolling = rollout.model_copy(update={"phase": "rolling"})
+            resumed = look_at(ledger, rolling, now=now)
     last = standing.transitions[-1]
     if as_json:
         print_json(
@@ -63,14 +67,15 @@ def status(model: Model, as_json: AsJson = False) -> None:
             | {
                 "lease_left_s": standing.lease_left_s,
                 "looked_at_now": None if look is None else look.model_dump(mode="json"),
+                "if_it_rolled": None if resumed is None else resumed.model_dump(mode="json"),
             }
         )
         return
     drift = "" if look is None or look.drift is None else _told_drift(look.drift)
-    show_result(standing_view(standing, drift=drift))
-    said = last if look is None else look
-    word = "ended with" if look is None else "looked at now"
-    show_result(Text(f"\n{word}: {said.outcome.replace('_', ' ')}. {said.reason} {said.remedy}"))
+    results().print(standing_view(standing, drift=drift))
+    _tell("ended with" if look is None else "looked at now", look or last)
+    if resumed is not None:
+        _tell("if it rolled", resumed)
 
 
 def list_rollouts(model: Model, as_json: AsJson = False) -> None:
@@ -205,6 +210,11 @@ def _table(told: "Sequence[Sequence[Transition]]") -> Table:
         )
         table.add_row(*map(Text, cells))
     return table
+
+
+def _tell(when: str, seen: "Transition") -> None:
+    what = seen.outcome.replace("_", " ")
+    show_result(Text(f"{when}: {what}. {seen.reason} {seen.remedy}".rstrip()))
 
 
 def _told_drift(drift: "PredictionDrift") -> str:

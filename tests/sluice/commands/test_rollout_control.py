@@ -121,6 +121,7 @@ def test_status_says_where_it_stands_and_what_is_lacking(ledger: RolloutLedger) 
         "looked at now: hold. 0 of 60 s have passed. 200 of 500 requests of the challenger",
     ):
         assert said in told
+    assert "[" not in told  # colours, not their names
     facts = invoke_json("status", MODEL)
     assert facts["rollout"]["phase"] == "rolling"
     assert 170 < facts["lease_left_s"] <= 180
@@ -134,6 +135,16 @@ def test_status_says_where_it_stands_and_what_is_lacking(ledger: RolloutLedger) 
     assert "rolled back at step 1 of 4; in production: version 1" in over
     assert "ended with: roll back. Worse than production: 90 errors" in over
     assert invoke_json("status", MODEL)["looked_at_now"] is None
+
+
+def test_status_of_a_paused_one_says_what_it_would_lack(ledger: RolloutLedger) -> None:
+    begin(ledger, SETTINGS)
+    invoke("pause", MODEL)
+    told = invoke("status", MODEL)
+
+    assert "looked at now: hold. It is paused" in told
+    assert "if it rolled: hold. 0 of 60 s have passed. 0 of 500 requests" in told
+    assert current(ledger).phase == "paused"
 
 
 def test_list_names_each_rollout_with_its_end(ledger: RolloutLedger) -> None:
