@@ -10,7 +10,16 @@ from sluice.rollout.observations import Window
 from sluice.rollout.samples import ArmName, Fault
 from sluice.serving.steps import ARMS, KINDS
 
-ROUTES = ("/predict", "/model", "/rollout", "/healthz", "/readyz", "/metrics", "/openapi.json")
+ROUTES = (
+    "/predict",
+    "/model",
+    "/rollout",
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/openapi.json",
+    "/hooks/rollback",
+)
 OTHER = "other"
 
 _FAULTS: tuple[Fault, ...] = ("errors", "timeouts", "not_finite")
@@ -38,6 +47,7 @@ class Metrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
+        self._answered: dict[tuple[str, str, int], Counter] = {}
         arm_requests = counter("arm_requests", "Predictions routed to an arm.", "arm")
         arm_faults = counter("arm_faults", "Of them, what went wrong.", "arm", "fault")
         arm_seconds = Histogram(
@@ -48,6 +58,9 @@ class Metrics:
             registry=self._registry,
         )
         # Looked up once: a look-up costs more than counting.
+        self._place_seconds = {
+            place: self._http_seconds.labels(place) for place in (*ROUTES, OTHER)
+        }
         self._arm_requests = {arm: arm_requests.labels(arm) for arm in ARMS}
         self._arm_seconds = {arm: arm_seconds.labels(arm) for arm in ARMS}
         self._arm_faults = {
@@ -66,14 +79,22 @@ class Metrics:
         self.epoch = gauge("weights_epoch", "Epoch of the weights in force.")
         self.share = gauge("challenger_share", "Of users that the challenger answers.")
         self.version = gauge("served_version", "Number of the version; 0 for none.", "arm")
+        self.hook_acts = counter("hook_acts", "Alerts told, by what they did.", "act")
+        for act in ("aborted", "rolled_back", "nothing", "failed"):
+            self.hook_acts.labels(act)  # or the first one would be no increase
         self.ready = gauge("ready", "1 while the server wants requests.")
 
     def count_answer(self, *, route: str, method: str, status: int, seconds: float) -> None:
         """Count one HTTP answer."""
         place = route if route in ROUTES else OTHER
         way = method if method in _METHODS else OTHER
-        self._requests.labels(place, way, str(status)).inc()
-        self._http_seconds.labels(place).observe(seconds)
+        key = (place, way, status)
+        answered = self._answered.get(key)
+        if answered is None:
+            answered = self._requests.labels(place, way, str(status))
+            self._answered[key] = answered
+        answered.inc()
+        self._place_seconds[place].observe(seconds)
 
     def count(self, arm: ArmName, *, seconds: float, fault: Fault | None) -> None:
         """Count one prediction that was routed to an arm."""
@@ -88,7 +109,11 @@ class Metrics:
 
     def show_step(self, window: Callable[[], Window | None]) -> None:
         """Show the counts of the step under way with every scrape, all of one moment."""
-        self._registry.register(_StepCounts(window))
+        self.show(_StepCounts(window))
+
+    def show(self, now: Collector) -> None:
+        """Show what a collector reads, with every scrape."""
+        self._registry.register(now)
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""

@@ -4,8 +4,10 @@ import logging
 import math
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -15,12 +17,15 @@ from sluice.errors import SettingsError
 from sluice.registry.reading import Clock
 from sluice.serving.app import build_app
 from sluice.serving.following import Follower, Load, build_table
+from sluice.serving.isolation import Isolate
 from sluice.serving.limits import Token
 from sluice.serving.log import ToJson
 from sluice.serving.metrics import Metrics
 from sluice.serving.recorder import Recorder
 from sluice.serving.reporting import Reporter, ReportSink
+from sluice.serving.rollback import Hook
 from sluice.serving.router import Router
+from sluice.serving.server_metrics import ServerNow
 from sluice.serving.settings import ServingSettings
 from sluice.serving.state import Serving
 from sluice.serving.weights import WeightsSource
@@ -33,8 +38,10 @@ def open_serving(
     source: WeightsSource,
     load: Load,
     *,
+    isolate: Isolate | None,
     settings: ServingSettings,
     token: Token | None,
+    hook: Hook | None = None,
     clock: Clock,
     log: Any,
     reports: ReportSink | None,
@@ -45,16 +52,30 @@ def open_serving(
         model: Its name.
         source: Where the weights are.
         load: Returns the model of a candidate digest.
+        isolate: Loads a challenger into a process of its own, once the server runs: production
+            does not wait for it. None loads challengers as production.
         settings: Limits and pace.
         token: What clients must show; None lets everybody in.
         clock: Dates windows and ends leases.
+        hook: Lets alerts roll back; without it they cannot.
         log: From ``json_log``.
         reports: Hears what the server sees; None for nobody.
 
     Raises:
         SluiceError: The source cannot be read, or production does not load.
     """
-    table, problem = build_table(source.read(), load, settings=settings, before=None)
+    weights = source.read()
+    at_once = weights if isolate is None else weights.production_only()
+    table, problem = build_table(
+        at_once,
+        load,
+        isolate=isolate,
+        settings=settings,
+        before=None,
+        abandoned=threading.Event(),
+    )
+    if at_once != weights:
+        table = replace(table, weights=weights)
     metrics = Metrics()
     recorder = Recorder(per_s=0 if reports is None else settings.samples_per_s)
     router = Router(table, settings=settings, clock=clock, metrics=metrics, recorder=recorder)
@@ -62,7 +83,9 @@ def open_serving(
     def told(event: str, what: str) -> None:
         log.info(event, what=what)
 
-    follower = Follower(router, source, load, settings=settings, metrics=metrics, told=told)
+    follower = Follower(
+        router, source, load, isolate=isolate, settings=settings, metrics=metrics, told=told
+    )
     if problem:
         follower.note("challenger", problem)
     reporter = None
@@ -78,7 +101,7 @@ def open_serving(
             settings=settings,
             clock=clock,
         )
-    return Serving(
+    serving = Serving(
         model=model,
         router=router,
         follower=follower,
@@ -86,8 +109,11 @@ def open_serving(
         metrics=metrics,
         settings=settings,
         token=token,
+        hook=hook,
         log=log,
     )
+    metrics.show(ServerNow(serving, clock))
+    return serving
 
 
 def require_token_beyond_loopback(host: str, token: Token | None) -> None:
@@ -159,7 +185,7 @@ def serve(serving: Serving, *, host: str, port: int, on_ready: Callable[[int], N
     """
     listening = listen(host, port)
     log = ToJson(serving.log)
-    for name in ("uvicorn", "asyncio"):
+    for name in ("uvicorn", "asyncio", "opentelemetry"):
         logging.getLogger(name).handlers = [log]
         logging.getLogger(name).propagate = False
     config = uvicorn.Config(

@@ -18,9 +18,11 @@ from sluice.errors import StorageError
 from sluice.rollout.weights import Weights
 from sluice.serving.contract import InputContract
 from sluice.serving.deployed import Deployed
+from sluice.serving.isolation import Isolate
 from sluice.serving.limits import Token
 from sluice.serving.log import json_log
 from sluice.serving.reporting import ReportSink
+from sluice.serving.rollback import Hook
 from sluice.serving.server import open_serving, serve
 from sluice.serving.settings import ServingSettings
 from sluice.serving.state import Serving
@@ -189,6 +191,8 @@ def live(
     settings: ServingSettings,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     source: Source | None = None,
+    isolate: Isolate | None = None,
+    hook: Hook | None = None,
     reports: ReportSink | None = None,
 ) -> Iterator[Live]:
     """Run the real server on a free port of this machine."""
@@ -197,8 +201,10 @@ def live(
         MODEL,
         source,
         lambda wanted: models[wanted],
+        isolate=isolate,
         settings=settings,
         token=Token(SECRET),
+        hook=hook,
         clock=clock,
         log=json_log(log),
         reports=reports,

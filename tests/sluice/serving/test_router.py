@@ -241,7 +241,8 @@ def test_production_moves_without_a_failed_request(server: Live) -> None:
         thread.start()
     for name in ("two", "one") * 5:
         server.put(production=candidate(name))
-        time.sleep(0.02)
+        enough = len(seen) + 5
+        server.wait_for(lambda enough=enough: len(seen) > enough)  # type: ignore[misc]
     stop.set()
     for thread in threads:
         thread.join()
