@@ -4,7 +4,7 @@ import getpass
 import os
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -14,6 +14,9 @@ from sluice.commands.output import results
 from sluice.home import Home
 from sluice.registry.ledger import Ledger
 from sluice.registry.signing import SigningKey
+
+if TYPE_CHECKING:
+    from sluice.registry.rollouts import RolloutLedger
 
 Model = Annotated[str, typer.Argument(help="Name of the pipeline.", show_default=False)]
 AnyModel = Annotated[
@@ -60,6 +63,18 @@ def open_ledger(key: Path | None = None, *, create: bool = False) -> Ledger:
         _home().registry_url,
         clock=lambda: datetime.now(UTC),
         create=create,
+        key=read_key(key),
+    )
+
+
+def open_rollouts(key: Path | None = None) -> "RolloutLedger":
+    """Open the registry that is there, with the rollouts of its models."""
+    from sluice.registry.rollouts import RolloutLedger
+
+    return RolloutLedger.open(
+        _home().registry_url,
+        clock=lambda: datetime.now(UTC),
+        create=False,
         key=read_key(key),
     )
 

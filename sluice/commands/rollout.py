@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sluice.commands import rollout_control
 from sluice.commands.output import print_json, results
 from sluice.commands.registry_access import AsJson, Model
 from sluice.commands.rollout_rehearsal import rehearse
@@ -35,6 +36,7 @@ def register(app: typer.Typer) -> None:
         ("rehearse", rehearse, "rehearse sp500_volatility --fault errors"),
     ):
         group.command(name, epilog=f"Example: sluice rollout {example}")(command)
+    rollout_control.add_to(group)
     app.add_typer(group)
 
 

@@ -41,28 +41,32 @@ def drive(ledger: RolloutLedger, model: str, *, now: datetime) -> Transition | N
     rollout = ledger.rollout(model)
     if rollout is None or rollout.is_over:
         return None
+    transition = look_at(ledger, rollout, now=now)
+    ledger.record_transition(rollout, transition)
+    return transition
+
+
+def look_at(ledger: RolloutLedger, rollout: Rollout, *, now: datetime) -> Transition:
+    """Return what a look at this moment would do to a rollout; nothing is written."""
     seen = ledger.observations
-    weights = ledger.weights(model)
+    weights = ledger.weights(rollout.model)
     verdicts = seen.quality(rollout.id)
-    silent = _nobody_loads_it(live_servers(ledger, model, now=now), rollout, now)
-    if silent and rollout.phase != "held":
-        transition = withdraw(
+    silent = _nobody_loads_it(live_servers(ledger, rollout.model, now=now), rollout, now)
+    if silent and rollout.phase in ("rolling", "paused"):
+        return withdraw(
             rollout,
             now=now,
             reason=f"No server can load its challenger: {silent}",
             remedy="Mend what the servers say, evaluate it again, then start it again.",
         )
-    else:
-        transition = advance(
-            rollout,
-            seen.window(rollout),
-            now=now,
-            production=None if weights is None else weights.production,
-            quality=verdicts[-1] if verdicts else None,
-            drift=_drift(ledger, rollout),
-        )
-    ledger.record_transition(rollout, transition)
-    return transition
+    return advance(
+        rollout,
+        seen.window(rollout),
+        now=now,
+        production=None if weights is None else weights.production,
+        quality=verdicts[-1] if verdicts else None,
+        drift=_drift(ledger, rollout),
+    )
 
 
 def try_drive(ledger: RolloutLedger, model: str, *, now: datetime) -> Transition | None:

@@ -6,7 +6,7 @@ from sluice.rollout.evidence import GUARDS, Evidence, GuardName
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import GuardReading
 
-_CALLED: dict[GuardName, str] = {
+CALLED: dict[GuardName, str] = {
     "errors": "errors",
     "timeouts": "answers after the deadline",
     "not_finite": "answers with NaN or infinity",
@@ -42,7 +42,7 @@ def tell(readings: Sequence[GuardReading], evidence: Evidence) -> str:
     """Say what the readings show, the strongest first: for the reason of a transition."""
     ours, theirs = evidence.challenger.requests, evidence.production.requests
     return "; ".join(
-        f"{reading.challenger} {_CALLED[reading.guard]} in {ours} requests of the challenger, "
+        f"{reading.challenger} {CALLED[reading.guard]} in {ours} requests of the challenger, "
         f"{reading.production} in {theirs} of production, evidence {reading.evidence:.3g} of "
         f"{reading.limit:.3g}"
         for reading in sorted(readings, key=lambda reading: -reading.evidence)

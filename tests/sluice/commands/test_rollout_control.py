@@ -1,0 +1,181 @@
+"""``sluice rollout``: a person looks at a rollout, stops it, lets it go on (ROLL-1)."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sluice.artifacts import ArtifactStore
+from sluice.commands import rollout
+from sluice.commands.registry_access import current_user
+from sluice.delivery.drive import drive
+from sluice.errors import ContractError, RolloutConflict, SluiceError, UnknownVersion
+from sluice.registry.rollouts import RolloutLedger
+from sluice.rollout.settings import RolloutSettings
+from tests.sluice.delivery.delivery_samples import SICK, begin, current, report, two_versions
+from tests.sluice.registry.ledger_samples import MODEL
+
+SETTINGS = RolloutSettings(min_step_s=60, min_requests=500)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RolloutLedger]:
+    """Version 1 in production, version 2 ready; no rollout yet."""
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "160")
+    for name in ("SLUICE_REGISTRY_URL", "SLUICE_ACTOR", "SLUICE_REGISTRY_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    url = f"sqlite:///{tmp_path / 'registry.db'}"
+    with RolloutLedger.open(url, clock=lambda: datetime.now(UTC)) as opened:
+        two_versions(opened, ArtifactStore(tmp_path / "artifacts"))
+        yield opened
+
+
+def invoke(*arguments: str) -> str:
+    """Run a command in process; its output, or the error it raised."""
+    app = typer.Typer()
+    rollout.register(app)
+    app.callback()(lambda: None)
+    result = CliRunner().invoke(app, ["rollout", *arguments])
+    if isinstance(result.exception, SluiceError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def invoke_json(*arguments: str) -> Any:
+    return json.loads(invoke(*arguments, "--json"))
+
+
+def test_a_person_pauses_resumes_and_aborts(ledger: RolloutLedger) -> None:
+    begin(ledger, SETTINGS)
+    told = invoke("pause", MODEL, "--reason", "market opens")
+    assert current(ledger).phase == "paused"
+    assert "pause (sp500_volatility version 2, paused, 5 % of traffic): market opens" in told
+    assert invoke_json("resume", MODEL, "--actor", "bob")["outcome"] == "resume"
+    assert current(ledger).phase == "rolling"
+    invoke("abort", MODEL)
+    weights = ledger.weights(MODEL)
+    assert weights is not None
+    assert (current(ledger).phase, weights.challenger) == ("rolled_back", None)
+
+    transitions = ledger.rollout_transitions(current(ledger).id)
+    assert [(t.outcome, t.actor, t.reason) for t in transitions[1:]] == [
+        ("pause", current_user(), "market opens"),
+        ("resume", "bob", "by hand"),
+        ("abort", current_user(), "by hand"),
+    ]
+
+
+def test_a_look_in_between_is_no_reason_to_refuse(
+    ledger: RolloutLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = RolloutSettings(min_step_s=0, min_requests=1)
+    begin(ledger, quick)
+    report(ledger, at=datetime.now(UTC))
+    record, came_between = RolloutLedger.record_transition, []
+
+    def overtaken(self: RolloutLedger, *arguments: Any) -> None:
+        if not came_between:
+            came_between.append(1)
+            done = drive(ledger, MODEL, now=datetime.now(UTC))
+            assert done is not None
+            assert done.outcome == "advance"
+        record(self, *arguments)
+
+    monkeypatch.setattr(RolloutLedger, "record_transition", overtaken)
+    # The sensor's own look goes through the same method, so it comes between once only.
+    invoke("pause", MODEL)
+
+    assert (current(ledger).phase, current(ledger).step) == ("paused", 1)
+
+
+def test_overtaken_for_ever_it_gives_up(
+    ledger: RolloutLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(ledger, SETTINGS)
+
+    def refuse(*_: Any) -> None:
+        raise RolloutConflict("Somebody was faster.", fix="Read it again.")
+
+    monkeypatch.setattr(RolloutLedger, "record_transition", refuse)
+    with pytest.raises(RolloutConflict, match="Somebody was faster"):
+        invoke("abort", MODEL)
+
+
+def test_status_says_where_it_stands_and_what_is_lacking(ledger: RolloutLedger) -> None:
+    begin(ledger, SETTINGS)
+    report(ledger, at=datetime.now(UTC))
+    told = invoke("status", MODEL)
+
+    for said in (
+        "version 2 against version 1, rolling at step 1 of 4; lease 1",
+        "5 % of the users",
+        "servers      1, 1 with the challenger",
+        "start",
+        "looked at now: hold. 0 of 60 s have passed. 200 of 500 requests of the challenger",
+    ):
+        assert said in told
+    assert "[" not in told  # colours, not their names
+    facts = invoke_json("status", MODEL)
+    assert facts["rollout"]["phase"] == "rolling"
+    assert 170 < facts["lease_left_s"] <= 180
+    assert facts["looked_at_now"]["outcome"] == "hold"
+    assert len(facts["guards"]) == 4
+    assert current(ledger).revision == 0  # looking changes nothing
+
+    report(ledger, at=datetime.now(UTC), challenger=SICK)
+    drive(ledger, MODEL, now=datetime.now(UTC))
+    over = invoke("status", MODEL)
+    assert "rolled back at step 1 of 4; in production: version 1" in over
+    assert "ended with: roll back. Worse than production: 90 errors" in over
+    assert invoke_json("status", MODEL)["looked_at_now"] is None
+
+
+def test_status_of_a_paused_one_says_what_it_would_lack(ledger: RolloutLedger) -> None:
+    begin(ledger, SETTINGS)
+    invoke("pause", MODEL)
+    told = invoke("status", MODEL)
+
+    assert "looked at now: hold. It is paused" in told
+    assert "if it rolled: hold. 0 of 60 s have passed. 0 of 500 requests" in told
+    assert current(ledger).phase == "paused"
+
+
+def test_list_names_each_rollout_with_its_end(ledger: RolloutLedger) -> None:
+    assert "never had a rollout" in invoke("list", MODEL)
+    first = begin(ledger, SETTINGS)
+    invoke("abort", MODEL, "--reason", "not [today]")
+    second = begin(ledger, SETTINGS)
+
+    told = invoke("list", MODEL).splitlines()
+    assert first.id[:12] in told[1]
+    assert "rolled back" in told[1]
+    assert "not [today]" in told[1]
+    assert second.id[:12] in told[2]
+    found = invoke_json("list", MODEL)
+    assert [(each["id"], each["phase"]) for each in found] == [
+        (first.id, "rolled_back"),
+        (second.id, "rolling"),
+    ]
+
+
+@pytest.mark.parametrize("command", ["status", "pause", "resume", "abort"])
+def test_mistakes_are_told(ledger: RolloutLedger, command: str) -> None:
+    with pytest.raises(UnknownVersion, match="never had a rollout"):
+        invoke(command, MODEL)
+    with pytest.raises(UnknownVersion, match="sp500_volatility"):
+        invoke(command, "sp501_volatility")
+    if command == "status":
+        return
+    begin(ledger, SETTINGS)
+    with pytest.raises(ContractError, match="needs a reason" if command != "resume" else "rolling"):
+        invoke(command, MODEL, "--reason", " ")
+    invoke("abort", MODEL)
+    with pytest.raises(ContractError, match="version 2 is rolled_back"):
+        invoke(command, MODEL)

@@ -1,0 +1,193 @@
+"""DATA-5, ROLL-2: what a rollout failed on is looked at in every later candidate."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from sluice.artifacts import ArtifactStore
+from sluice.delivery.drive import drive
+from sluice.delivery.failures import FailedRows, keep_failures
+from sluice.delivery.quality import note_quality_of
+from sluice.errors import ContractError
+from sluice.evaluation.suites.library import SuiteLibrary
+from sluice.evaluation.suites.suite import Failures
+from sluice.registry.rollouts import RolloutLedger
+from sluice.rollout import changes
+from sluice.rollout.agreement import Agreement
+from sluice.rollout.settings import RolloutSettings
+from tests.sluice.delivery.delivery_samples import (
+    PIPELINE,
+    QUICK,
+    SICK,
+    UNSEEN,
+    begin,
+    current,
+    echo_frame,
+    later,
+    pairs,
+    report,
+    sample,
+)
+from tests.sluice.registry.ledger_samples import MODEL, NOW
+
+
+@pytest.fixture
+def library(tmp_path: Path, store: ArtifactStore) -> SuiteLibrary:
+    return SuiteLibrary(tmp_path / "suites", store)
+
+
+def keep(ledger: RolloutLedger, library: SuiteLibrary, num_rows: int = 899) -> FailedRows:
+    return keep_failures(
+        ledger,
+        current(ledger).id,
+        PIPELINE.loaded_workload,
+        echo_frame(num_rows),
+        library,
+        NOW + timedelta(days=1),
+    )
+
+
+def test_failed_requests_become_the_next_candidates_suite(
+    ledger: RolloutLedger, library: SuiteLibrary
+) -> None:
+    rollout = begin(ledger)
+    failed = [
+        sample(rollout, key="503", fault="errors"),
+        sample(rollout, key="620", fault="not_finite"),
+        sample(rollout, key="503", fault="timeouts"),
+        sample(rollout, key=None, fault="errors"),
+        sample(rollout, key="505", fault="errors").model_copy(update={"arm": "production"}),
+        sample(rollout, key="99999", fault="errors"),
+    ]
+    samples = failed + pairs(rollout, range(700, 720))
+    report(ledger, at=later(ledger), challenger=SICK, samples=samples)
+    done = drive(ledger, MODEL, now=later(ledger))
+    assert done is not None
+    assert done.outcome == "roll_back"
+
+    early, whole, again = keep(ledger, library, 550), keep(ledger, library), keep(ledger, library)
+
+    assert early.suite is not None
+    assert early.suite.num_rows == 1  # row 620 has no label yet
+    assert whole.suite is not None
+    assert (whole.suite.name, whole.suite.version) == (f"rollout-{rollout.id[:8]}", 2)
+    assert again == whole
+    suite = library.load(whole.suite.name).suite
+    assert {row.label: row.reason for row in suite.rows} == {
+        "503": "the challenger answered after the deadline; the challenger raised (2 times)",
+        "620": "the challenger answered NaN or infinity",
+    }
+    assert suite.origin == Failures(source=f"rollout of {MODEL} version 2 of 2025-03-14")
+
+
+def test_rows_that_become_fewer_take_nothing_away(
+    ledger: RolloutLedger, library: SuiteLibrary
+) -> None:
+    rollout = begin(ledger)
+    report(ledger, at=later(ledger), challenger=SICK, samples=[
+        sample(rollout, key="503", fault="errors"), sample(rollout, key="504", fault="errors")
+    ])  # fmt: skip
+    drive(ledger, MODEL, now=later(ledger))
+    whole = keep(ledger, library)
+    with ledger._database.write() as connection:
+        connection.exec_driver_sql("DELETE FROM sluice_samples WHERE payload LIKE '%504%'")
+
+    assert keep(ledger, library) == whole
+
+
+def test_labels_that_spoke_against_it_name_the_rows_it_lost_most_on(
+    ledger: RolloutLedger, store: ArtifactStore, library: SuiteLibrary
+) -> None:
+    rollout = begin(ledger)
+    rows = range(UNSEEN, UNSEEN + 300)
+    samples = pairs(rollout, rows, challenger_error=2.0)
+    report(ledger, at=later(ledger), samples=samples)
+    note_quality_of(ledger, PIPELINE, store, echo_frame(), later(ledger))
+    drive(ledger, MODEL, now=later(ledger))
+
+    made = keep(ledger, library)
+
+    assert made.suite is not None
+    assert made.suite.num_rows == 30  # the worst tenth
+    echo = echo_frame()["echo"]
+
+    def lost(label: str) -> float:
+        pair = samples[int(label) - UNSEEN]
+        assert pair.challenger is not None
+        assert pair.production is not None
+        mean = [sum((v - echo[int(label)]) ** 2 for (v,) in arm) / len(arm)
+                for arm in (pair.challenger, pair.production)]  # fmt: skip
+        return float(mean[0] - mean[1])
+
+    chosen = set(library.load(made.suite.name).suite.labels)
+    others = {str(row) for row in rows} - chosen
+    assert min(map(lost, chosen)) >= max(map(lost, others))
+    first = library.load(made.suite.name).suite.rows[0]
+    assert first.reason.startswith("loss ")
+
+
+def test_predictions_too_far_apart_name_the_farthest_rows(
+    ledger: RolloutLedger, library: SuiteLibrary
+) -> None:
+    rollout = begin(ledger)
+    note = Agreement(difference=0.1, spread=1.0, rows=100)
+    ledger.observations.note_agreement(rollout.id, note, at=NOW)
+    near, far = ((0.0,),), ((50.0,),)
+    samples = [
+        sample(rollout, key=str(row), production=near, challenger=far if row < 505 else near)
+        for row in range(500, 620)
+    ]
+    report(ledger, at=later(ledger), samples=samples)
+    done = drive(ledger, MODEL, now=later(ledger))
+    assert done is not None
+    assert done.reason.startswith("Its predictions are too far")
+
+    made = keep(ledger, library)
+
+    assert made.suite is not None
+    suite = library.load(made.suite.name).suite
+    assert suite.labels == ("500", "501", "502", "503", "504")
+    assert suite.rows[0].reason == "predictions 50 apart from production's"
+
+
+def test_copies_that_stay_unanswered_are_failures_where_nobody_else_asked(
+    ledger: RolloutLedger, library: SuiteLibrary
+) -> None:
+    settings = RolloutSettings(strategy="blue-green", min_step_s=0, min_requests=1)
+    rollout = begin(ledger, settings)
+    copied = sample(rollout, key="510", production=((1.0,),))
+    copied = copied.model_copy(update={"arm": "production"})
+    report(ledger, at=later(ledger), challenger=SICK, samples=[copied])
+    drive(ledger, MODEL, now=later(ledger))
+
+    made = keep(ledger, library)
+
+    assert made.suite is not None
+    reasons = [row.reason for row in library.load(made.suite.name).suite.rows]
+    assert reasons == ["the challenger left a copy unanswered"]
+
+
+def test_without_rows_or_evidence_nothing_is_made_and_it_is_said(
+    ledger: RolloutLedger, library: SuiteLibrary
+) -> None:
+    rollout = begin(ledger, QUICK)
+    assert "was not rolled back on what was seen" in keep(ledger, library).reason
+    nameless = [sample(rollout, key=None, fault="errors")]
+    report(ledger, at=later(ledger), challenger=SICK, samples=nameless)
+    drive(ledger, MODEL, now=later(ledger))
+    assert "clients name them with 'keys'" in keep(ledger, library).reason
+
+    again = begin(ledger)
+    report(ledger, at=later(ledger), samples=[sample(again, key="77777", fault="errors")])
+    now = current(ledger)
+    abort = changes.abort(now, now=now.seen_at, actor="bob", reason="not today")
+    ledger.record_transition(now, abort)
+    told = keep(ledger, library)
+    assert told.suite is None
+    assert told.reason.endswith("not today.")
+    assert library.names() == ()
+    with pytest.raises(ContractError, match="no rollout 'nope'"):
+        keep_failures(
+            ledger, "nope", PIPELINE.loaded_workload, echo_frame(), library, later(ledger)
+        )
