@@ -98,6 +98,7 @@ class Pair:
             clock=utc_now,
             log=json_log(io.StringIO()),
             reports=None,
+            isolate=None,
         )
 
 
