@@ -15,6 +15,7 @@ from sluice.commands.output import results
 from sluice.errors import GATE_SAID_NO, SettingsError, StorageError
 from sluice.files import storage_error
 from sluice.home import Home
+from sluice.observability import tracing
 
 if TYPE_CHECKING:
     from sluice.pipeline import PipelineSettings
@@ -226,7 +227,10 @@ def _run(
     from pipelines.summary import summary
 
     stderr = Console(stderr=True)
-    with RunConsole(stderr) as console:
+    with (
+        tracing.span("sluice run", pipeline=settings.name),
+        RunConsole(stderr) as console,
+    ):
         report = run_pipeline(settings, home, console, started=started)
     if rehearsal:
         report = with_rehearsal(report, settings, home, stderr)

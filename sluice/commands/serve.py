@@ -45,6 +45,14 @@ def serve_command(
             show_default=False,
         ),
     ] = None,
+    hook_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the token that Alertmanager shows to /hooks/rollback; "
+            "SLUICE_HOOK_TOKEN when left out. Without one there is no such route.",
+            show_default=False,
+        ),
+    ] = None,
     ray: Annotated[
         bool, typer.Option("--ray", help="Several processes on Ray Serve, behind its proxy.")
     ] = False,
@@ -77,7 +85,8 @@ def serve_command(
             "--replicas and --address go with --ray, and it is missing.", fix="Add --ray."
         )
     settings = find_pipeline(pipeline, defs_folder())
-    token = _token(token_file)
+    token = _token(token_file, "SLUICE_SERVE_TOKEN")
+    hook_token = _token(hook_token_file, "SLUICE_HOOK_TOKEN")
     require_token_beyond_loopback(host, token)
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     recipe = ServerRecipe(
@@ -86,6 +95,7 @@ def serve_command(
         registry_url=home.registry_url,
         artifacts=home.artifacts,
         token=token,
+        hook_token=hook_token,
     )
     with open_recipe(recipe, clock=lambda: datetime.now(UTC), log=json_log(sys.stderr)) as serving:
         deployed = serving.router.table.production.deployed
@@ -141,10 +151,10 @@ def _on_ray(
     )
 
 
-def _token(path: Path | None) -> "Token | None":
+def _token(path: Path | None, variable: str) -> "Token | None":
     from sluice.serving.limits import Token
 
     if path is not None:
         return Token.read(path)
-    secret = os.environ.get("SLUICE_SERVE_TOKEN")
+    secret = os.environ.get(variable)
     return None if secret is None else Token(secret)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from sluice.serving import predicting, views
+from sluice.serving import hook, predicting, views
 from sluice.serving.answers import Problem, json_answer
 from sluice.serving.front import Front, notes_of
 from sluice.serving.refusals import BodyLate, ModelFailed, NotAuthorized, Refusal, TooLarge
@@ -32,6 +32,8 @@ def build_app(serving: Serving) -> Front:
     api.state.serving = serving
     for routes in (predicting.GUARDED, views.GUARDED, views.OPEN):  # looked through in this order
         api.include_router(routes)
+    if serving.hook is not None:
+        api.include_router(hook.ROUTES)
     api.add_exception_handler(Refusal, _refused)
     api.add_exception_handler(HTTPException, _unknown_route)
     api.add_exception_handler(Exception, _broken)

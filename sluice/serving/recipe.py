@@ -11,8 +11,10 @@ from sluice.registry.reading import Clock
 from sluice.registry.rollouts import RolloutLedger
 from sluice.serving.isolation import Isolation
 from sluice.serving.ledger_models import LedgerModels, ledger_recipe
+from sluice.serving.ledger_rollback import LedgerRollback
 from sluice.serving.ledger_weights import LedgerWeights
 from sluice.serving.limits import Token
+from sluice.serving.rollback import Hook
 from sluice.serving.server import open_serving
 from sluice.serving.settings import ServingSettings
 from sluice.serving.state import Serving
@@ -27,6 +29,8 @@ class ServerRecipe:
     registry_url: str
     artifacts: Path
     token: Token | None
+    hook_token: Token | None = None
+    """What Alertmanager must show; None: no hook."""
 
 
 @contextlib.contextmanager
@@ -41,13 +45,19 @@ def open_recipe(recipe: ServerRecipe, *, clock: Clock, log: Any) -> Iterator[Ser
         RolloutLedger.open(recipe.registry_url, clock=clock, create=False) as ledger,
         Isolation(load, recipe.settings) as isolation,
     ):
+        store = ArtifactStore(recipe.artifacts)
+        rollback = LedgerRollback(
+            ledger, recipe.model, store, clock=clock, quiet_s=recipe.settings.hook_quiet_s
+        )
+        hook_token = recipe.hook_token
         yield open_serving(
             recipe.model,
             LedgerWeights(ledger, recipe.model),
-            LedgerModels(ledger, recipe.model, ArtifactStore(recipe.artifacts)).load,
+            LedgerModels(ledger, recipe.model, store).load,
             isolate=isolation.load,
             settings=recipe.settings,
             token=recipe.token,
+            hook=None if hook_token is None else Hook(token=hook_token, rollback=rollback),
             clock=clock,
             log=log,
             reports=ledger.observations,

@@ -22,6 +22,7 @@ from sluice.serving.isolation import Isolate
 from sluice.serving.limits import Token
 from sluice.serving.log import json_log
 from sluice.serving.reporting import ReportSink
+from sluice.serving.rollback import Hook
 from sluice.serving.server import open_serving, serve
 from sluice.serving.settings import ServingSettings
 from sluice.serving.state import Serving
@@ -191,6 +192,7 @@ def live(
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     source: Source | None = None,
     isolate: Isolate | None = None,
+    hook: Hook | None = None,
     reports: ReportSink | None = None,
 ) -> Iterator[Live]:
     """Run the real server on a free port of this machine."""
@@ -202,6 +204,7 @@ def live(
         isolate=isolate,
         settings=settings,
         token=Token(SECRET),
+        hook=hook,
         clock=clock,
         log=json_log(log),
         reports=reports,

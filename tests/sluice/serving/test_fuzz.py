@@ -75,6 +75,7 @@ def schema() -> Any:
         clock=lambda: datetime.now(UTC),
         log=json_log(io.StringIO()),
         reports=None,
+        isolate=None,
     )
     return schemathesis.openapi.from_asgi("/openapi.json", build_app(serving))
 
