@@ -79,3 +79,8 @@ class Home:
     def wandb(self) -> Path:
         """Offline Weights & Biases runs."""
         return self.root / "wandb"
+
+    @property
+    def alerts(self) -> Path:
+        """What a person should know: one JSON object a line."""
+        return self.root / "alerts.jsonl"

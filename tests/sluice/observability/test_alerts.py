@@ -1,0 +1,197 @@
+"""OBS-1: an alert is written once, told at least once, and never stops who raised it."""
+
+import json
+import multiprocessing
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sluice.home import Home
+from sluice.observability.alerts import Alert, raise_alert, read_alerts
+
+AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def alert(key: str = "r1/3", *, at: datetime = AT) -> Alert:
+    return Alert(
+        key=key,
+        what="The rollout went back.",
+        why="Errors: 9 of 100.",
+        do="See: sluice rollout status m",
+        severity="critical",
+        model="m",
+        rollout="r1",
+        at=at,
+    )
+
+
+class Receiver:
+    """A webhook that answers as it is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, dict[str, Any]]] = []
+        self.statuses: list[int] = []
+        self.delay_s = 0.0
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.heard.append((self.headers["Idempotency-Key"], json.loads(body)))
+                time.sleep(receiver.delay_s)
+                self.send_response(receiver.statuses.pop(0) if receiver.statuses else 200)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.environ = {"SLUICE_ALERT_WEBHOOK": f"http://127.0.0.1:{self.server.server_port}/x"}
+
+    @property
+    def keys(self) -> list[str]:
+        return [key for key, _ in self.heard]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver()
+    thread = threading.Thread(target=receiver.server.serve_forever, args=(0.02,))
+    thread.start()
+    yield receiver
+    receiver.server.shutdown()
+    thread.join()
+    receiver.server.server_close()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(root=tmp_path, registry_url="sqlite://")
+
+
+def test_an_alert_is_one_line_and_the_same_alert_is_no_second_one(home: Home) -> None:
+    first = raise_alert(alert(), home=home, environ={})
+    raise_alert(alert(), home=home, environ={})
+    raise_alert(alert("r1/4"), home=home, environ={})
+
+    assert (first.recorded, first.posted, first.waiting, first.problems) == (True, 0, 0, ())
+    lines = home.alerts.read_text().splitlines()
+    assert [json.loads(line)["key"] for line in lines] == ["r1/3", "r1/4"]
+    assert read_alerts(home) == [alert(), alert("r1/4")]
+
+
+def test_the_webhook_hears_it_once_with_its_key(home: Home, receiver: Receiver) -> None:
+    raised = [raise_alert(alert(), home=home, environ=receiver.environ) for _ in range(2)]
+
+    assert [r.posted for r in raised] == [1, 0]
+    [(key, body)] = receiver.heard
+    assert key == body["key"] == "r1/3"
+    assert body["text"] == (
+        "[critical] m: The rollout went back. Errors: 9 of 100. See: sluice rollout status m"
+    )
+
+
+def test_a_webhook_that_is_down_for_a_moment_is_asked_again(home: Home, receiver: Receiver) -> None:
+    receiver.statuses = [503]
+
+    raised = raise_alert(alert(), home=home, environ=receiver.environ)
+
+    assert (raised.posted, raised.problems) == (1, ())
+    assert receiver.keys == ["r1/3", "r1/3"]
+
+
+def test_what_nobody_took_is_told_with_the_next_alert(
+    home: Home, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = {"SLUICE_ALERT_WEBHOOK": "http://127.0.0.1:9/secret"}
+    raise_alert(alert("old", at=AT - timedelta(days=2)), home=home, environ=gone, patience_s=0.1)
+    missed = raise_alert(alert("a"), home=home, environ=gone, patience_s=0.1)
+    told = raise_alert(alert("b"), home=home, environ=receiver.environ)
+
+    assert (missed.recorded, missed.posted, missed.waiting) == (True, 0, 1)
+    assert "cannot be reached (ConnectionRefusedError)" in missed.problems[0]
+    assert "secret" not in caplog.text
+    assert (told.posted, told.waiting) == (2, 0)
+    assert receiver.keys == ["b", "a"]
+
+
+def test_a_refusal_is_final_for_now(home: Home, receiver: Receiver) -> None:
+    receiver.statuses = [400]
+
+    raised = raise_alert(alert(), home=home, environ=receiver.environ)
+
+    assert (raised.posted, raised.waiting) == (0, 1)
+    assert raised.problems == ("The webhook answered 400.",)
+    assert len(receiver.heard) == 1
+
+
+def test_a_slow_webhook_holds_nobody_up(home: Home, receiver: Receiver) -> None:
+    receiver.delay_s = 1.0
+    began = time.monotonic()
+
+    raised = raise_alert(alert(), home=home, environ=receiver.environ, patience_s=0.3)
+
+    assert time.monotonic() - began < 0.8
+    assert (raised.posted, raised.waiting) == (0, 1)
+    assert raised.problems
+
+
+def test_a_folder_that_cannot_be_written_stops_neither_post_nor_caller(
+    tmp_path: Path, receiver: Receiver
+) -> None:
+    (tmp_path / "file").write_text("")
+    home = Home(root=tmp_path / "file" / "home", registry_url="sqlite://")
+
+    raised = raise_alert(alert(), home=home, environ=receiver.environ)
+
+    assert (raised.recorded, raised.posted) == (False, 1)
+    assert "Cannot write" in raised.problems[0]
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "somewhere", "http://"])
+def test_a_webhook_that_is_no_web_address_is_named(home: Home, url: str) -> None:
+    raised = raise_alert(alert(), home=home, environ={"SLUICE_ALERT_WEBHOOK": url})
+
+    assert raised.recorded
+    assert "must be an http or https URL" in raised.problems[0]
+
+
+def test_a_torn_line_costs_only_itself(home: Home) -> None:
+    raise_alert(alert("a"), home=home, environ={})
+    with home.alerts.open("ab") as file:
+        file.write(b'{"key": "tor')
+    raise_alert(alert("b"), home=home, environ={})
+
+    assert [a.key for a in read_alerts(home)] == ["a", "b"]
+
+
+def test_processes_at_once_write_whole_lines(home: Home) -> None:
+    context = multiprocessing.get_context("fork")
+    children = [context.Process(target=raise_ten, args=(home, i)) for i in range(3)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+
+    keys = [json.loads(line)["key"] for line in home.alerts.read_text().splitlines()]
+    assert sorted(keys) == sorted([f"{i}/{n}" for i in range(3) for n in range(10)] + ["same"])
+
+
+def raise_ten(home: Home, process: int) -> None:
+    raise_alert(alert("same"), home=home, environ={})
+    for number in range(10):
+        raise_alert(alert(f"{process}/{number}"), home=home, environ={})
+
+
+@pytest.mark.parametrize("key", ["", "two words", "line\nbreak", "\u00e4"])
+def test_a_key_must_fit_a_header(key: str) -> None:
+    with pytest.raises(ValidationError, match="key"):
+        alert(key)
