@@ -5,11 +5,13 @@ import os
 import dagster as dg
 from pydantic import Field
 
+from assets.promotion_rules import require_present_rules
 from assets.resources import State
+from assets.rollout import ROLLOUT
 from sluice.errors import GateBlocked
 from sluice.pipeline import PipelineSettings
-from sluice.registry.ledger import Ledger
 from sluice.registry.records import Promotion
+from sluice.registry.rollouts import RolloutLedger
 from sluice.tracking.registry_mirror import mirror_history
 
 
@@ -24,26 +26,20 @@ def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=[pipeline.name, "production_model"],
-        deps=[dg.AssetKey([pipeline.name, "candidate"])],
+        deps=[dg.AssetKey([pipeline.name, "candidate" if pipeline.rollout is None else ROLLOUT])],
         group_name=f"{pipeline.name}_promotion",
         kinds={"python"},
         owners=list(pipeline.owners),
         description="The version in production. Reads the receipts of the version it is asked to "
-        "promote and refuses without them; two promotions at once cannot both win.",
+        "promote and refuses without them, or before its rollout held; two promotions at once "
+        "cannot both win.",
     )
     def production_model(
         context: dg.AssetExecutionContext, state: State, config: PromotionConfig
     ) -> dg.MaterializeResult[Promotion]:
         with state.ledger() as ledger:
-            _require_present_rules(pipeline, ledger, config.version)
-            promotion = ledger.promote(
-                pipeline.name,
-                config.version,
-                expected=ledger.production_number(pipeline.name),
-                actor="promotion_job",
-                reason=f"the gate said PROMOTE (run {context.run.run_id[:8]})",
-                store=state.store,
-            )
+            require_present_rules(pipeline, ledger, config.version)
+            promotion = _move(pipeline, ledger, config.version, state, run_id=context.run.run_id)
             version = ledger.version(pipeline.name, config.version)
             mirror_history(
                 ledger,
@@ -71,17 +67,40 @@ def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     return production_model
 
 
-def _require_present_rules(pipeline: PipelineSettings, ledger: Ledger, number: int) -> None:
-    """Refuse a version that was judged under other settings of gate, guards or suites than now."""
-    judged = [
-        linked.receipt.subject.get("rules")
-        for linked in ledger.receipts(pipeline.name, number)
-        if linked.receipt.gate == "promotion"
-    ]
-    if judged and judged[-1] != pipeline.promotion_rules:
-        raise GateBlocked(
-            f"{pipeline.name} version {number} was judged under other settings of gate, guards or "
-            "suites than the pipeline has now.",
-            cause="The file was changed after the decision, which stands for its window.",
-            fix="Run the pipeline on a newer window, or put the settings back.",
+def _move(
+    pipeline: PipelineSettings, ledger: RolloutLedger, number: int, state: State, *, run_id: str
+) -> Promotion:
+    """Move the pointer: as the end of a rollout, or on the verdict alone where there is none.
+
+    Raises:
+        GateBlocked: The evidence does not allow it, or the rollout has not held, or ended badly.
+    """
+    before = ledger.production_number(pipeline.name)
+    if pipeline.rollout is None or before in (None, number):
+        return ledger.promote(
+            pipeline.name,
+            number,
+            expected=before,
+            actor="promotion_job",
+            reason=f"the gate said PROMOTE (run {run_id[:8]})",
+            store=state.store,
         )
+    rollout = ledger.rollout(pipeline.name)
+    if rollout is None or rollout.version != number:
+        raise GateBlocked(
+            f"{pipeline.name} version {number} must pass a rollout before it becomes production, "
+            "and none was started for it.",
+            fix=f"Start the job {pipeline.name}_rollout with this version, or move production by "
+            f"hand: sluice registry promote {pipeline.name} {number}",
+        )
+    transition = ledger.finish_rollout(pipeline.name, actor="promotion_job", store=state.store)
+    if transition.rollout.phase != "promoted":
+        raise GateBlocked(transition.reason, fix=transition.remedy)
+    return Promotion(
+        model=pipeline.name,
+        version=number,
+        previous=rollout.production_version,
+        moved=True,
+        revision=rollout.pointer_revision + 1,
+        at=transition.at,
+    )

@@ -9,7 +9,7 @@ import dagster as dg
 
 from sluice.artifacts import ArtifactStore
 from sluice.home import Home
-from sluice.registry.ledger import Ledger
+from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
 
 
@@ -54,7 +54,7 @@ class State(dg.ConfigurableResource):  # type: ignore[type-arg]
         """Content-addressed files."""
         return ArtifactStore(self.home.artifacts)
 
-    def ledger(self, clock: Callable[[], datetime] = utc_now) -> Ledger:
+    def ledger(self, clock: Callable[[], datetime] = utc_now) -> RolloutLedger:
         """Open the registry; the caller closes it. With a key file every change is signed."""
         key = SigningKey.read(Path(self.registry_key)) if self.registry_key else None
-        return Ledger.open(self.registry_url, clock=clock, key=key)
+        return RolloutLedger.open(self.registry_url, clock=clock, key=key)

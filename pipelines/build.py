@@ -12,6 +12,7 @@ from assets.poc_report import poc_report_asset
 from assets.production_model import production_model_asset
 from assets.promotion_verdict import promotion_verdict_asset
 from assets.raw_data import raw_data_asset
+from assets.rollout import rollout_asset
 from assets.trained_models import trained_models_asset
 from checks.best_config import best_config_checks
 from checks.candidate import candidate_checks
@@ -19,8 +20,10 @@ from checks.data import features_checks, raw_data_checks
 from checks.evaluation import evaluation_checks
 from checks.poc_report import poc_checks
 from checks.promotion_verdict import verdict_check
+from checks.rollout import rollout_check
 from checks.trained_models import trained_models_checks
-from pipelines.jobs import promotion_job, search_job, training_job
+from pipelines.jobs import promotion_job, rollout_job, search_job, training_job
+from pipelines.rollout_sensor import rollout_sensor
 from pipelines.schedules import retrain_schedule
 from pipelines.sensors import promotion_sensor
 from sluice.errors import SettingsError
@@ -45,7 +48,14 @@ def build_definitions(pipeline: PipelineSettings) -> dg.Definitions:
 
 def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
     training = training_job(pipeline)
-    promotion = promotion_job(pipeline)
+    promotion, jobs = promotion_job(pipeline), []
+    assets, checks, sensors = [], [], []
+    if pipeline.rollout is not None:
+        rollout = rollout_job(pipeline)
+        jobs.append(rollout)
+        assets.append(rollout_asset(pipeline, pipeline.rollout))
+        checks.append(rollout_check(pipeline))
+        sensors.append(rollout_sensor(pipeline, promotion))
     return dg.Definitions(
         assets=[
             raw_data_asset(pipeline),
@@ -57,6 +67,7 @@ def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
             promotion_verdict_asset(pipeline),
             candidate_asset(pipeline),
             production_model_asset(pipeline),
+            *assets,
         ],
         asset_checks=[
             raw_data_checks(pipeline),
@@ -67,8 +78,9 @@ def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
             evaluation_checks(pipeline),
             verdict_check(pipeline),
             candidate_checks(pipeline),
+            *checks,
         ],
-        jobs=[search_job(pipeline), training, promotion],
+        jobs=[search_job(pipeline), training, promotion, *jobs],
         schedules=[retrain_schedule(pipeline, training)],
-        sensors=[promotion_sensor(pipeline, promotion)],
+        sensors=[promotion_sensor(pipeline, [promotion, *jobs]), *sensors],
     )

@@ -39,7 +39,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Take a pipeline from raw rows to a verdict; promote when the verdict says so.
 
-        Exit code 0 when the candidate is in production, 1 when a gate said no.
+        Exit code 0 when the candidate is in production, or its rollout is all that is left; 1 when
+        a gate said no.
 
         Example: sluice run sp500_volatility
         """
@@ -224,5 +225,5 @@ def _run(settings: "PipelineSettings", home: Home, *, as_json: bool, started: fl
         print(report.model_dump_json(indent=1))
     else:
         summary(report, home, results())
-    if not report.in_production:
+    if not report.gate_said_yes:
         raise typer.Exit(GATE_SAID_NO)

@@ -7,6 +7,7 @@ process per step would cost seconds each for imports alone.
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from assets.rollout import ROLLOUT
 from sluice.pipeline import PipelineSettings
 
 PRODUCTION = "production_model"
@@ -15,9 +16,11 @@ PRODUCTION = "production_model"
 def training_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
     """Everything from raw rows to a registered candidate."""
     everything = dg.AssetSelection.key_prefixes([pipeline.name])
+    names = [PRODUCTION] if pipeline.rollout is None else [PRODUCTION, ROLLOUT]
+    deciding = dg.AssetSelection.assets(*([pipeline.name, name] for name in names))
     return dg.define_asset_job(
         f"{pipeline.name}_training",
-        selection=everything - dg.AssetSelection.assets([pipeline.name, PRODUCTION]),
+        selection=everything - deciding,
         description=f"{pipeline.description} Raw rows to a registered candidate with a verdict; "
         "promotes nothing.".strip(),
         executor_def=dg.in_process_executor,
@@ -39,10 +42,31 @@ def search_name(pipeline: PipelineSettings) -> str:
     return f"{pipeline.name}_search"
 
 
+def rollout_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
+    """Start the rollout of one version that its gate promoted."""
+    return dg.define_asset_job(
+        rollout_name(pipeline),
+        selection=dg.AssetSelection.assets([pipeline.name, ROLLOUT]),
+        description="Begin to send traffic to a version whose receipts allow it; the rollout "
+        "sensor goes on from there.",
+        executor_def=dg.in_process_executor,
+    )
+
+
+def rollout_name(pipeline: PipelineSettings) -> str:
+    """Return what the rollout job is called."""
+    return f"{pipeline.name}_rollout"
+
+
+def promotion_name(pipeline: PipelineSettings) -> str:
+    """Return what the promotion job is called."""
+    return f"{pipeline.name}_promotion"
+
+
 def promotion_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
     """Point production at one version that its gate promoted."""
     return dg.define_asset_job(
-        f"{pipeline.name}_promotion",
+        promotion_name(pipeline),
         selection=dg.AssetSelection.assets([pipeline.name, PRODUCTION]),
         description="Move the production pointer to a version whose receipts allow it.",
         executor_def=dg.in_process_executor,

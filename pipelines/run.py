@@ -17,7 +17,7 @@ from pipelines.console import RunConsole
 from pipelines.instance import PROCESS_TAG, close_ghost_runs, open_instance, this_process
 from pipelines.jobs import search_name
 from pipelines.resources import resources
-from pipelines.sensors import request_promotion
+from pipelines.sensors import request_promotion, standing
 from sluice.artifacts import ArtifactStore
 from sluice.errors import GateBlocked, Interrupted, SluiceError
 from sluice.home import Home
@@ -39,6 +39,8 @@ class RunReport(Record):
     created: bool
     production: int | None
     promoted: bool
+    rolls_out: bool = Field(False, description="Its rollout is under way.")
+    waits: str = Field("", description="Why nothing was started for it.")
     compared_with: str
     metrics: dict[str, float]
     reference_metrics: dict[str, float]
@@ -50,6 +52,11 @@ class RunReport(Record):
     def in_production(self) -> bool:
         """Whether the candidate of this run is what production points at."""
         return self.production == self.version
+
+    @property
+    def gate_said_yes(self) -> bool:
+        """Whether the candidate is in production, or only its rollout is still to come."""
+        return self.in_production or self.verdict == "PROMOTE"
 
 
 def run_pipeline(
@@ -74,13 +81,15 @@ def run_pipeline(
         run_id = _execute(definitions, f"{pipeline.name}_training", instance, console)
         event = _candidate_event(instance, pipeline, run_id)
         with State.at(home).ledger() as ledger:
-            before = ledger.production_number(pipeline.name)
-        request = request_promotion(pipeline.name, event, production=before)
+            now = standing(ledger, pipeline.name)
+        request = request_promotion(pipeline, event, now)
         metadata = _metadata(event)
+        waits = str(request.skip_message) if isinstance(request, dg.SkipReason) else ""
         if isinstance(request, dg.RunRequest):
+            assert request.job_name is not None
             _execute(
                 definitions,
-                f"{pipeline.name}_promotion",
+                request.job_name,
                 instance,
                 console,
                 config=request.run_config,
@@ -88,10 +97,12 @@ def run_pipeline(
             )
         with State.at(home).ledger() as ledger:
             after = ledger.production_number(pipeline.name)
+            rollout = ledger.rollout(pipeline.name)
     evaluation = Evaluation.model_validate_json(
         (home.records / pipeline.name / "evaluation.json").read_bytes()
     )
     version = int(str(metadata[VERSION].value))
+    rolls_out = rollout is not None and rollout.version == version and not rollout.is_over
     wall = time.perf_counter() - started
     return RunReport(
         pipeline=pipeline.name,
@@ -101,7 +112,9 @@ def run_pipeline(
         version=version,
         created=bool(metadata[NEW].value),
         production=after,
-        promoted=after == version and before != after,
+        promoted=after == version and now.production != after,
+        rolls_out=rolls_out,
+        waits=waits,
         compared_with=evaluation.reference_name,
         metrics=evaluation.candidate.metrics,
         reference_metrics=evaluation.reference.metrics,

@@ -1,59 +1,116 @@
-"""From a verdict to a promotion: thin, because a sensor is cut off after a minute."""
+"""From a verdict to the job that acts on it: thin, because a sensor is cut off after a minute."""
+
+from dataclasses import dataclass
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
-from assets.resources import State
-from pipelines.jobs import PRODUCTION
+from assets.resources import State, utc_now
+from assets.rollout import ROLLOUT
+from pipelines.jobs import PRODUCTION, promotion_name, rollout_name
+from sluice.delivery.drive import live_servers
 from sluice.pipeline import PipelineSettings
+from sluice.registry.rollouts import RolloutLedger
+from sluice.rollout.state import Rollout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a model stands, as far as its next promotion is concerned."""
+
+    production: int | None
+    """Number of the version in production."""
+
+    rollout: Rollout | None
+    """The model's last one."""
+
+    num_servers: int
+    """Servers that answer for the model now."""
+
+
+def standing(ledger: RolloutLedger, model: str) -> Standing:
+    """Read where a model stands."""
+    return Standing(
+        production=ledger.production_number(model),
+        rollout=ledger.rollout(model),
+        num_servers=len(live_servers(ledger, model, now=utc_now())),
+    )
 
 
 def promotion_sensor(
-    pipeline: PipelineSettings, job: UnresolvedAssetJobDefinition
+    pipeline: PipelineSettings, jobs: list[UnresolvedAssetJobDefinition]
 ) -> dg.SensorDefinition:
-    """Start the promotion job when the newest candidate's verdict says PROMOTE."""
+    """Start a rollout, or a promotion, when the newest candidate's verdict says PROMOTE."""
+    key = dg.AssetKey([pipeline.name, "candidate"])
 
-    @dg.asset_sensor(
-        asset_key=dg.AssetKey([pipeline.name, "candidate"]),
-        job=job,
+    @dg.sensor(
+        jobs=jobs,
         name=f"{pipeline.name}_promotion_sensor",
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=30,
-        description="Decides nothing: reads the verdict on the newest candidate and starts the "
-        "promotion job when it says PROMOTE.",
+        description="Decides nothing: reads the verdict on the newest candidate and, when it says "
+        "PROMOTE, starts its rollout; or its promotion, where there is nothing to roll out "
+        "against.",
     )
-    def sensor(
-        context: dg.SensorEvaluationContext, asset_event: dg.EventLogEntry, state: State
-    ) -> dg.RunRequest | dg.SkipReason:
-        del context
+    def sensor(context: dg.SensorEvaluationContext, state: State) -> dg.RunRequest | dg.SkipReason:
+        event = context.instance.get_latest_materialization_event(key)
+        if event is None:
+            return dg.SkipReason("There is no candidate yet.")
         with state.ledger() as ledger:
-            production = ledger.production_number(pipeline.name)
-        return request_promotion(pipeline.name, asset_event, production=production)
+            return request_promotion(pipeline, event, standing(ledger, pipeline.name))
 
     return sensor
 
 
 def request_promotion(
-    pipeline_name: str, event: dg.EventLogEntry, *, production: int | None
+    pipeline: PipelineSettings, event: dg.EventLogEntry, now: Standing
 ) -> dg.RunRequest | dg.SkipReason:
     """Return what one materialization of a candidate asks for.
 
     Args:
-        pipeline_name: Name of the pipeline and its model.
+        pipeline: Whose candidate it is.
         event: Materialization of the candidate.
-        production: Number of the version in production, None for none.
+        now: Where the model stands.
     """
     materialization = event.asset_materialization
     metadata = materialization.metadata if materialization else {}
     verdict = metadata[VERDICT].value if VERDICT in metadata else "no verdict"
     if verdict != "PROMOTE":
         return dg.SkipReason(f"The verdict on the newest candidate is {verdict}.")
-    candidate, version = str(metadata[CANDIDATE].value), int(str(metadata[VERSION].value))
-    if version == production:
+    version, receipt = int(str(metadata[VERSION].value)), str(metadata[RECEIPT].value)
+    if version == now.production:
         return dg.SkipReason(f"Version {version} is in production already.")
+    is_first = now.production is None or pipeline.rollout is None
+    waits = "" if is_first else _waits(pipeline.name, version, now)
+    if waits:
+        return dg.SkipReason(waits)
+    asset = PRODUCTION if is_first else ROLLOUT
     return dg.RunRequest(
-        run_key=str(metadata[RECEIPT].value),
-        run_config={"ops": {f"{pipeline_name}__{PRODUCTION}": {"config": {"version": version}}}},
-        tags={"sluice/candidate": candidate[:12], "sluice/version": str(version)},
+        run_key=receipt if is_first else f"{receipt}:{ROLLOUT}",
+        job_name=promotion_name(pipeline) if is_first else rollout_name(pipeline),
+        run_config={"ops": {f"{pipeline.name}__{asset}": {"config": {"version": version}}}},
+        tags={
+            "sluice/candidate": str(metadata[CANDIDATE].value)[:12],
+            "sluice/version": str(version),
+        },
     )
+
+
+def _waits(model: str, version: int, now: Standing) -> str:
+    """Return why no rollout of a version can start now; "" when one can."""
+    last = now.rollout
+    if last is not None and not last.is_over:
+        whose = "its own" if last.version == version else f"that of version {last.version}"
+        return f"A rollout is under way, {whose} ({last.phase}): sluice rollout status {model}"
+    if last is not None and last.version == version and last.phase == "rolled_back":
+        return (
+            f"Version {version} was rolled back ({last.id[:8]}) and is not tried again by itself: "
+            f"sluice rollout status {model}"
+        )
+    if not now.num_servers:
+        return (
+            f"The gate says PROMOTE for version {version}, and no server answers for {model} that "
+            f"could show it real traffic. Start one: sluice serve {model}"
+        )
+    return ""

@@ -41,6 +41,13 @@ def _headline(report: RunReport) -> str:
         return f"{name}: [green]PROMOTED[/green]. Version {number} is in production."
     if report.in_production:
         return f"{name}: version {number} is in production already; nothing to decide."
+    if report.rolls_out:
+        return (
+            f"{name}: [green]PROMOTE[/green]. The rollout of version {number} has begun; version "
+            f"{report.production} stays in production until every step held."
+        )
+    if report.verdict == "PROMOTE":
+        return f"{name}: [yellow]PROMOTE, and not in production yet[/yellow]. {report.waits}"
     serving = f"version {report.production}" if report.production else "no version"
     return (
         f"{name}: [red]not promoted[/red] ({report.verdict}). Version {number} is registered; "

@@ -9,8 +9,8 @@ import pytest
 from pipelines.build import build_definitions
 from pipelines.definitions import defs
 from pipelines.resources import resources
-from pipelines.sensors import request_promotion
-from sluice.pipeline import PipelineSettings, defs_folder, known_pipelines
+from pipelines.sensors import Standing, request_promotion
+from sluice.pipeline import PipelineSettings, defs_folder, known_pipelines, read_pipeline
 from tests.pipelines.conftest import ECHO, home_at
 
 STAGES = {
@@ -135,8 +135,12 @@ def candidate_event(verdict: str, version: int = 3) -> dg.EventLogEntry:
     return event
 
 
+def standing(production: int | None) -> Standing:
+    return Standing(production=production, rollout=None, num_servers=0)
+
+
 def test_promote_asks_for_one_run_of_that_version() -> None:
-    request = request_promotion("echo", candidate_event("PROMOTE"), production=1)
+    request = request_promotion(read_pipeline(ECHO), candidate_event("PROMOTE"), standing(1))
 
     assert isinstance(request, dg.RunRequest)
     assert request.run_key == "r" * 64
@@ -145,13 +149,13 @@ def test_promote_asks_for_one_run_of_that_version() -> None:
 
 @pytest.mark.parametrize("verdict", ["REJECT", "EQUIVALENT", "INCONCLUSIVE", "promote", ""])
 def test_anything_else_asks_for_nothing(verdict: str) -> None:
-    request = request_promotion("echo", candidate_event(verdict), production=1)
+    request = request_promotion(read_pipeline(ECHO), candidate_event(verdict), standing(1))
 
     assert isinstance(request, dg.SkipReason)
 
 
 def test_version_in_production_is_not_asked_for_again() -> None:
-    request = request_promotion("echo", candidate_event("PROMOTE"), production=3)
+    request = request_promotion(read_pipeline(ECHO), candidate_event("PROMOTE"), standing(3))
 
     assert isinstance(request, dg.SkipReason)
     assert "in production already" in str(request.skip_message)

@@ -1,0 +1,112 @@
+"""The rollout of a version: real traffic has the last word before production moves (ROLL-1)."""
+
+import dagster as dg
+from pydantic import Field
+
+from assets.features import FeatureSet
+from assets.metadata import table
+from assets.promotion_rules import require_present_rules
+from assets.resources import State
+from sluice.data.table import load_table
+from sluice.delivery.start import start_delivery
+from sluice.pipeline import PipelineSettings
+from sluice.rollout.settings import RolloutSettings
+from sluice.rollout.state import Rollout, Transition
+
+ROLLOUT = "rollout"
+
+
+class RolloutConfig(dg.Config):
+    """Which version the job is asked to bring into production."""
+
+    version: int = Field(ge=1, description="Version number in the registry.")
+
+
+def rollout_asset(pipeline: PipelineSettings, settings: RolloutSettings) -> dg.AssetsDefinition:
+    """Build the asset for one pipeline."""
+
+    @dg.asset(
+        key=[pipeline.name, ROLLOUT],
+        ins={"features": dg.AssetIn(key=[pipeline.name, "features"])},
+        deps=[dg.AssetKey([pipeline.name, "candidate"])],
+        group_name=f"{pipeline.name}_promotion",
+        kinds={"sqlalchemy"},
+        owners=list(pipeline.owners),
+        description="A candidate on its way into production: the rollout sensor raises its share "
+        "of the traffic step by step, and takes it back by itself when the traffic speaks against "
+        "it. Its transitions are observations of this asset.",
+    )
+    def rollout(
+        context: dg.AssetExecutionContext,
+        state: State,
+        config: RolloutConfig,
+        features: FeatureSet,
+    ) -> dg.MaterializeResult[Transition]:
+        with state.ledger() as ledger:
+            require_present_rules(pipeline, ledger, config.version)
+            transition, agreement = start_delivery(
+                ledger,
+                pipeline.name,
+                config.version,
+                settings,
+                frame=load_table(features.table, state.store),
+                folds=features.folds,
+                store=state.store,
+                actor="rollout_job",
+                reason=f"The gate said PROMOTE (run {context.run.run_id[:8]}).",
+            )
+        context.log.info(transition.summary)
+        return dg.MaterializeResult(
+            value=transition,
+            metadata={
+                **rollout_metadata(transition),
+                "steps": table(steps_rows(transition.rollout)),
+                "apart on held-out rows": agreement.difference,
+                "follow": dg.MetadataValue.md(
+                    f"`sluice rollout watch {pipeline.name}` · stop it: "
+                    f"`sluice rollout abort {pipeline.name} --reason '...'`"
+                ),
+            },
+        )
+
+    return rollout
+
+
+def rollout_metadata(transition: Transition) -> dict[str, dg.MetadataValue | str | int | float]:
+    """Return what a page of Dagster shows of one transition."""
+    rollout = transition.rollout
+    shown: dict[str, dg.MetadataValue | str | int | float] = {
+        "summary": transition.summary,
+        "version": rollout.version,
+        "replaces": rollout.production_version,
+        "phase": rollout.phase,
+        "step": f"{rollout.step + 1} of {len(rollout.settings.steps)}",
+        "share of the traffic": rollout.share,
+        "by": transition.actor,
+        "rollout": rollout.id,
+    }
+    if transition.window is not None:
+        window = transition.window
+        arms = {"challenger": window.challenger, "production": window.production}
+        shown["requests"] = table([{"arm": arm, **c.model_dump()} for arm, c in arms.items()])
+    if transition.guards:
+        shown["guards"] = table([reading.model_dump() for reading in transition.guards])
+    if transition.quality is not None:
+        shown["on labelled pairs"] = transition.quality
+    if transition.drift is not None:
+        shown["apart, times as on held-out rows"] = transition.drift.distance
+    return shown
+
+
+def steps_rows(rollout: Rollout) -> list[dict[str, object]]:
+    """Return one row a step: what share, and what it is asked to show."""
+    settings = rollout.settings
+    return [
+        {
+            "step": number,
+            "share": step.share,
+            "copies": "yes" if step.shadow else "no",
+            "at least": f"{settings.min_step_s:g} s and {settings.min_requests} requests",
+        }
+        for number, step in enumerate(settings.steps, start=1)
+    ]

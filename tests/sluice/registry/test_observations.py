@@ -1,0 +1,137 @@
+"""ROLL-2: what servers report, on SQLite and PostgreSQL."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import IntegrityError
+from sluice.registry import observations as module
+from sluice.registry.rollouts import RolloutLedger
+from sluice.registry.tables import samples
+from sluice.rollout.agreement import Agreement
+from sluice.rollout.observations import ArmCounts, Window
+from sluice.rollout.samples import Report, Sample, ServerState
+from sluice.rollout.settings import RolloutSettings
+from sluice.rollout.state import Rollout
+from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, promote_chain, register_sample
+
+
+@pytest.fixture
+def ledger(url: str) -> Iterator[RolloutLedger]:
+    with RolloutLedger.open(url, clock=Clock()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def rollout(ledger: RolloutLedger, store: ArtifactStore) -> Rollout:
+    promote_chain(ledger, store, 1)
+    register_sample(ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate)
+    settings = RolloutSettings()
+    return ledger.start_rollout(MODEL, 2, settings, actor="ada", reason="PROMOTE").rollout
+
+
+def report(
+    server: str = "a",
+    *,
+    rollout: Rollout | None = None,
+    after_s: float = 0,
+    epoch: int | None = None,
+    requests: int = 0,
+    kept: tuple[Sample, ...] = (),
+) -> Report:
+    at = NOW + timedelta(hours=1, seconds=after_s)
+    state = ServerState(
+        server=server, model=MODEL, at=at, started_at=NOW, epoch=2, production=1, challenger=2
+    )
+    window = None
+    if rollout is not None:
+        window = Window(
+            rollout=rollout.id,
+            epoch=rollout.epoch if epoch is None else epoch,
+            since=rollout.step_since + timedelta(seconds=len(server)),
+            until=at,
+            production=ArmCounts(requests=10 * requests),
+            challenger=ArmCounts(requests=requests, errors=requests // 2),
+        )
+    return Report(state=state, window=window, samples=kept)
+
+
+def sample(number: int, rollout: str | None = None) -> Sample:
+    return Sample(
+        at=NOW,
+        rollout=rollout,
+        epoch=2,
+        key=f"row {number}",
+        arm="production",
+        seconds=0.01,
+        features=(float(number), float("nan")),
+        production=((1.0,), (2.0,)),
+    )
+
+
+def test_a_window_adds_the_servers_up_and_knows_one_step_only(
+    ledger: RolloutLedger, rollout: Rollout
+) -> None:
+    seen = ledger.observations
+    nobody = seen.window(rollout)
+    seen.write(report("a", rollout=rollout, requests=1))
+    seen.write(report("a", rollout=rollout, requests=4, after_s=1))
+    seen.write(report("bb", rollout=rollout, requests=6, after_s=9))
+    seen.write(report("bb", rollout=rollout, requests=99, epoch=rollout.epoch + 1))
+    found = seen.window(rollout)
+
+    assert (nobody.since, nobody.until) == (rollout.step_since, rollout.step_since)
+    assert (found.challenger.requests, found.challenger.errors) == (10, 5)
+    assert found.production.requests == 100
+    assert found.since == rollout.step_since + timedelta(seconds=1)
+    assert found.until == NOW + timedelta(hours=1, seconds=9)
+
+
+def test_servers_are_those_heard_of_lately_with_their_last_word(ledger: RolloutLedger) -> None:
+    seen = ledger.observations
+    for after_s in (0, 50):
+        seen.write(report("a", after_s=after_s))
+    seen.write(report("b", after_s=10))
+    since = NOW + timedelta(hours=1, seconds=20)
+
+    assert [s.server for s in seen.servers(MODEL, since=NOW)] == ["a", "b"]
+    assert [s.at for s in seen.servers(MODEL, since=since)] == [since + timedelta(seconds=30)]
+    assert seen.servers("another", since=NOW) == []
+
+
+def test_samples_come_back_whole_newest_last_and_old_ones_go(
+    ledger: RolloutLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "KEPT_SAMPLES", 5)
+    seen = ledger.observations
+    seen.write(report(kept=tuple(sample(i) for i in range(4))))
+    seen.write(report(kept=tuple(sample(i, "r") for i in range(4, 8))))
+    found = seen.samples(MODEL, newest=100)
+
+    assert [s.key for s in found] == [f"row {i}" for i in range(3, 8)]
+    assert found[0].production == ((1.0,), (2.0,))
+    assert [s.key for s in seen.samples(MODEL, rollout="r", newest=2)] == ["row 6", "row 7"]
+
+
+def test_notes_are_kept_by_rollout(ledger: RolloutLedger, rollout: Rollout) -> None:
+    seen = ledger.observations
+    agreement = Agreement(difference=0.5, spread=1.0, rows=10)
+    seen.note_agreement(rollout.id, agreement, at=NOW)
+
+    assert seen.agreement(rollout.id) == agreement
+    assert seen.agreement("another") is None
+    assert seen.quality(rollout.id) == []
+
+
+def test_a_sample_that_was_edited_is_named(ledger: RolloutLedger, url: str) -> None:
+    ledger.observations.write(report(kept=(sample(1),)))
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.update(samples).values(payload="{}"))
+    engine.dispose()
+
+    with pytest.raises(IntegrityError, match="Sample that a server reported cannot be read: at"):
+        ledger.observations.samples(MODEL, newest=1)

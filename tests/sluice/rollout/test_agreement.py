@@ -1,0 +1,79 @@
+"""ROLL-2: predictions that differ more on live requests than on the held-out rows."""
+
+import math
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from sluice.errors import ContractError
+from sluice.rollout.agreement import Agreement, measure_agreement, prediction_drift
+from sluice.rollout.samples import Sample
+
+NOON = datetime(2025, 3, 14, 12, tzinfo=UTC)
+
+
+def pair(production: float | None, challenger: float | None) -> Sample:
+    def said(value: float | None) -> tuple[tuple[float, ...], ...] | None:
+        # Two networks whose mean is the answer.
+        return None if value is None else ((value - 1,), (value + 1,))
+
+    return Sample(
+        at=NOON,
+        rollout="r",
+        epoch=2,
+        arm="challenger",
+        seconds=0.01,
+        features=(0.0,),
+        production=said(production),
+        challenger=said(challenger),
+    )
+
+
+def test_the_difference_of_known_answers() -> None:
+    found = measure_agreement(np.array([[0.0], [2.0]]), np.array([[1.0], [1.5]]))
+
+    assert (found.difference, found.spread, found.rows) == (0.75, 1.0, 2)
+    assert found.unit == 0.75
+
+
+def test_twins_are_held_to_a_part_of_the_spread_and_not_to_zero() -> None:
+    same = np.linspace(0, 10, 100)[:, None]
+    agreement = measure_agreement(same, same + 1e-9)
+
+    assert agreement.unit == pytest.approx(0.05 * same.std())
+
+
+def test_the_distance_is_in_units_of_the_held_out_difference() -> None:
+    agreement = Agreement(difference=0.5, spread=1.0, rows=100)
+    near = [pair(float(i), i + 0.5) for i in range(20)]
+    far = [pair(float(i), i - 3.0) for i in range(20)]
+
+    assert prediction_drift(near, agreement, limit=4, min_pairs=20).distance == pytest.approx(1)
+    found = prediction_drift(far, agreement, limit=4, min_pairs=20)
+    assert (found.distance, found.limit, found.rows) == (pytest.approx(6), 4, 20)
+
+
+def test_only_the_newest_pairs_count_and_half_a_pair_is_none() -> None:
+    agreement = Agreement(difference=0.5, spread=1.0, rows=100)
+    old = [pair(0.0, 0.0)] * 1000
+    new = [pair(0.0, 5.0)] * 300
+    halves = [pair(0.0, None), pair(None, 3.0)] * 50
+
+    assert prediction_drift(old + new + halves, agreement, limit=4, min_pairs=9).distance == 10
+    few = prediction_drift(new[:8] + halves, agreement, limit=4, min_pairs=9)
+    assert math.isnan(few.distance)
+    assert few.rows == 8
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (np.zeros((3, 1)), np.zeros((2, 1))),
+        (np.zeros((0, 1)),) * 2,
+        (np.ones((1, 1)), [[math.nan]]),
+    ],
+)
+def test_answers_that_cannot_be_compared_are_refused(theirs: np.ndarray, ours: np.ndarray) -> None:
+    with pytest.raises(ContractError, match="finite answers of one shape"):
+        measure_agreement(np.array(theirs), np.array(ours))

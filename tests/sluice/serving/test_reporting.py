@@ -1,0 +1,112 @@
+"""ROLL-2: a server tells what it sees; whatever becomes of that, it answers."""
+
+import threading
+from dataclasses import dataclass, field
+
+from sluice.errors import StorageError
+from sluice.rollout.samples import Report, Sample
+from sluice.rollout.weights import Weights
+from tests.sluice.serving.serving_samples import (
+    Live,
+    Raises,
+    Says,
+    candidate,
+    deployed,
+    live,
+    quick_settings,
+)
+
+MODELS = [
+    deployed("one", 1, Says(1.0), Says(3.0)),
+    deployed("two", 2, Says(5.0)),
+    deployed("raises", 3, Raises()),
+]
+BY_DIGEST = {model.candidate: model for model in MODELS}
+SETTINGS = quick_settings(report_s=0.02, samples_per_s=1000)
+
+
+@dataclass
+class Sink:
+    reports: list[Report] = field(default_factory=list)
+    down: bool = False
+    hangs: threading.Event | None = None
+
+    def write(self, report: Report) -> None:
+        if self.hangs is not None:
+            self.hangs.wait(10)
+        if self.down:
+            raise StorageError("The registry is gone.", fix="Wait.")
+        self.reports.append(report)
+
+    @property
+    def samples(self) -> list[Sample]:
+        return [sample for report in self.reports for sample in report.samples]
+
+
+def serving(sink: Sink):  # type: ignore[no-untyped-def]
+    one = Weights(epoch=1, production=candidate("one"))
+    return live(dict(BY_DIGEST), one, settings=SETTINGS, reports=sink)
+
+
+def test_reports_carry_state_counts_and_pairs_of_answers() -> None:
+    sink = Sink()
+    with serving(sink) as server:
+        server.ask(7.0, keys=["monday"])
+        server.wait_for(lambda: bool(sink.samples))
+        server.challenge("two", share=1.0)
+        server.ask(8.0, 9.0, keys=["tuesday", "wednesday"])
+        server.wait_for(lambda: len(sink.samples) == 2)
+        server.wait_for(lambda: sink.reports[-1].state.challenger == 2)
+    alone, both = sink.samples
+    last = sink.reports[-1]
+
+    assert (alone.key, alone.rollout, alone.arm) == ("monday", None, "production")
+    assert (alone.production, alone.challenger) == (((8.0,), (10.0,)), None)
+    assert alone.features == (7.0, 7.0)
+    assert (both.key, both.rollout, both.arm) == ("tuesday", "r-two", "challenger")
+    assert (both.production, both.challenger) == (((9.0,), (11.0,)), ((13.0,),))
+    assert last.state.draining
+    assert last.window is not None
+    # The copy for the pair is no request.
+    assert (last.window.challenger.requests, last.window.production.requests) == (1, 0)
+    assert len({report.state.server for report in sink.reports}) == 1
+
+
+def test_what_a_challenger_failed_on_is_kept_with_its_key() -> None:
+    sink = Sink()
+    with serving(sink) as server:
+        server.challenge("raises", share=1.0)
+        assert server.ask(7.0, keys=["monday"]).json()["fallback"]
+        server.wait_for(lambda: any(s.fault for s in sink.samples))
+    failed = next(s for s in sink.samples if s.fault)
+
+    assert (failed.key, failed.fault, failed.arm) == ("monday", "errors", "challenger")
+
+
+def test_a_registry_that_is_gone_or_hangs_costs_no_request_and_no_sample() -> None:
+    sink = Sink(down=True)
+    with serving(sink) as server:
+        said = problems_of(server)
+        server.wait_for(lambda: "The registry is gone" in said())
+        assert server.ask(7.0).status_code == 200
+        sink.down = False
+        server.wait_for(lambda: bool(sink.samples))
+        server.wait_for(lambda: not said())
+        sink.hangs = threading.Event()
+        server.wait_for(lambda: "no answer" in said() or "not answered" in said())
+        assert server.ask(7.0).status_code == 200
+        sink.hangs.set()
+
+    assert sink.samples[0].features == (7.0, 7.0)
+
+
+def problems_of(server: Live):  # type: ignore[no-untyped-def]
+    return lambda: " ".join(server.client.get("/readyz").json()["problems"])
+
+
+def test_keys_must_be_one_for_each_window() -> None:
+    with serving(Sink()) as server:
+        refused = server.ask(1.0, 2.0, keys=["monday"])
+
+    assert refused.status_code == 422
+    assert "one for each of 2 windows, got 1" in refused.json()["what"]
