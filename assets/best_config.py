@@ -12,6 +12,7 @@ from assets.metadata import picture, table
 from assets.resources import Progress, State, utc_now
 from assets.run_records import write_run
 from assets.subjects import poc_subject, require_same, search_subject
+from assets.traced import traced
 from sluice.digests import digest_json, short
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import Receipt, require
@@ -61,6 +62,7 @@ def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         "start without a passed POC receipt. Killed at any moment, it goes on to the same "
         "decisions.",
     )
+    @traced
     def best_config(
         context: dg.AssetExecutionContext,
         state: State,

@@ -14,6 +14,7 @@ from assets.metadata import table
 from assets.promotion_verdict import Decision
 from assets.resources import State, utc_now
 from assets.subjects import poc_subject, require_same
+from assets.traced import traced
 from assets.verdict_metadata import guard_table, verdict_pictures
 from sluice.digests import short
 from sluice.pipeline import PipelineSettings
@@ -54,6 +55,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         description="An immutable version with its full lineage: data, config, code, git, seeds, "
         "weights, environment, metrics and both receipts. The same candidate is the same version.",
     )
+    @traced
     def candidate(
         context: dg.AssetExecutionContext,
         state: State,

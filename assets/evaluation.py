@@ -10,6 +10,7 @@ from assets.features import FeatureSet
 from assets.metadata import picture, table
 from assets.resources import State, utc_now
 from assets.subjects import candidate_subject, require_same
+from assets.traced import traced
 from sluice.data.table import TableRecord, load_table
 from sluice.digests import digest_json, short
 from sluice.evaluation.plots import loss_over_time_png
@@ -55,6 +56,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         "the version in production or, when there is none, the workload's baseline. Also the "
         "candidate on every regression suite (DATA-5).",
     )
+    @traced
     def evaluation(
         context: dg.AssetExecutionContext,
         state: State,

@@ -6,6 +6,7 @@ from pydantic import Field
 from assets.metadata import column_schema, preview, table
 from assets.resources import State
 from assets.subjects import maker, raw_subject
+from assets.traced import traced
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table, save_table
 from sluice.failfast.user_code import users_code
@@ -35,6 +36,7 @@ def features_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         description="One row per example: features that look back, a target that looks ahead, "
         "and the folds. Refuses raw rows that did not pass their checks.",
     )
+    @traced
     def features(
         context: dg.AssetExecutionContext, state: State, raw_data: TableRecord
     ) -> dg.MaterializeResult[FeatureSet]:

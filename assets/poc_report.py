@@ -6,6 +6,7 @@ from assets.features import FeatureSet
 from assets.metadata import table
 from assets.resources import Progress, State, utc_now
 from assets.subjects import features_subject, maker, poc_subject, require_same
+from assets.traced import traced
 from sluice.data.table import TableRecord
 from sluice.failfast.gate.inputs import StoredData
 from sluice.failfast.gate.messages import Started
@@ -30,6 +31,7 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         "receipt that training asks for (POC-1..13). Refuses features that did not pass their "
         "checks. It runs in a process of its own, which is stopped when it hangs.",
     )
+    @traced
     def poc_report(
         context: dg.AssetExecutionContext,
         state: State,

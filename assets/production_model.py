@@ -8,6 +8,7 @@ from pydantic import Field
 from assets.promotion_rules import require_present_rules
 from assets.resources import State
 from assets.rollout import ROLLOUT
+from assets.traced import traced
 from sluice.errors import GateBlocked
 from sluice.pipeline import PipelineSettings
 from sluice.registry.records import Promotion
@@ -34,6 +35,7 @@ def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         "promote and refuses without them, or before its rollout held; two promotions at once "
         "cannot both win.",
     )
+    @traced
     def production_model(
         context: dg.AssetExecutionContext, state: State, config: PromotionConfig
     ) -> dg.MaterializeResult[Promotion]:

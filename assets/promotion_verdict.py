@@ -8,6 +8,7 @@ import dagster as dg
 from assets.evaluated import Evaluation
 from assets.metadata import table
 from assets.resources import State, utc_now
+from assets.traced import traced
 from assets.verdict_metadata import guard_table, verdict_pictures
 from sluice.artifacts import ArtifactStore
 from sluice.evaluation.companions import Companions, CompanionSettings, accompany
@@ -42,6 +43,7 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         "every guard. The bound decides, never the mean; every further question on the same rows "
         "may spend less of alpha. Asked again, it answers the same (STAT-1..3).",
     )
+    @traced
     def promotion_verdict(
         context: dg.AssetExecutionContext, state: State, evaluation: Evaluation
     ) -> dg.MaterializeResult[Decision]:

@@ -4,6 +4,7 @@ import dagster as dg
 
 from assets.metadata import column_schema, preview
 from assets.resources import State
+from assets.traced import traced
 from sluice.data.table import TableRecord, save_table
 from sluice.failfast.user_code import users_code
 from sluice.pipeline import PipelineSettings
@@ -20,6 +21,7 @@ def raw_data_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         description="Rows as the source holds them. The data version is the digest of their "
         "content: the same rows are the same version, whatever file they came in.",
     )
+    @traced
     def raw_data(
         context: dg.AssetExecutionContext, state: State
     ) -> dg.MaterializeResult[TableRecord]:

@@ -7,6 +7,7 @@ from assets.features import FeatureSet
 from assets.metadata import table
 from assets.promotion_rules import require_present_rules
 from assets.resources import State
+from assets.traced import traced
 from sluice.data.table import load_table
 from sluice.delivery.start import start_delivery
 from sluice.pipeline import PipelineSettings
@@ -36,6 +37,7 @@ def rollout_asset(pipeline: PipelineSettings, settings: RolloutSettings) -> dg.A
         "of the traffic step by step, and takes it back by itself when the traffic speaks against "
         "it. Its transitions are observations of this asset.",
     )
+    @traced
     def rollout(
         context: dg.AssetExecutionContext,
         state: State,

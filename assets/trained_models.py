@@ -12,6 +12,7 @@ from assets.metadata import picture, table
 from assets.resources import Progress, State
 from assets.run_records import write_run
 from assets.subjects import candidate_subject, poc_subject, require_same
+from assets.traced import traced
 from sluice.artifacts import ArtifactStore
 from sluice.data.table import load_table
 from sluice.evaluation.plots import training_curves_png
@@ -41,6 +42,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         "and code. "
         "A unit that was killed goes on from its last checkpoint to the same bits.",
     )
+    @traced
     def trained_models(
         context: dg.AssetExecutionContext,
         state: State,

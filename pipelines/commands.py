@@ -15,6 +15,7 @@ from sluice.commands.output import results
 from sluice.errors import GATE_SAID_NO, SettingsError, StorageError
 from sluice.files import storage_error
 from sluice.home import Home
+from sluice.observability import tracing
 
 if TYPE_CHECKING:
     from sluice.pipeline import PipelineSettings
@@ -219,7 +220,10 @@ def _run(settings: "PipelineSettings", home: Home, *, as_json: bool, started: fl
     from pipelines.run import run_pipeline
     from pipelines.summary import summary
 
-    with RunConsole(Console(stderr=True)) as console:
+    with (
+        tracing.span("sluice run", pipeline=settings.name),
+        RunConsole(Console(stderr=True)) as console,
+    ):
         report = run_pipeline(settings, home, console, started=started)
     if as_json:
         print(report.model_dump_json(indent=1))

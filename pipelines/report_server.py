@@ -1,8 +1,9 @@
-"""Serve the pages under ``SLUICE_HOME/reports`` to browsers of this machine, and nothing else.
+"""Serve the pages under ``SLUICE_HOME/reports``, and metrics, on this machine alone.
 
 Read only, loopback only, no path that leads out of the folder, no dotfiles. It ends when the
 process that started it ends, however that happens. Any feature may put ``*.html`` files into the
-folder, or a folder with an ``index.html``; the first page lists them, newest first.
+folder, or a folder with an ``index.html``; the first page lists them, newest first. ``/metrics``
+tells Prometheus of pipelines and rollouts.
 """
 
 import argparse
@@ -14,13 +15,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from pipelines.pipeline_metrics import MEDIA_TYPE, metrics_reader
+from sluice.home import Home
 from sluice.reports.index import index_page
 
 LOOPBACK = "127.0.0.1"
@@ -39,12 +42,18 @@ class ReportServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, listener: socket.socket, folder: Path) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        folder: Path,
+        metrics: Callable[[], bytes] | None = None,
+    ) -> None:
         super().__init__(listener.getsockname(), ReportHandler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
         self.server_activate()
         self.folder = folder.resolve()
+        self.metrics = metrics
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Let a browser leave in the middle of an answer; anything else is told on stderr."""
@@ -76,7 +85,11 @@ class ReportHandler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.FORBIDDEN, "Only this machine's own name is served")
             return
         if path == "/":
-            self._send(index_page(self.server.folder).encode(), with_content=with_content)
+            page = index_page(self.server.folder).encode()
+            self._send(page, kind="text/html; charset=utf-8", with_content=with_content)
+            return
+        if path == "/metrics" and self.server.metrics is not None:
+            self._send(self.server.metrics(), kind=MEDIA_TYPE, with_content=with_content)
             return
         found = find_file(self.server.folder, path)
         if found is None:
@@ -90,8 +103,8 @@ class ReportHandler(BaseHTTPRequestHandler):
         else:
             self._send_file(found, with_content=with_content)
 
-    def _send(self, content: bytes, *, with_content: bool) -> None:
-        self._head("text/html; charset=utf-8", len(content))
+    def _send(self, content: bytes, *, kind: str, with_content: bool) -> None:
+        self._head(kind, len(content))
         if with_content:
             self.wfile.write(content)
 
@@ -192,7 +205,9 @@ def main() -> None:
     parser.add_argument("listener", type=int, help="descriptor of the bound socket")
     parser.add_argument("parent", type=int, help="process to end with")
     given = parser.parse_args()
-    server = ReportServer(socket.socket(fileno=given.listener), given.folder)
+    home = Home.from_environment(os.environ, cwd=Path.cwd())
+    listener = socket.socket(fileno=given.listener)
+    server = ReportServer(listener, given.folder, metrics_reader(home))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         end_with(given.parent)

@@ -12,6 +12,7 @@ from assets.best_config import BestConfig
 from assets.candidate import NEW, REASON, VERDICT, VERSION
 from assets.evaluated import Evaluation
 from assets.resources import State
+from assets.traced import TRACEPARENT
 from pipelines.build import build_definitions
 from pipelines.console import RunConsole
 from pipelines.instance import PROCESS_TAG, close_ghost_runs, open_instance, this_process
@@ -21,6 +22,7 @@ from pipelines.sensors import request_promotion, standing
 from sluice.artifacts import ArtifactStore
 from sluice.errors import GateBlocked, Interrupted, SluiceError
 from sluice.home import Home
+from sluice.observability import tracing
 from sluice.pipeline import PipelineSettings
 from sluice.settings import Record
 from sluice.tuning.study import Study
@@ -161,12 +163,17 @@ def _execute(
     run_id = str(uuid.uuid4())
     instance.add_event_listener(run_id, console.hear)
     try:
-        definitions.resolve_job_def(job).execute_in_process(
-            run_config=QUIET | dict(config or {}),
-            instance=instance,
-            run_id=run_id,
-            tags={PROCESS_TAG: this_process(), **(tags or {})},
-        )
+        with tracing.span("job", job=job, run=run_id) as span:
+            definitions.resolve_job_def(job).execute_in_process(
+                run_config=QUIET | dict(config or {}),
+                instance=instance,
+                run_id=run_id,
+                tags={
+                    PROCESS_TAG: this_process(),
+                    **({TRACEPARENT: span.traceparent} if span.traceparent else {}),
+                    **(tags or {}),
+                },
+            )
     except DagsterAssetCheckFailedError:
         raise _blocked(instance, run_id) from None
     except (KeyboardInterrupt, DagsterExecutionInterruptedError):

@@ -16,6 +16,7 @@ from pathlib import Path
 import typer
 
 from sluice.errors import BROKEN, INTERRUPTED, USER_MISTAKE, SluiceError
+from sluice.observability import tracing
 
 TYPER_INTERRUPTED = 130
 """What Typer leaves with on Ctrl-C."""
@@ -73,6 +74,7 @@ def run_command(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     # Typer's own renderer of usage errors ("Did you mean ...") runs inside the standalone mode.
     try:
+        tracing.start(os.environ, service="sluice")
         app = build_app(arguments[0] if arguments else None)
         app(args=arguments, prog_name="sluice", standalone_mode=True)
     except SystemExit as leave:

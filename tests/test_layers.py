@@ -25,6 +25,7 @@ ENGINES = {
     "sklearn",
     "statsmodels",
     "optuna",
+    "opentelemetry",
 }
 ONE_ADAPTER = {
     "great_expectations": {"checks/expectations.py"},
@@ -34,6 +35,7 @@ ONE_ADAPTER = {
         for name in ("ray_address", "ray_session", "ray_train", "plain_tuner")
     },
     "optuna": {"sluice/tuning/proposals.py"},
+    "opentelemetry": {"sluice/observability/tracing.py"},
 }
 SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
 TEXTS = sorted(

@@ -40,6 +40,14 @@ def serve_command(
             show_default=False,
         ),
     ] = None,
+    hook_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the token that Alertmanager shows to /hooks/rollback; "
+            "SLUICE_HOOK_TOKEN when left out. Without one there is no such route.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Answer predictions with what is in production, and follow it when it moves.
 
@@ -49,24 +57,37 @@ def serve_command(
     from sluice.pipeline import defs_folder, find_pipeline
     from sluice.registry.rollouts import RolloutLedger
     from sluice.serving.ledger_models import LedgerModels
+    from sluice.serving.ledger_rollback import LedgerRollback
     from sluice.serving.ledger_weights import LedgerWeights
     from sluice.serving.log import json_log
+    from sluice.serving.rollback import Hook
     from sluice.serving.server import open_serving, require_token_beyond_loopback, serve
 
     settings = find_pipeline(pipeline, defs_folder())
-    token = _token(token_file)
+    token = _token(token_file, "SLUICE_SERVE_TOKEN")
+    hook_token = _token(hook_token_file, "SLUICE_HOOK_TOKEN")
     require_token_beyond_loopback(host, token)
     home = Home.from_environment(os.environ, cwd=Path.cwd())
-    with RolloutLedger.open(
-        home.registry_url, clock=lambda: datetime.now(UTC), create=False
-    ) as ledger:
+
+    def utc_now() -> datetime:
+        return datetime.now(UTC)
+
+    with RolloutLedger.open(home.registry_url, clock=utc_now, create=False) as ledger:
+        rollback = LedgerRollback(
+            ledger,
+            settings.name,
+            artifact_store(),
+            clock=utc_now,
+            quiet_s=settings.serving.hook_quiet_s,
+        )
         serving = open_serving(
             settings.name,
             LedgerWeights(ledger, settings.name),
             LedgerModels(ledger, settings.name, artifact_store()).load,
             settings=settings.serving,
             token=token,
-            clock=lambda: datetime.now(UTC),
+            hook=None if hook_token is None else Hook(token=hook_token, rollback=rollback),
+            clock=utc_now,
             log=json_log(sys.stderr),
             reports=ledger.observations,
         )
@@ -85,10 +106,10 @@ def serve_command(
         serve(serving, host=host, port=port, on_ready=on_ready)
 
 
-def _token(path: Path | None) -> "Token | None":
+def _token(path: Path | None, variable: str) -> "Token | None":
     from sluice.serving.limits import Token
 
     if path is not None:
         return Token.read(path)
-    secret = os.environ.get("SLUICE_SERVE_TOKEN")
+    secret = os.environ.get(variable)
     return None if secret is None else Token(secret)

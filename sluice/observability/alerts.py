@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AwareDatetime, Field, ValidationError
@@ -32,11 +32,13 @@ PATIENCE_S = 4.0
 _ATTEMPTS = 3
 _ATTEMPT_S = 1.5
 _PAUSE_S = 0.2
+_LOCK_S = 1.0
 _STILL_NEWS = timedelta(days=1)
 """An older alert that nobody took is left to the file."""
 
 _LOG = logging.getLogger("sluice.alerts")
 
+Kind = Literal["rolled_back", "rollout_paused", "drift", "work_failed"]
 Severity = Literal["info", "warning", "critical"]
 
 
@@ -47,6 +49,7 @@ class Alert(Record):
         pattern=r"^[!-~]{1,200}$",
         description="The same for the same event, told once or twice: 'rollout-id/revision'.",
     )
+    kind: Kind = Field(description="rollout_paused: it cannot go on by itself.")
     what: str = Field(min_length=1, description="What happened, one sentence.")
     why: str = Field(description="The evidence or cause, one sentence.")
     do: str = Field(description="What a person can do; empty when nothing is to be done.")
@@ -84,7 +87,7 @@ def raise_alert(
         alert: What to tell.
         home: Where the file is.
         environ: Holds the webhook's address, an http or https URL, or does not.
-        patience_s: Longest time it takes [s]; what is not posted by then waits for the next alert.
+        patience_s: Longest time for posting [s]; what is not posted by then waits for the next alert.
     """
     book = _Book(home.alerts)
     problems: list[str] = []
@@ -153,7 +156,7 @@ class _Book:
         """Write the alert's line, unless its key is there."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            _lock(file)
             file.seek(0)
             content = file.read()
             if any(known.key == alert.key for known in _parsed(content)):
@@ -176,7 +179,7 @@ class _Book:
 
     def note_posted(self, alert: Alert) -> None:
         with self._posted.open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            _lock(file)
             file.write(alert.key.encode() + b"\n")
 
 
@@ -226,6 +229,23 @@ class _Post:
                 problem = f"The webhook cannot be reached ({type(reason).__name__})."
             time.sleep(max(0.0, min(_PAUSE_S * 4**attempt, self.until - time.monotonic())))
         return problem
+
+
+def _lock(file: BinaryIO) -> None:
+    """Wait for other writers, but not for one that hangs.
+
+    Raises:
+        TimeoutError: Somebody has held the file for too long.
+    """
+    until = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise TimeoutError("another process holds the file") from None
+            time.sleep(0.01)
 
 
 def _parsed(content: bytes) -> list[Alert]:

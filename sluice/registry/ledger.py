@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from sqlalchemy import Connection
 
 from sluice.artifacts import ArtifactStore
+from sluice.observability import tracing
 from sluice.receipts import Receipt
 from sluice.registry import (
     admission,
@@ -35,6 +36,7 @@ from sluice.registry.records import (
     Version,
 )
 from sluice.registry.signing import SigningKey
+from sluice.registry.traced import traced
 
 
 class Ledger(LedgerReading):
@@ -48,6 +50,7 @@ class Ledger(LedgerReading):
             if self._key is not None:
                 signing.sign_head(connection, self._key, at=self._clock())
 
+    @traced
     def register(
         self,
         model: str,
@@ -67,12 +70,14 @@ class Ledger(LedgerReading):
                 decided question differently.
         """
         admission.require_consistent(model, lineage)
+        tracing.about(lineage.candidate)
         at = self._clock()
         with self._write() as connection:
             queries.lock_model(connection, model, at=at)
             known = queries.find_version(connection, model, candidate=lineage.candidate)
             number = known.number if known else queries.insert_version(connection, lineage, at=at)
             if known is None:
+                tracing.begin_candidate(lineage.candidate, model=model, version=number)
                 queries.append_history(
                     connection,
                     at=at,
@@ -172,6 +177,7 @@ class Ledger(LedgerReading):
                 if evidence.count_decisions(connection, model) == len(earlier):
                     return evidence.decide(connection, model, receipt, at=at)
 
+    @traced
     def promote(
         self,
         model: str,
@@ -206,6 +212,7 @@ class Ledger(LedgerReading):
             found = queries.find_version(connection, model, number=version)
             if found is None:
                 raise admission.unknown(model, version, queries.model_names(connection))
+            tracing.about(found.candidate)
             pointer = queries.load_pointer(connection, model)
             if pointer.version == version:
                 return Promotion(
@@ -233,6 +240,7 @@ class Ledger(LedgerReading):
                 receipt=receipt,
             )
 
+    @traced
     def rollback(
         self, model: str, *, expected: int, actor: str, reason: str, store: ArtifactStore
     ) -> Promotion:
@@ -251,6 +259,7 @@ class Ledger(LedgerReading):
             pointer = promotion.check_expected(connection, model, expected)
             number = promotion.rollback_target(connection, model, pointer)
             target = queries.load_version(connection, model, number)
+        tracing.about(target.candidate)
         promotion.require_own_weights(target)
         _require_loadable(target, store)
         with self._write() as connection:

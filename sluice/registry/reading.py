@@ -153,6 +153,11 @@ class LedgerReading:
             moves = [e for e in queries.load_history(connection, model) if e.revision is not None]
         return next((move for move in reversed(moves) if move.at <= when), None)
 
+    def decisions(self, model: str) -> list[Receipt]:
+        """Return every answer of the promotion gate about a model, oldest first."""
+        with self._database.read() as connection:
+            return evidence.load_decisions(connection, model)
+
     def history(self, model: str) -> list[HistoryEntry]:
         """Return the audit of a model, oldest first."""
         with self._database.read() as connection:

@@ -16,6 +16,7 @@ from sluice.registry import admission, promotion, queries, rollout_rows
 from sluice.registry.ledger import Ledger
 from sluice.registry.observations import Observations
 from sluice.registry.records import Pointer, Version
+from sluice.registry.traced import traced
 from sluice.rollout import changes
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout, Transition
@@ -61,6 +62,7 @@ class RolloutLedger(Ledger):
                 pointer_revision=pointer.revision,
             )
 
+    @traced
     def start_rollout(
         self,
         model: str,
@@ -114,6 +116,7 @@ class RolloutLedger(Ledger):
             rollout_rows.insert(connection, transition, receipt=receipt)
         return transition
 
+    @traced
     def record_transition(self, before: Rollout, transition: Transition) -> None:
         """Keep what was decided about ``before``; a hold keeps only what was learnt.
 
@@ -130,6 +133,7 @@ class RolloutLedger(Ledger):
             queries.lock_model(connection, before.model, at=transition.at)
             rollout_rows.move(connection, transition, revision=before.revision)
 
+    @traced
     def finish_rollout(self, model: str, *, actor: str, store: ArtifactStore) -> Transition:
         """Promote the challenger of a rollout whose every step held; repeat it after a crash.
 

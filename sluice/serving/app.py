@@ -13,7 +13,7 @@ from fastapi import Depends, FastAPI, Request, Response, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
-from sluice.serving import predicting, views
+from sluice.serving import hook, predicting, views
 from sluice.serving.answers import Problem, json_answer
 from sluice.serving.front import Front, notes_of
 from sluice.serving.refusals import BodyLate, ModelFailed, NotAuthorized, Refusal, TooLarge
@@ -45,6 +45,8 @@ def build_app(serving: Serving) -> Front:
     api.include_router(views.OPEN)
     for routes in (predicting.GUARDED, views.GUARDED):
         api.include_router(routes, dependencies=[Depends(_require_token)])
+    if serving.hook is not None:
+        api.include_router(hook.ROUTES)
     api.add_exception_handler(Refusal, _refused)
     api.add_exception_handler(HTTPException, _unknown_route)
     api.add_exception_handler(Exception, _broken)

@@ -113,6 +113,10 @@ class Follower:
         """Return what is wrong with one thing; "" when nothing is."""
         return self._problems.get(about, "")
 
+    def has_problem(self, about: str) -> bool:
+        """Say whether something is not as the weights want it."""
+        return about in self._problems
+
     async def run(self) -> None:
         """Follow until cancelled."""
         while True:

@@ -4,7 +4,6 @@ Written to ASGI itself, because a middleware that wraps requests and responses c
 rest of the router together.
 """
 
-import re
 import secrets
 import time
 from collections.abc import Callable
@@ -14,12 +13,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sluice.observability import tracing
 from sluice.serving.answers import Problem
 from sluice.serving.metrics import OTHER, ROUTES, Metrics
 from sluice.serving.refusals import TooLarge
 
-_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _NOTES = "sluice.notes"
+_BROKEN = 500
 
 
 @dataclass(slots=True)
@@ -62,7 +62,8 @@ class Front:
             await self.app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        notes = Notes(trace=_trace(headers.get(b"traceparent", b"")), began=time.monotonic())
+        traceparent = headers.get(b"traceparent", b"").decode("latin-1")
+        notes = Notes(trace=_trace(traceparent), began=time.monotonic())
         scope[_NOTES] = notes
         status = 500
         trace = notes.trace.encode()
@@ -77,13 +78,22 @@ class Front:
                 message["headers"] = [*message["headers"], *added]
             await send(message)
 
-        try:
-            if _declared_bytes(headers) > self._max_body_bytes:
-                await self._too_large(notes, tagged)
-            else:
-                await self.app(scope, self._limited(receive), tagged)
-        finally:
-            self._note(scope, notes, status)
+        # The path of an unknown route and an unknown method are words of the client.
+        route = scope["path"] if scope["path"] in ROUTES else OTHER
+        method = scope["method"] if scope["method"] in ("GET", "POST") else OTHER
+        with tracing.server_span(
+            f"{method} {route}", trace=notes.trace, traceparent=traceparent
+        ) as span:
+            try:
+                if _declared_bytes(headers) > self._max_body_bytes:
+                    await self._too_large(notes, tagged)
+                else:
+                    await self.app(scope, self._limited(receive), tagged)
+            finally:
+                self._note(notes, route=route, method=method, status=status)
+                span.tell(status=status, **notes.facts)
+                if status >= _BROKEN:
+                    span.fail(str(status))
 
     def _limited(self, receive: Receive) -> Receive:
         """Return ``receive``, which raises once the body is beyond the limit."""
@@ -116,11 +126,8 @@ class Front:
             fix="Send fewer windows in each request.",
         )
 
-    def _note(self, scope: Scope, notes: Notes, status: int) -> None:
+    def _note(self, notes: Notes, *, route: str, method: str, status: int) -> None:
         seconds = time.monotonic() - notes.began
-        # The path of an unknown route and an unknown method are words of the client.
-        route = scope["path"] if scope["path"] in ROUTES else OTHER
-        method = scope["method"] if scope["method"] in ("GET", "POST") else OTHER
         self._metrics.count_answer(route=route, method=method, status=status, seconds=seconds)
         self._log.info(
             "request",
@@ -133,12 +140,10 @@ class Front:
         )
 
 
-def _trace(traceparent: bytes) -> str:
+def _trace(traceparent: str) -> str:
     """Return the caller's trace id when it sent a valid one, or a new one (W3C Trace Context)."""
-    found = _TRACEPARENT.fullmatch(traceparent.decode("latin-1"))
-    if found is not None and int(found[1], 16):
-        return found[1]
-    return secrets.token_hex(16)
+    caller = tracing.TraceContext.parse(traceparent)
+    return secrets.token_hex(16) if caller is None else caller.trace
 
 
 def _declared_bytes(headers: dict[bytes, bytes]) -> int:

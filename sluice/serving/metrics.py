@@ -10,7 +10,16 @@ from sluice.rollout.observations import Window
 from sluice.rollout.samples import ArmName, Fault
 from sluice.serving.steps import ARMS, KINDS
 
-ROUTES = ("/predict", "/model", "/rollout", "/healthz", "/readyz", "/metrics", "/openapi.json")
+ROUTES = (
+    "/predict",
+    "/model",
+    "/rollout",
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/openapi.json",
+    "/hooks/rollback",
+)
 OTHER = "other"
 
 _FAULTS: tuple[Fault, ...] = ("errors", "timeouts", "not_finite")
@@ -66,6 +75,9 @@ class Metrics:
         self.epoch = gauge("weights_epoch", "Epoch of the weights in force.")
         self.share = gauge("challenger_share", "Of users that the challenger answers.")
         self.version = gauge("served_version", "Number of the version; 0 for none.", "arm")
+        self.hook_acts = counter("hook_acts", "Alerts told, by what they did.", "act")
+        for act in ("aborted", "rolled_back", "nothing", "failed"):
+            self.hook_acts.labels(act)  # or the first one would be no increase
         self.ready = gauge("ready", "1 while the server wants requests.")
 
     def count_answer(self, *, route: str, method: str, status: int, seconds: float) -> None:
@@ -88,7 +100,11 @@ class Metrics:
 
     def show_step(self, window: Callable[[], Window | None]) -> None:
         """Show the counts of the step under way with every scrape, all of one moment."""
-        self._registry.register(_StepCounts(window))
+        self.show(_StepCounts(window))
+
+    def show(self, now: Collector) -> None:
+        """Show what a collector reads, with every scrape."""
+        self._registry.register(now)
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""

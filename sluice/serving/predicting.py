@@ -1,16 +1,15 @@
 """``POST /predict``: from the bytes of a body to an answer with its tags."""
 
-import asyncio
 import time
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from starlette.requests import ClientDisconnect
 
 from sluice.serving.answers import Prediction, described, json_answer
+from sluice.serving.body import read_body
 from sluice.serving.contract import PredictRequest, read_request
 from sluice.serving.front import notes_of
-from sluice.serving.refusals import REFUSALS, BodyLate, Malformed, WrongMedia
+from sluice.serving.refusals import REFUSALS
 from sluice.serving.router import Routed
 from sluice.serving.state import serving_of
 
@@ -33,7 +32,7 @@ async def predict(request: Request) -> Response:
     """Predict from one or many windows of feature rows."""
     serving, notes = serving_of(request), notes_of(request)
     with serving.admitted():
-        body = await _body(request, timeout_s=serving.settings.body_timeout_s)
+        body = await read_body(request, timeout_s=serving.settings.body_timeout_s)
         asked = read_request(body, model=serving.model, max_windows=serving.settings.max_windows)
         notes.facts["windows"] = len(asked.windows)
         routed = await serving.router.answer(
@@ -67,22 +66,3 @@ def _tags(routed: Routed) -> dict[str, Any]:
     if routed.weights.rollout is not None:
         tags["rollout"] = routed.weights.rollout
     return tags
-
-
-async def _body(request: Request, *, timeout_s: float) -> bytes:
-    declared = request.headers.get("content-type", "application/json")
-    if declared.partition(";")[0].strip().lower() != "application/json":
-        raise WrongMedia(
-            "The body must be declared as application/json, and is as something else.",
-            fix="Send the header 'Content-Type: application/json'.",
-        )
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await request.body()
-    except ClientDisconnect:
-        raise Malformed("The connection ended within the body.", fix="Send it whole.") from None
-    except TimeoutError:
-        raise BodyLate(
-            f"The body must arrive within {timeout_s:g} s, and did not.",
-            fix="Send it at once, or send fewer windows.",
-        ) from None

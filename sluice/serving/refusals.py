@@ -78,6 +78,12 @@ class Overloaded(Refusal):
     status, kind, retry_after_s = 503, "overloaded", 1
 
 
+class HookFailed(Refusal):
+    """The registry could not be asked, or refused: nothing was rolled back."""
+
+    status, kind, retry_after_s = 503, "hook_failed", 1
+
+
 class TooLate(Refusal):
     """Production did not answer before the deadline."""
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.observability import tracing
 from sluice.registry.reading import Clock
 from sluice.rollout.observations import Window
 from sluice.rollout.samples import ArmName, Fault, Outputs, Sample
@@ -150,6 +151,7 @@ class Router:
             tried = await self._try(
                 challenger,
                 x_NLD,
+                name="challenger",
                 timeout_s=min(self._settings.challenger_deadline_s, deadline - time.monotonic()),
                 max_waiting=self._settings.challenger_waiting,
             )
@@ -164,6 +166,7 @@ class Router:
         tried = await self._try(
             table.production,
             x_NLD,
+            name="production",
             timeout_s=deadline - time.monotonic(),
             max_waiting=self._settings.max_in_flight,
         )
@@ -186,25 +189,14 @@ class Router:
             task.cancel()
         await asyncio.gather(*self._shadows, return_exceptions=True)
 
-    async def _try(self, arm: Arm, x_NLD: Input, *, timeout_s: float, max_waiting: int) -> _Tried:
-        began = time.monotonic()
-        output: Output | None = None
-        fault: Fault | None = None
-        place: dict[str, Any] = {}
-        is_begun = True
-        try:
-            output = await arm.predict(x_NLD, timeout_s=timeout_s, max_waiting=max_waiting)
-            fault = None if np.isfinite(output).all() else "not_finite"
-        except (Busy, NeverStarted):
-            # An arm whose queue is full has not answered in time either: one that hangs must not
-            # look better for it.
-            fault, is_begun = "timeouts", False
-        except TimeoutError:
-            fault = "timeouts"
-        except NetworkFailed as failed:
-            fault, place = "errors", failed.place
-        seconds = time.monotonic() - began
-        return _Tried(output=output, fault=fault, place=place, is_begun=is_begun, seconds=seconds)
+    async def _try(
+        self, arm: Arm, x_NLD: Input, *, name: str, timeout_s: float, max_waiting: int
+    ) -> _Tried:
+        with tracing.span(f"arm {name}", version=arm.deployed.version) as span:
+            tried = await _predict(arm, x_NLD, timeout_s=timeout_s, max_waiting=max_waiting)
+            if tried.fault is not None:
+                span.fail(tried.fault)
+        return tried
 
     def _count(self, arm: ArmName, tried: _Tried, *, epoch: int) -> None:
         self.steps.count(arm, epoch=epoch, seconds=tried.seconds, fault=tried.fault)
@@ -247,6 +239,7 @@ class Router:
         tried = await self._try(
             other,
             x_NLD,
+            name="compared",
             timeout_s=self._settings.shadow_deadline_s,
             max_waiting=self._settings.shadow_waiting,
         )
@@ -271,6 +264,7 @@ class Router:
         tried = await self._try(
             shadow,
             x_NLD,
+            name="shadow",
             timeout_s=self._settings.shadow_deadline_s,
             max_waiting=self._settings.shadow_waiting,
         )
@@ -284,6 +278,27 @@ class Router:
     def _drop(self) -> None:
         self.steps.count_dropped()
         self._metrics.shadow_dropped.inc()
+
+
+async def _predict(arm: Arm, x_NLD: Input, *, timeout_s: float, max_waiting: int) -> _Tried:
+    began = time.monotonic()
+    output: Output | None = None
+    fault: Fault | None = None
+    place: dict[str, Any] = {}
+    is_begun = True
+    try:
+        output = await arm.predict(x_NLD, timeout_s=timeout_s, max_waiting=max_waiting)
+        fault = None if np.isfinite(output).all() else "not_finite"
+    except (Busy, NeverStarted):
+        # An arm whose queue is full has not answered in time either: one that hangs must not
+        # look better for it.
+        fault, is_begun = "timeouts", False
+    except TimeoutError:
+        fault = "timeouts"
+    except NetworkFailed as failed:
+        fault, place = "errors", failed.place
+    seconds = time.monotonic() - began
+    return _Tried(output=output, fault=fault, place=place, is_begun=is_begun, seconds=seconds)
 
 
 def _routed(

@@ -20,7 +20,9 @@ from sluice.serving.log import ToJson
 from sluice.serving.metrics import Metrics
 from sluice.serving.recorder import Recorder
 from sluice.serving.reporting import Reporter, ReportSink
+from sluice.serving.rollback import Hook
 from sluice.serving.router import Router
+from sluice.serving.server_metrics import ServerNow
 from sluice.serving.settings import ServingSettings
 from sluice.serving.state import Serving
 from sluice.serving.weights import WeightsSource
@@ -35,6 +37,7 @@ def open_serving(
     *,
     settings: ServingSettings,
     token: Token | None,
+    hook: Hook | None = None,
     clock: Clock,
     log: Any,
     reports: ReportSink | None,
@@ -48,6 +51,7 @@ def open_serving(
         settings: Limits and pace.
         token: What clients must show; None lets everybody in.
         clock: Dates windows and ends leases.
+        hook: Lets alerts roll back; without it they cannot.
         log: From ``json_log``.
         reports: Hears what the server sees; None for nobody.
 
@@ -78,7 +82,7 @@ def open_serving(
             settings=settings,
             clock=clock,
         )
-    return Serving(
+    serving = Serving(
         model=model,
         router=router,
         follower=follower,
@@ -86,8 +90,11 @@ def open_serving(
         metrics=metrics,
         settings=settings,
         token=token,
+        hook=hook,
         log=log,
     )
+    metrics.show(ServerNow(serving, clock))
+    return serving
 
 
 def require_token_beyond_loopback(host: str, token: Token | None) -> None:
@@ -159,7 +166,7 @@ def serve(serving: Serving, *, host: str, port: int, on_ready: Callable[[int], N
     """
     listening = listen(host, port)
     log = ToJson(serving.log)
-    for name in ("uvicorn", "asyncio"):
+    for name in ("uvicorn", "asyncio", "opentelemetry"):
         logging.getLogger(name).handlers = [log]
         logging.getLogger(name).propagate = False
     config = uvicorn.Config(

@@ -74,6 +74,12 @@ class ServingSettings(Settings):
     retry_s: float = Field(
         10.0, ge=0.01, le=3600, description="Pause before a model that did not load is tried again."
     )
+    hook_quiet_s: float = Field(
+        600.0,
+        ge=0,
+        le=86_400,
+        description="So long after a rollback no alert rolls production back again [s].",
+    )
     notice_s: float = Field(
         1.0,
         ge=0,

@@ -13,6 +13,7 @@ from sluice.serving.limits import RateLimit, Token
 from sluice.serving.metrics import Metrics
 from sluice.serving.refusals import Overloaded
 from sluice.serving.reporting import Reporter
+from sluice.serving.rollback import Hook
 from sluice.serving.router import Router
 from sluice.serving.settings import ServingSettings
 
@@ -32,6 +33,7 @@ class Serving:
     settings: ServingSettings
     token: Token | None
     log: Any
+    hook: Hook | None = None
     draining: bool = False
     limit: RateLimit = field(init=False)
     predicting: int = 0

@@ -10,7 +10,13 @@ from pipelines.build import build_definitions
 from pipelines.definitions import defs
 from pipelines.resources import resources
 from pipelines.sensors import Standing, request_promotion
-from sluice.pipeline import PipelineSettings, defs_folder, known_pipelines, read_pipeline
+from sluice.pipeline import (
+    PipelineSettings,
+    defs_folder,
+    find_pipeline,
+    known_pipelines,
+    read_pipeline,
+)
 from tests.pipelines.conftest import ECHO, home_at
 
 STAGES = {
@@ -39,7 +45,8 @@ def names_of(definitions: dg.Definitions, pipeline: str) -> set[str]:
 def test_every_shipped_pipeline_loads_with_all_its_parts(shipped: dg.Definitions) -> None:
     assert "sp500_volatility" in known_pipelines(defs_folder())
     for name in known_pipelines(defs_folder()):
-        assert names_of(shipped, name) == STAGES
+        rolls_out = find_pipeline(name, defs_folder()).rollout is not None
+        assert names_of(shipped, name) == STAGES | ({"rollout"} if rolls_out else set())
         assert shipped.resolve_job_def(f"{name}_search")
         assert shipped.resolve_job_def(f"{name}_training")
         assert shipped.resolve_job_def(f"{name}_promotion")
@@ -98,8 +105,10 @@ def test_every_check_blocks_but_what_the_verdict_weighs(shipped: dg.Definitions)
     specs = [spec for check in shipped.asset_checks or () for spec in check.check_specs]
 
     shown_only = {s.name for s in specs if not s.blocking}
-    assert shown_only == {"candidate_is_better", "regression_suites_hold"}
-    assert len(specs) == 30 * len(known_pipelines(defs_folder()))
+    assert shown_only == {"candidate_is_better", "regression_suites_hold", "every_step_held"}
+    names = known_pipelines(defs_folder())
+    roll_out = [n for n in names if find_pipeline(n, defs_folder()).rollout is not None]
+    assert len(specs) == 30 * len(names) + len(roll_out)
 
 
 def test_every_asset_has_group_owner_kind_and_description(shipped: dg.Definitions) -> None:

@@ -184,7 +184,10 @@ DRIVER = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scheduler", "after"), [("asha", 7), ("pbt", 17)])
+@pytest.mark.parametrize(
+    ("scheduler", "after"),
+    [("asha", 7), pytest.param("pbt", 17, marks=pytest.mark.exhaustive)],
+)
 def test_a_driver_killed_in_mid_search_leaves_nothing_behind_and_goes_on(
     scheduler, after, tmp_path, short_folder
 ):

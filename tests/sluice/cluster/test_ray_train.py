@@ -71,7 +71,7 @@ def test_more_ranks_than_there_is_room_for_are_refused(options, said, tmp_path):
         train_unit_on_ranks(unit(tmp_path), lambda _: None, compute=compute)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ranks_report_to_this_machine_and_it_is_said_when_that_process_is_lost(ray_here, tmp_path):
     """On another machine it would be lost with that, and the training with it."""
     from ray._private.state import actors
@@ -94,7 +94,7 @@ def test_ranks_report_to_this_machine_and_it_is_said_when_that_process_is_lost(r
     assert not list((tmp_path / "runs").glob(".ranks-*"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_that_is_interrupted_ends_its_ranks_and_gives_back_what_they_reserved(
     ray_here, tmp_path
 ):

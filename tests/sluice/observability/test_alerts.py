@@ -1,10 +1,11 @@
 """OBS-1: an alert is written once, told at least once, and never stops who raised it."""
 
+import fcntl
 import json
-import multiprocessing
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +23,7 @@ AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 def alert(key: str = "r1/3", *, at: datetime = AT) -> Alert:
     return Alert(
         key=key,
+        kind="rolled_back",
         what="The rollout went back.",
         why="Errors: 9 of 100.",
         do="See: sluice rollout status m",
@@ -173,22 +175,34 @@ def test_a_torn_line_costs_only_itself(home: Home) -> None:
     assert [a.key for a in read_alerts(home)] == ["a", "b"]
 
 
-def test_processes_at_once_write_whole_lines(home: Home) -> None:
-    context = multiprocessing.get_context("fork")
-    children = [context.Process(target=raise_ten, args=(home, i)) for i in range(3)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join()
+def test_a_writer_that_hangs_holds_up_neither_post_nor_caller(
+    home: Home, receiver: Receiver
+) -> None:
+    with home.alerts.open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        began = time.monotonic()
+        raised = raise_alert(alert(), home=home, environ=receiver.environ)
+
+    assert time.monotonic() - began < 4
+    assert (raised.recorded, raised.posted) == (False, 1)
+    assert "another process holds the file" in raised.problems[0]
+
+
+def test_writers_at_once_write_each_alert_once_and_whole(home: Home) -> None:
+    """Each opens the file for itself, so that threads exclude each other as processes do."""
+    together = threading.Barrier(4)
+
+    def write(writer: int) -> None:
+        for number in range(15):
+            together.wait()
+            raise_alert(alert(f"same/{number}"), home=home, environ={})
+            raise_alert(alert(f"{writer}/{number}"), home=home, environ={})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
 
     keys = [json.loads(line)["key"] for line in home.alerts.read_text().splitlines()]
-    assert sorted(keys) == sorted([f"{i}/{n}" for i in range(3) for n in range(10)] + ["same"])
-
-
-def raise_ten(home: Home, process: int) -> None:
-    raise_alert(alert("same"), home=home, environ={})
-    for number in range(10):
-        raise_alert(alert(f"{process}/{number}"), home=home, environ={})
+    assert sorted(keys) == sorted(f"{who}/{n}" for who in (*range(4), "same") for n in range(15))
 
 
 @pytest.mark.parametrize("key", ["", "two words", "line\nbreak", "\u00e4"])

@@ -21,6 +21,7 @@ from sluice.serving.deployed import Deployed
 from sluice.serving.limits import Token
 from sluice.serving.log import json_log
 from sluice.serving.reporting import ReportSink
+from sluice.serving.rollback import Hook
 from sluice.serving.server import open_serving, serve
 from sluice.serving.settings import ServingSettings
 from sluice.serving.state import Serving
@@ -189,6 +190,7 @@ def live(
     settings: ServingSettings,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     source: Source | None = None,
+    hook: Hook | None = None,
     reports: ReportSink | None = None,
 ) -> Iterator[Live]:
     """Run the real server on a free port of this machine."""
@@ -199,6 +201,7 @@ def live(
         lambda wanted: models[wanted],
         settings=settings,
         token=Token(SECRET),
+        hook=hook,
         clock=clock,
         log=json_log(log),
         reports=reports,

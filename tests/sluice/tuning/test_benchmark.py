@@ -14,7 +14,7 @@ TINY = Setup(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_both_engines_train_the_same_trials_and_leave_nothing_running(objective, tmp_path, capfd):
     """The best trial's loss is the same bits: neither does less. One call of the clock is 3 s."""
     import ray

@@ -42,7 +42,7 @@ def check(train_of):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rate", [5e-4, 3e-3, 2e-2])
+@pytest.mark.parametrize("rate", [pytest.param(5e-4, marks=pytest.mark.exhaustive), 3e-3, 2e-2])
 @pytest.mark.parametrize("architecture", ["gru", "lstm", "linear"])
 def test_healthy_trainings_raise_no_false_alarm(check, architecture, rate):
     findings = [
@@ -55,7 +55,9 @@ def test_healthy_trainings_raise_no_false_alarm(check, architecture, rate):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["gru", "lstm", "linear"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))]
+)
 def test_a_rate_of_ten_fails(check, architecture, seed):
     finding = check(planted.Signals(), architecture=architecture, rate=10.0, seed=seed)
 
@@ -65,7 +67,9 @@ def test_a_rate_of_ten_fails(check, architecture, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["gru", "lstm", "linear"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))]
+)
 def test_a_rate_of_a_billionth_fails(check, architecture, seed):
     finding = check(planted.Signals(), architecture=architecture, rate=1e-9, seed=seed)
 
@@ -81,7 +85,9 @@ def test_a_loss_with_the_wrong_sign_fails(check):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))]
+)
 def test_a_rate_whose_last_loss_looks_fine_is_caught_on_the_way(check, seed):
     """A linear model at rate 10 may end below its first loss; the epochs between betray it."""
     finding = check(planted.Signals(), architecture="linear", rate=10.0, seed=seed)
@@ -359,7 +365,7 @@ def mixture(output, y):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rate", [3e-4, 2e-3, 1e-2])
+@pytest.mark.parametrize("rate", [pytest.param(3e-4, marks=pytest.mark.exhaustive), 2e-3, 1e-2])
 @pytest.mark.parametrize("case", ["rare", "mixture"])
 def test_a_slow_way_to_a_rare_class_or_a_mixture_is_no_warning(case, rate):
     if case == "rare":

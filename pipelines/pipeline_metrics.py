@@ -1,0 +1,223 @@
+"""What Prometheus is told of pipelines, rollouts and alerts, read when it asks (OBS-1).
+
+Everything comes from the registry, Dagster's run history and the file of alerts: nothing is counted
+here, so nothing is lost when this process ends.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from sluice.errors import SluiceError
+from sluice.home import Home
+from sluice.observability.alerts import read_alerts
+from sluice.registry.rollouts import RolloutLedger
+from sluice.rollout.state import Phase
+
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_KEPT_S = 5.0
+"""Who asks again within this time gets the same answer: a scrape reads three databases."""
+
+_JOBS = ("training", "search", "promotion")
+
+
+def metrics_reader(home: Home) -> Callable[[], bytes]:
+    """Return a call that answers in Prometheus' text format; threads may share it."""
+    registry = CollectorRegistry()
+    registry.register(_FromLedger(home))
+    registry.register(_FromRuns(home))
+    registry.register(_FromAlerts(home))
+    lock = threading.Lock()
+    kept, kept_at = b"", float("-inf")
+
+    def read() -> bytes:
+        nonlocal kept, kept_at
+        with lock:
+            if time.monotonic() - kept_at > _KEPT_S:
+                kept, kept_at = generate_latest(registry), time.monotonic()
+            return kept
+
+    return read
+
+
+class _FromLedger(Collector):
+    """Versions, verdicts, moves of production, and the last rollout of each model."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def describe(self) -> Iterable[Metric]:
+        """Say nothing before the first scrape: the registry may not be there yet."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Read the registry."""
+        up = GaugeMetricFamily("sluice_registry_up", "1 when the registry could be read.")
+        families = _ledger_families()
+        try:
+            with RolloutLedger.open(
+                self._home.registry_url, clock=lambda: datetime.now(UTC), create=False
+            ) as ledger:
+                for model in ledger.models():
+                    _add_model(families, ledger, model)
+        except SluiceError:
+            up.add_metric((), 0)
+            yield up
+            return
+        up.add_metric((), 1)
+        yield up
+        yield from families.values()
+
+
+def _ledger_families() -> dict[str, Metric]:
+    gauges = {
+        "production_version": ("Number in production; 0 for none.", ("model",)),
+        "versions": ("Versions by state.", ("model", "state")),
+        "production_since_timestamp_seconds": ("When production last moved.", ("model",)),
+        "rollout_phase": ("1 for the phase of the model's last rollout.", ("model", "phase")),
+        "rollout_version": ("Number of its challenger.", ("model",)),
+        "rollout_step": ("Index of its step, from 0.", ("model",)),
+        "rollout_share": ("Of the users that its challenger answers.", ("model",)),
+        "rollout_step_since_timestamp_seconds": ("When its step began.", ("model",)),
+        "rollout_patience_timestamp_seconds": ("When it pauses by itself.", ("model",)),
+        "rollout_lease_timestamp_seconds": ("When servers leave it by themselves.", ("model",)),
+    }
+    counters = {
+        "verdicts": ("Decisions of the promotion gate.", ("model", "outcome")),
+        "production_moves": ("Moves of the production pointer.", ("model", "action")),
+        "rollout_ends": ("Rollouts that ended, by how.", ("model", "phase")),
+    }
+    made: dict[str, Metric] = {
+        name: GaugeMetricFamily(f"sluice_{name}", text, labels=labels)
+        for name, (text, labels) in gauges.items()
+    }
+    made |= {
+        name: CounterMetricFamily(f"sluice_{name}", text, labels=labels)
+        for name, (text, labels) in counters.items()
+    }
+    return made
+
+
+def _add_model(families: dict[str, Metric], ledger: RolloutLedger, model: str) -> None:
+    def add(name: str, value: float, *labels: str) -> None:
+        family = families[name]
+        assert isinstance(family, GaugeMetricFamily | CounterMetricFamily)
+        family.add_metric((model, *labels), value)
+
+    add("production_version", ledger.production_number(model) or 0)
+    for state, count in Counter(version.state for version in ledger.versions(model)).items():
+        add("versions", count, state)
+    for outcome, count in Counter(r.outcome for r in ledger.decisions(model)).items():
+        add("verdicts", count, outcome)
+    moves = [entry for entry in ledger.history(model) if entry.revision is not None]
+    for action in ("promote", "rollback"):
+        add("production_moves", sum(move.action == action for move in moves), action)
+    if moves:
+        add("production_since_timestamp_seconds", moves[-1].at.timestamp())
+    ends = Counter(
+        ledger.rollout_transitions(identity)[-1].rollout.phase
+        for identity in ledger.rollout_ids(model)
+    )
+    for phase in ("promoted", "rolled_back"):
+        add("rollout_ends", ends[phase], phase)
+    rollout = ledger.rollout(model)
+    if rollout is None:
+        return
+    for phase in get_args(Phase):
+        add("rollout_phase", float(rollout.phase == phase), phase)
+    add("rollout_version", rollout.version)
+    add("rollout_share", rollout.share)
+    if not rollout.is_over:
+        add("rollout_step", rollout.step)
+        add("rollout_step_since_timestamp_seconds", rollout.step_since.timestamp())
+        add("rollout_patience_timestamp_seconds", rollout.patience_until.timestamp())
+        add("rollout_lease_timestamp_seconds", rollout.lease_until.timestamp())
+
+
+class _FromRuns(Collector):
+    """Runs of each pipeline's jobs, as Dagster keeps them."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def describe(self) -> Iterable[Metric]:
+        """Say nothing before the first scrape: there may be no run yet."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Read Dagster's run history."""
+        runs = GaugeMetricFamily(
+            "sluice_runs", "Runs that Dagster keeps.", labels=("pipeline", "job", "status")
+        )
+        ended = GaugeMetricFamily(
+            "sluice_last_run_timestamp_seconds",
+            "When the last run that ended so did.",
+            labels=("pipeline", "job", "status"),
+        )
+        took = GaugeMetricFamily(
+            "sluice_last_run_seconds",
+            "How long the last run that ended took [s].",
+            labels=("pipeline", "job"),
+        )
+        if (self._home.dagster / "dagster.yaml").exists():
+            self._add_runs(runs, ended, took)
+        yield from (runs, ended, took)
+
+    def _add_runs(
+        self, runs: GaugeMetricFamily, ended: GaugeMetricFamily, took: GaugeMetricFamily
+    ) -> None:
+        import dagster as dg
+
+        from pipelines.instance import open_instance
+
+        pipelines = sorted(p.name for p in self._home.records.glob("*") if p.is_dir())
+        shown = {
+            "success": dg.DagsterRunStatus.SUCCESS,
+            "failure": dg.DagsterRunStatus.FAILURE,
+            "canceled": dg.DagsterRunStatus.CANCELED,
+            "started": dg.DagsterRunStatus.STARTED,
+            "queued": dg.DagsterRunStatus.QUEUED,
+        }
+        with open_instance(self._home) as instance:
+            for pipeline in pipelines:
+                for job in _JOBS:
+                    spans = []
+                    for word, status in shown.items():
+                        chosen = dg.RunsFilter(job_name=f"{pipeline}_{job}", statuses=[status])
+                        runs.add_metric((pipeline, job, word), instance.get_runs_count(chosen))
+                        for record in instance.get_run_records(chosen, limit=1):
+                            if record.end_time is None or record.start_time is None:
+                                continue
+                            ended.add_metric((pipeline, job, word), record.end_time)
+                            spans.append((record.end_time, record.end_time - record.start_time))
+                    if spans:
+                        took.add_metric((pipeline, job), max(spans)[1])
+
+
+class _FromAlerts(Collector):
+    """The alerts that Sluice itself raised, drift among them."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def collect(self) -> Iterable[Metric]:
+        """Read the file of alerts."""
+        labels = ("model", "kind", "severity")
+        raised = CounterMetricFamily("sluice_alerts", "Alerts raised.", labels=labels)
+        last = GaugeMetricFamily(
+            "sluice_last_alert_timestamp_seconds", "When the last one was raised.", labels=labels
+        )
+        alerts = read_alerts(self._home)
+        for key in sorted({(a.model, a.kind, a.severity) for a in alerts}):
+            moments = [a.at.timestamp() for a in alerts if (a.model, a.kind, a.severity) == key]
+            raised.add_metric(key, len(moments))
+            last.add_metric(key, max(moments))
+        yield from (raised, last)

@@ -1,0 +1,136 @@
+"""OBS-1: what Prometheus hears of pipelines is what registry, run history and alerts hold."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pipelines.instance import open_instance
+from pipelines.pipeline_metrics import metrics_reader
+from sluice.artifacts import ArtifactStore
+from sluice.home import Home
+from sluice.observability.alerts import Alert, raise_alert
+from sluice.registry.rollouts import RolloutLedger
+from sluice.rollout import changes
+from sluice.rollout.settings import RolloutSettings
+from tests.sluice.registry.ledger_samples import (
+    MODEL,
+    Clock,
+    decided,
+    promote_chain,
+    promotion_receipt,
+    register_sample,
+)
+
+Told = dict[tuple[str, tuple[str, ...]], float]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(root=tmp_path, registry_url=f"sqlite:///{tmp_path / 'registry.db'}")
+
+
+@pytest.fixture
+def ledger(home: Home) -> Iterator[RolloutLedger]:
+    with RolloutLedger.open(home.registry_url, clock=Clock()) as opened:
+        yield opened
+
+
+def told(home: Home) -> Told:
+    """Return every sample by its name and the values of its labels, the model's aside."""
+    return {
+        (sample.name, tuple(v for k, v in sorted(sample.labels.items()) if k != "model")): (
+            sample.value
+        )
+        for family in text_string_to_metric_families(metrics_reader(home)().decode())
+        for sample in family.samples
+    }
+
+
+def test_without_a_registry_that_is_what_it_says(home: Home) -> None:
+    assert told(home) == {("sluice_registry_up", ()): 0}
+    assert list(home.root.iterdir()) == []  # a look makes nothing
+
+
+def test_a_rollout_is_shown_where_it_stands(home: Home, ledger: RolloutLedger) -> None:
+    store = ArtifactStore(home.artifacts)
+    promote_chain(ledger, store, 2)
+    two = ledger.version(MODEL, 2).candidate
+    number = register_sample(ledger, store, salt=3, reference=two)
+    started = ledger.start_rollout(MODEL, number, RolloutSettings(), actor="ada", reason="try")
+    rollout = started.rollout
+    during = told(home)
+    paused = changes.pause(rollout, now=started.at, actor="ada", reason="look")
+    ledger.record_transition(rollout, paused)
+    gone = changes.abort(paused.rollout, now=started.at, actor="ada", reason="no")
+    halfway = told(home)
+    ledger.record_transition(paused.rollout, gone)
+    after = told(home)
+
+    assert during["sluice_registry_up", ()] == 1
+    assert during["sluice_production_version", ()] == 2
+    assert during["sluice_production_moves_total", ("promote",)] == 2
+    assert during["sluice_rollout_phase", ("rolling",)] == 1
+    assert during["sluice_rollout_share", ()] == 0.05
+    assert during["sluice_rollout_lease_timestamp_seconds", ()] == rollout.lease_until.timestamp()
+    assert during["sluice_rollout_patience_timestamp_seconds", ()] == (
+        rollout.patience_until.timestamp()
+    )
+    assert halfway["sluice_rollout_phase", ("paused",)] == 1
+    assert halfway["sluice_rollout_phase", ("rolling",)] == 0
+    assert after["sluice_rollout_phase", ("rolled_back",)] == 1
+    assert after["sluice_rollout_ends_total", ("rolled_back",)] == 1
+    assert after["sluice_rollout_share", ()] == 0
+    assert ("sluice_rollout_lease_timestamp_seconds", ()) not in after
+
+
+def test_verdicts_are_counted_by_outcome(home: Home, ledger: RolloutLedger) -> None:
+    register_sample(ledger, ArtifactStore(home.artifacts), salt=1)
+    before = told(home).get(("sluice_verdicts_total", ("REJECT",)), 0)
+    for name in ("x", "y"):
+        decided(ledger, promotion_receipt(name * 64, outcome="REJECT"))
+
+    assert (before, told(home)["sluice_verdicts_total", ("REJECT",)]) == (0, 2)
+
+
+def test_runs_and_alerts_are_shown(home: Home) -> None:
+    @dg.op
+    def work(context: dg.OpExecutionContext) -> None:
+        if context.run.tags.get("fail"):
+            raise RuntimeError("no")
+
+    @dg.job(name="line_training")
+    def job() -> None:
+        work()
+
+    (home.records / "line").mkdir(parents=True)
+    with open_instance(home) as instance:
+        for tags in ({}, {}, {"fail": "1"}):
+            job.execute_in_process(instance=instance, tags=tags, raise_on_error=False)
+    for key in ("a", "a", "b"):
+        raise_alert(
+            Alert(
+                key=key,
+                kind="drift",
+                what="Moved.",
+                why="",
+                do="",
+                severity="warning",
+                model=MODEL,
+                at=datetime(2026, 3, 1, tzinfo=UTC),
+            ),
+            home=home,
+            environ={},
+        )
+    found = told(home)
+
+    assert found["sluice_runs", ("training", "line", "success")] == 2
+    assert found["sluice_runs", ("training", "line", "failure")] == 1
+    failed = found["sluice_last_run_timestamp_seconds", ("training", "line", "failure")]
+    assert failed > found["sluice_last_run_timestamp_seconds", ("training", "line", "success")]
+    assert 0 <= found["sluice_last_run_seconds", ("training", "line")] < 60
+    assert found["sluice_alerts_total", ("drift", "warning")] == 2
+    assert found["sluice_last_alert_timestamp_seconds", ("drift", "warning")] == 1772323200

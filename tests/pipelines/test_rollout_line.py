@@ -1,0 +1,279 @@
+"""ROLL-1, ROLL-2: from a verdict to a rollout to production, or back, with real requests."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import dagster as dg
+import httpx
+import pytest
+
+from checks.rollout import HELD
+from pipelines.build import build_definitions
+from pipelines.instance import open_instance
+from pipelines.resources import resources
+from sluice.artifacts import ArtifactStore
+from sluice.home import Home
+from sluice.pipeline import PipelineSettings
+from sluice.registry.rollouts import RolloutLedger
+from sluice.rollout.settings import RolloutSettings
+from sluice.serving.deployed import Deployed
+from sluice.serving.ledger_models import LedgerModels
+from sluice.serving.ledger_weights import LedgerWeights
+from sluice.serving.log import json_log
+from sluice.serving.server import open_serving, serve
+from sluice.serving.settings import ServingSettings
+
+pytestmark = pytest.mark.slow
+
+QUICK = RolloutSettings(shares=(0.5, 1.0), min_step_s=0.5, min_requests=30, min_pairs=10)
+SERVING = ServingSettings(
+    poll_s=0.05, report_s=0.1, samples_per_s=200, notice_s=0.0, requests_per_s=1e5
+)
+
+
+@dataclass
+class Traffic:
+    """A server of the registry's models, and somebody who asks it all the time."""
+
+    url: str
+    answers: list[int] = field(default_factory=list)
+    arms: set[str] = field(default_factory=set)
+
+
+@contextmanager
+def traffic(home: Home, change: Callable[[Deployed], Deployed]) -> Iterator[Traffic]:
+    ledger = RolloutLedger.open(home.registry_url, clock=lambda: datetime.now(UTC))
+    models = LedgerModels(ledger, "echo", ArtifactStore(home.artifacts))
+    stop, ready, ports = threading.Event(), threading.Event(), []
+    with open(home.root / "server.log", "w", encoding="utf-8") as log:
+        serving = open_serving(
+            "echo",
+            LedgerWeights(ledger, "echo"),
+            lambda digest: change(models.load(digest)),
+            settings=SERVING,
+            token=None,
+            clock=lambda: datetime.now(UTC),
+            log=json_log(log),
+            reports=ledger.observations,
+        )
+
+        def on_ready(port: int) -> None:
+            ports.append(port)
+            ready.set()
+
+        server = threading.Thread(
+            target=lambda: serve(serving, host="127.0.0.1", port=0, on_ready=on_ready)
+        )
+        server.start()
+        assert ready.wait(20)
+        seen = Traffic(f"http://127.0.0.1:{ports[0]}")
+
+        def ask() -> None:
+            with httpx.Client(base_url=seen.url, timeout=10) as client:
+                number = 0
+                while not stop.is_set():
+                    number += 1
+                    value = (number % 17) / 5 - 1.6
+                    body = {"columns": ["call"], "windows": [[[0.0], [value]]], "user": str(number)}
+                    found = client.post("/predict", json=body)
+                    seen.answers.append(found.status_code)
+                    if found.status_code == 200:
+                        seen.arms.add(found.json()["arm"])
+                    time.sleep(0.004)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        try:
+            yield seen
+        finally:
+            stop.set()
+            asking.join(10)
+            serving.drain()
+            server.join(20)
+            ledger.close()
+
+
+@dataclass
+class Daemon:
+    """Dagster's daemon in slow motion: it evaluates the sensors and runs what they ask for."""
+
+    pipeline: PipelineSettings
+    home: Home
+    cursors: dict[str, str | None] = field(default_factory=dict)
+    run_keys: set[str] = field(default_factory=set)
+    skipped: list[str] = field(default_factory=list)
+
+    def tick(self, sensor: str) -> list[str]:
+        """Evaluate a sensor once; return the jobs that ran."""
+        given = resources(self.home)
+        definitions = dg.Definitions.merge(
+            build_definitions(self.pipeline), dg.Definitions(resources=given)
+        )
+        name = f"{self.pipeline.name}_{sensor}"
+        with open_instance(self.home) as instance:
+            context = dg.build_sensor_context(
+                instance=instance,
+                cursor=self.cursors.get(name),
+                definitions=definitions,
+                resources={"state": given["state"]},
+            )
+            found = definitions.resolve_sensor_def(name).evaluate_tick(context)
+            self.cursors[name] = found.cursor or self.cursors.get(name)
+            if found.skip_message:
+                self.skipped.append(found.skip_message)
+            for event in found.asset_events:
+                instance.report_runless_asset_event(event)
+            ran = []
+            for request in found.run_requests:
+                if request.run_key in self.run_keys:
+                    continue
+                self.run_keys.add(request.run_key)
+                job = definitions.resolve_job_def(
+                    request.job_name or f"{self.pipeline.name}_promotion"
+                )
+                result = job.execute_in_process(
+                    run_config=request.run_config, instance=instance, raise_on_error=False
+                )
+                assert result.success, result.get_failed_step_keys()
+                ran.append(job.name)
+            return ran
+
+    def until(self, over: Callable[[], bool], *, within_s: float = 40) -> None:
+        """Drive the rollout until it is over."""
+        end = time.monotonic() + within_s
+        while not over():
+            assert time.monotonic() < end, self.skipped[-3:]
+            self.tick("rollout_sensor")
+            time.sleep(0.1)
+
+    def observed(self) -> list[str]:
+        key = dg.AssetKey([self.pipeline.name, "rollout"])
+        with open_instance(self.home) as instance:
+            records = instance.fetch_observations(key, limit=50).records
+        return [r.asset_observation.description for r in reversed(records)]
+
+    def check(self) -> tuple[bool, str]:
+        key = dg.AssetKey([self.pipeline.name, "rollout"])
+        check = dg.AssetCheckKey(key, HELD)
+        with open_instance(self.home) as instance:
+            found = instance.event_log_storage.get_latest_asset_check_execution_by_key([check])
+        evaluation = found[check].event.dagster_event.asset_check_evaluation_data
+        return evaluation.passed, evaluation.description
+
+
+@pytest.fixture(scope="module")
+def judged(
+    tmp_path_factory: pytest.TempPathFactory, echo: PipelineSettings
+) -> tuple[Home, PipelineSettings]:
+    """Version 1, which hears little, is in production; version 2 was promoted by the gate."""
+    from tests.pipelines.conftest import home_at, run_line
+
+    home = home_at(tmp_path_factory.mktemp("rollout") / "home")
+    better = echo.model_copy(update={"rollout": QUICK})
+    muffled = better.model_copy(update={"workload": "tests.support.echo:Muffled"})
+    first = run_line(muffled, home)
+    assert first.promoted
+    second = run_line(better, home)
+    assert (second.verdict, second.version, second.production) == ("PROMOTE", 2, 1), second.reason
+    assert second.gate_said_yes
+    assert "no server answers" in second.waits
+    return home, better
+
+
+@pytest.fixture
+def daemon(judged: tuple[Home, PipelineSettings], tmp_path) -> Daemon:  # type: ignore[no-untyped-def]
+    import shutil
+
+    from tests.pipelines.conftest import home_at
+
+    home, pipeline = judged
+    shutil.copytree(home.root, tmp_path / "home")
+    return Daemon(pipeline, home_at(tmp_path / "home"))
+
+
+def production(home: Home) -> int | None:
+    with RolloutLedger.open(home.registry_url, clock=lambda: datetime.now(UTC)) as ledger:
+        return ledger.production_number("echo")
+
+
+def phase(home: Home) -> str:
+    with RolloutLedger.open(home.registry_url, clock=lambda: datetime.now(UTC)) as ledger:
+        rollout = ledger.rollout("echo")
+    return "none" if rollout is None else rollout.phase
+
+
+def test_a_healthy_challenger_becomes_production_and_nobody_is_refused(daemon: Daemon) -> None:
+    assert daemon.tick("promotion_sensor") == []
+    assert "no server answers" in daemon.skipped[-1]
+    with traffic(daemon.home, lambda deployed: deployed) as seen:
+        while not daemon.tick("promotion_sensor"):
+            time.sleep(0.1)
+        assert daemon.tick("promotion_sensor") == []
+        assert "under way, its own" in daemon.skipped[-1]
+        assert production(daemon.home) == 1
+        daemon.until(lambda: phase(daemon.home) == "promoted")
+        daemon.tick("rollout_sensor")
+
+    assert production(daemon.home) == 2
+    assert seen.arms == {"production", "challenger"}
+    assert set(seen.answers) == {200}
+    told = daemon.observed()
+    assert [text.split(" ", 1)[0] for text in told] == ["start", "advance", "advance", "promote"]
+    assert daemon.check()[0]
+
+
+def raises_sometimes(deployed: Deployed) -> Deployed:
+    import dataclasses
+
+    import torch
+
+    if deployed.version == 1:
+        return deployed
+
+    class Sick(torch.nn.Module):
+        def __init__(self, inner: torch.nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if bool((x[:, -1, 0] > 0).any()):
+                raise ValueError("no positive calls")
+            return self.inner(x)
+
+    return dataclasses.replace(deployed, networks=tuple(Sick(n) for n in deployed.networks))
+
+
+def test_a_sick_challenger_goes_back_and_is_not_tried_again(daemon: Daemon) -> None:
+    with traffic(daemon.home, raises_sometimes) as seen:
+        while not daemon.tick("promotion_sensor"):
+            time.sleep(0.1)
+        daemon.until(lambda: phase(daemon.home) == "rolled_back")
+        daemon.tick("rollout_sensor")
+        assert daemon.tick("promotion_sensor") == []
+
+    assert "was rolled back" in daemon.skipped[-1]
+    assert production(daemon.home) == 1
+    assert set(seen.answers) == {200}
+    passed, said = daemon.check()
+    assert not passed
+    assert "Worse than production" in said
+    assert "errors in" in said
+
+
+def test_production_cannot_be_moved_past_the_rollout(daemon: Daemon) -> None:
+    definitions = dg.Definitions.merge(
+        build_definitions(daemon.pipeline), dg.Definitions(resources=resources(daemon.home))
+    )
+    config = {"ops": {"echo__production_model": {"config": {"version": 2}}}}
+    with open_instance(daemon.home) as instance:
+        result = definitions.resolve_job_def("echo_promotion").execute_in_process(
+            run_config=config, instance=instance, raise_on_error=False
+        )
+    failed = next(e for e in result.all_events if e.is_step_failure)
+
+    assert "must pass a rollout" in failed.step_failure_data.error_display_string
+    assert production(daemon.home) == 1

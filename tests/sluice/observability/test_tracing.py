@@ -1,0 +1,194 @@
+"""OBS-1: spans reach a real receiver with the right parents; off, nothing is even imported."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluice.artifacts import ArtifactStore
+from sluice.digests import digest_bytes
+from sluice.errors import ContractError, SettingsError
+from sluice.observability import tracing
+from sluice.registry.rollouts import RolloutLedger
+from sluice.rollout import changes
+from sluice.rollout.settings import RolloutSettings
+from sluice.rollout.weights import Weights
+from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, register_sample
+from tests.sluice.serving.serving_samples import (
+    Raises,
+    Says,
+    candidate,
+    deployed,
+    live,
+    quick_settings,
+)
+from tests.support.otlp_receiver import Receiver, receiving
+
+CALLER = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as receiver:
+        assert tracing.start({tracing.ENDPOINT: f"{receiver.url}/"}, service="sluice")
+        try:
+            yield receiver
+        finally:
+            tracing.stop()
+
+
+def test_spans_nest_and_a_failure_tells_its_kind_and_not_its_words(receiver: Receiver) -> None:
+    def work() -> None:
+        with tracing.span("outer", rows=3), tracing.span("inner") as inner:
+            inner.tell(share=0.5)
+            raise ValueError("secret")
+
+    with pytest.raises(ValueError, match="secret"):
+        work()
+    tracing.stop()
+
+    outer, inner_seen = receiver.one("outer"), receiver.one("inner")
+    assert receiver.paths == {"/v1/traces"}
+    assert (inner_seen.trace, inner_seen.parent) == (outer.trace, outer.span)
+    assert (outer.parent, outer.service) == ("", "sluice")
+    assert (outer.facts, inner_seen.facts) == ({"sluice.rows": 3}, {"sluice.share": 0.5})
+    assert (outer.failed, inner_seen.failed) == ("ValueError", "ValueError")
+
+
+def test_a_span_goes_on_with_a_trace_from_elsewhere(receiver: Receiver) -> None:
+    with tracing.span("there", parent=CALLER) as there:
+        kept = there.traceparent
+    with tracing.span("later", parent=kept):
+        pass
+    with tracing.span("alone", parent="00-nonsense"):
+        pass
+    tracing.stop()
+
+    there_seen, later, alone = (receiver.one(n) for n in ("there", "later", "alone"))
+    assert (there_seen.trace, there_seen.parent) == ("ab" * 16, "cd" * 8)
+    assert (later.trace, later.parent) == ("ab" * 16, there_seen.span)
+    assert alone.parent == ""
+    assert alone.trace != later.trace
+
+
+def test_registration_rollout_and_end_link_to_the_candidates_own_trace(
+    receiver: Receiver, tmp_path: Path
+) -> None:
+    store = ArtifactStore(tmp_path)
+    with RolloutLedger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
+        promote_chain(ledger, store, 1)
+        one = ledger.version(MODEL, 1).candidate
+        with tracing.span("training"):
+            number = register_sample(ledger, store, salt=2, reference=one)
+        two = ledger.version(MODEL, number).candidate
+        rollout = ledger.start_rollout(
+            MODEL, number, RolloutSettings(), actor="ada", reason="try it"
+        ).rollout
+        gone = changes.abort(rollout, now=rollout.started_at, actor="ada", reason="no")
+        ledger.record_transition(rollout, gone)
+        with pytest.raises(ContractError):
+            ledger.promote(MODEL, 2, expected=1, actor="eve", reason="", store=store)
+    tracing.stop()
+
+    own = (two[:32], two[32:48])
+    training, registered = receiver.one("training"), receiver.named("registry.register")[1]
+    first = next(s for s in receiver.named("candidate") if s.facts["sluice.version"] == 2)
+    started = receiver.one("registry.start_rollout")
+    aborted = receiver.one("registry.record_transition")
+    assert (registered.trace, registered.parent) == (training.trace, training.span)
+    assert (first.trace, first.span) == own
+    assert first.links == [(registered.trace, registered.span)]
+    assert registered.links == started.links == aborted.links == [own]
+    assert started.facts["sluice.share"] == 0.05
+    assert (aborted.facts["sluice.outcome"], aborted.facts["sluice.phase"]) == (
+        "abort",
+        "rolled_back",
+    )
+    promoted, refused = receiver.named("registry.promote")
+    assert (promoted.facts["sluice.version"], promoted.failed) == (1, "")
+    assert refused.failed == "ContractError"
+
+
+def test_a_request_is_a_span_of_its_callers_trace_with_its_arms_below(receiver: Receiver) -> None:
+    models = [deployed("one", 1, Says(1.0)), deployed("bad", 2, Raises())]
+    weights = Weights(
+        epoch=1,
+        production=candidate("one"),
+        challenger=candidate("bad"),
+        rollout="r",
+        share=1.0,
+    )
+    with live({m.candidate: m for m in models}, weights, settings=quick_settings()) as server:
+        answer = server.client.post(
+            "/predict",
+            json={"columns": ["a", "b"], "windows": [[[1.0, 1.0]] * 3]},
+            headers={"traceparent": CALLER},
+        )
+        own = server.client.get("/model")
+        server.client.get("/nowhere/secret")
+        lines = [line for line in server.lines() if line["event"] == "request"]
+    tracing.stop()
+
+    request, model = receiver.one("POST /predict"), receiver.one("GET /model")
+    assert answer.json()["fallback"]
+    assert request.is_server
+    assert (request.trace, request.parent) == ("ab" * 16, "cd" * 8)
+    assert answer.headers["x-trace-id"] == answer.json()["trace"] == request.trace
+    assert lines[0]["trace"] == request.trace
+    assert (request.facts["sluice.status"], request.facts["sluice.arm"]) == (200, "production")
+    challenger, production = receiver.one("arm challenger"), receiver.one("arm production")
+    assert {(a.trace, a.parent) for a in (challenger, production)} == {
+        (request.trace, request.span)
+    }
+    assert (challenger.failed, production.failed) == ("errors", "")
+    assert own.headers["x-trace-id"] == model.trace
+    assert model.parent == ""
+    assert receiver.one("GET other").facts["sluice.status"] == 404
+
+
+def test_a_receiver_that_is_gone_costs_no_work_and_little_time() -> None:
+    began = time.monotonic()
+    tracing.start({tracing.ENDPOINT: "http://127.0.0.1:9"}, service="sluice")
+    with tracing.span("lost") as lost:
+        assert lost.traceparent
+    tracing.stop()
+
+    assert time.monotonic() - began < 5
+
+
+def test_off_nothing_is_imported_and_a_span_costs_next_to_nothing() -> None:
+    script = (
+        "import sys, timeit; from sluice.observability import tracing;"
+        "import sluice.registry.rollouts, sluice.serving.steps;"
+        "assert not tracing.start({}, service='x');"
+        "assert not tracing.start({'OTEL_EXPORTER_OTLP_ENDPOINT': 'http://x',"
+        " 'OTEL_SDK_DISABLED': 'true'}, service='x');\n"
+        "def spans():\n with tracing.span('a', b=1) as s: s.tell(c=2)\n"
+        "print(min(timeit.repeat(spans, number=10000, repeat=5)) / 10000);"
+        "print(*[m for m in sys.modules if m.startswith('opentelemetry')])"
+    )
+    seconds, modules = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+
+    assert float(seconds) < 20e-6  # 0.4 microseconds on an idle machine
+    assert modules == ""
+
+
+@pytest.mark.parametrize("endpoint", ["localhost:4318", "grpc://x", "http://"])
+def test_an_endpoint_that_is_no_address_is_refused(endpoint: str) -> None:
+    with pytest.raises(SettingsError, match="must be an address like"):
+        tracing.start({tracing.ENDPOINT: endpoint}, service="sluice")
+
+
+def test_the_ids_of_a_candidates_trace_are_of_its_digest(receiver: Receiver) -> None:
+    digest = digest_bytes(b"candidate")
+    tracing.begin_candidate(digest, model="m", version=7)
+    tracing.stop()
+
+    first = receiver.one("candidate")
+    assert first.trace + first.span == digest[:48]
+    assert (first.parent, first.links) == ("", [])

@@ -1,0 +1,353 @@
+"""ROLL-2: an alert sends everybody back, once; only the hook's token will do."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import StorageError
+from sluice.registry.rollouts import RolloutLedger
+from sluice.rollout.settings import RolloutSettings
+from sluice.rollout.weights import Weights
+from sluice.serving.ledger_rollback import LedgerRollback
+from sluice.serving.limits import Token
+from sluice.serving.rollback import Complaint, Done, Hook
+from tests.sluice.registry.ledger_samples import MODEL as LEDGER_MODEL
+from tests.sluice.registry.ledger_samples import Clock, promote_chain, register_sample
+from tests.sluice.serving.serving_samples import (
+    MODEL,
+    SECRET,
+    Live,
+    Says,
+    candidate,
+    deployed,
+    live,
+    quick_settings,
+)
+
+HOOK_SECRET = "another-battery-staple"
+AT = "2026-03-14T12:00:00Z"
+
+
+class Rollbacks:
+    """Notes what it is asked for; the app's tests need no registry."""
+
+    def __init__(self) -> None:
+        self.asked: list[Complaint] = []
+        self.error: StorageError | None = None
+
+    def answer(self, complaint: Complaint) -> Done:
+        if self.error is not None:
+            raise self.error
+        self.asked.append(complaint)
+        return Done(act="aborted" if len(self.asked) == 1 else "nothing", what="So it is.")
+
+
+def alert(action: str | None = "rollback", *, status: str = "firing", **labels: str) -> Any:
+    return {
+        "status": status,
+        "labels": {"alertname": "Sick"} | ({"sluice_action": action} if action else {}) | labels,
+        "annotations": {"summary": "Errors:\n 9 of 10."},
+        "startsAt": AT,
+        "endsAt": "0001-01-01T00:00:00Z",
+        "generatorURL": "http://prometheus/graph",
+        "fingerprint": "0123456789abcdef",
+    }
+
+
+def posted(*alerts: Any) -> Any:
+    return {
+        "version": "4",
+        "groupKey": "{}:{}",
+        "truncatedAlerts": 0,
+        "status": "firing",
+        "receiver": "sluice",
+        "groupLabels": {},
+        "commonLabels": {},
+        "commonAnnotations": {},
+        "externalURL": "http://alertmanager",
+        "alerts": list(alerts),
+    }
+
+
+@pytest.fixture
+def rollbacks() -> Rollbacks:
+    return Rollbacks()
+
+
+@pytest.fixture
+def server(rollbacks: Rollbacks) -> Iterator[Live]:
+    model = deployed("one", 1, Says(1.0))
+    hook = Hook(token=Token(HOOK_SECRET), rollback=rollbacks)
+    weights = Weights(epoch=1, production=candidate("one"))
+    with live({model.candidate: model}, weights, settings=quick_settings(), hook=hook) as server:
+        yield server
+
+
+def tell(server: Live, body: Any, *, secret: str = HOOK_SECRET) -> httpx.Response:
+    headers = {"authorization": f"Bearer {secret}"}
+    return server.client.post("/hooks/rollback", json=body, headers=headers)
+
+
+def test_a_firing_alert_is_told_with_its_reason_and_key(server: Live, rollbacks: Rollbacks) -> None:
+    first, again = (tell(server, posted(alert())) for _ in range(2))
+
+    assert first.status_code == 200
+    assert first.json() == {
+        "model": MODEL,
+        "changed": True,
+        "alerts": [{"fingerprint": "0123456789abcdef", "act": "aborted", "what": "So it is."}],
+    }
+    assert again.json()["changed"] is False
+    complaint = rollbacks.asked[0]
+    assert (complaint.action, complaint.reason) == ("rollback", "Errors: 9 of 10.")
+    assert complaint.began == datetime.fromisoformat(AT)
+    assert rollbacks.asked[1].key == complaint.key
+    assert server.metrics()['sluice_hook_acts_total{act="aborted"}'] == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (alert(status="resolved"), "resolved"),
+        (alert(None), "no label sluice_action"),
+        (alert("restart"), "no label sluice_action"),
+        (alert(model="other"), "another model"),
+    ],
+)
+def test_other_alerts_do_nothing(server: Live, rollbacks: Rollbacks, told: Any, said: str) -> None:
+    answer = tell(server, posted(told)).json()
+
+    assert (answer["changed"], answer["alerts"][0]["act"]) == (False, "nothing")
+    assert said in answer["alerts"][0]["what"]
+    assert rollbacks.asked == []
+
+
+@pytest.mark.parametrize("secret", ["wrong-battery-staple", SECRET])
+def test_no_other_token_will_do(server: Live, rollbacks: Rollbacks, secret: str) -> None:
+    answer = tell(server, posted(alert()), secret=secret)
+
+    assert (answer.status_code, answer.json()["kind"]) == (401, "not_authorized")
+    assert rollbacks.asked == []
+
+
+def test_the_hooks_token_does_not_predict(server: Live) -> None:
+    headers = {"authorization": f"Bearer {HOOK_SECRET}"}
+
+    assert server.client.get("/model", headers=headers).status_code == 401
+
+
+def test_without_a_token_there_is_no_route() -> None:
+    model = deployed("one", 1, Says(1.0))
+    weights = Weights(epoch=1, production=candidate("one"))
+    with live({model.candidate: model}, weights, settings=quick_settings()) as server:
+        assert tell(server, posted(alert())).json()["kind"] == "unknown_route"
+        assert "/hooks/rollback" not in server.client.get("/openapi.json").json()["paths"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"version": "3"}, "version"),
+        ({"alerts": [{"status": "firing"}]}, "alerts.0.labels"),
+        ({"alerts": [alert() | {"startsAt": "yesterday"}]}, "alerts.0.startsAt"),
+        ({"alerts": [alert() | {"fingerprint": "] x"}]}, "alerts.0.fingerprint"),
+    ],
+)
+def test_another_body_is_refused(
+    server: Live, rollbacks: Rollbacks, change: Any, said: str
+) -> None:
+    answer = tell(server, posted() | change)
+
+    assert (answer.status_code, answer.json()["kind"]) == (422, "wrong_input")
+    assert f"'{said}'" in answer.json()["what"]
+    assert rollbacks.asked == []
+
+
+def test_a_registry_that_is_gone_is_told_so_that_the_sender_tries_again(
+    server: Live, rollbacks: Rollbacks
+) -> None:
+    rollbacks.error = StorageError("The registry is gone.", fix="Wait.")
+
+    answer = tell(server, posted(alert()))
+
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert "The registry is gone." in answer.json()["what"]
+    assert server.metrics()['sluice_hook_acts_total{act="failed"}'] == 1
+
+
+def test_alerts_beyond_the_rate_get_429(server: Live) -> None:
+    answers = [tell(server, posted()).status_code for _ in range(11)]
+
+    assert answers == [200] * 10 + [429]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(tmp_path / "artifacts")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, clock: Clock) -> Iterator[RolloutLedger]:
+    with RolloutLedger.open(f"sqlite:///{tmp_path / 'registry.db'}", clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def acting(ledger: RolloutLedger, store: ArtifactStore, clock: Clock) -> LedgerRollback:
+    return LedgerRollback(ledger, LEDGER_MODEL, store, clock=clock, quiet_s=600)
+
+
+def complain(clock: Clock, action: Any = "rollback", *, key: str = "f1 t1") -> Complaint:
+    return Complaint(action=action, key=key, reason="Errors: 9 of 10.", began=clock.now)
+
+
+def begin_rollout(ledger: RolloutLedger, store: ArtifactStore, salt: int) -> int:
+    production = ledger.production(LEDGER_MODEL)
+    assert production is not None
+    number = register_sample(ledger, store, salt=salt, reference=production.candidate)
+    ledger.start_rollout(LEDGER_MODEL, number, RolloutSettings(), actor="ada", reason="try it")
+    return number
+
+
+def test_the_rollout_is_aborted_once_with_the_alert_in_its_history(
+    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+) -> None:
+    promote_chain(ledger, store, 1)
+    number = begin_rollout(ledger, store, 2)
+    complaint = complain(clock)
+
+    first, again = acting.answer(complaint), acting.answer(complaint)
+
+    assert (first.act, again.act) == ("aborted", "nothing")
+    assert again.what == (
+        f"This alert aborted the rollout of {LEDGER_MODEL} version {number} already."
+    )
+    rollout = ledger.rollout(LEDGER_MODEL)
+    assert rollout is not None
+    told = ledger.rollout_transitions(rollout.id)
+    assert [t.outcome for t in told] == ["start", "abort"]
+    assert (told[-1].actor, told[-1].reason) == (
+        "alertmanager",
+        "Errors: 9 of 10. [alert f1 t1]",
+    )
+    weights = ledger.weights(LEDGER_MODEL)
+    assert weights is not None
+    assert (weights.challenger, weights.share) == (None, 0)
+
+
+def test_an_alert_from_before_the_rollout_is_not_about_it(
+    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+) -> None:
+    promote_chain(ledger, store, 1)
+    old = complain(clock)
+    clock.now += timedelta(minutes=5)
+    begin_rollout(ledger, store, 2)
+
+    done = acting.answer(old)
+
+    assert done.act == "nothing"
+    assert "is about something else" in done.what
+
+
+def test_without_a_rollout_only_the_stronger_action_moves_production(
+    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+) -> None:
+    promote_chain(ledger, store, 3)
+    weak, strong = complain(clock), complain(clock, "rollback_production")
+
+    assert acting.answer(weak).what == f"No rollout of {LEDGER_MODEL} is under way."
+    assert ledger.production_number(LEDGER_MODEL) == 3
+    done, again = acting.answer(strong), acting.answer(strong)
+
+    assert (done.act, again.act) == ("rolled_back", "nothing")
+    assert again.what == "This alert rolled back to version 2 already."
+    assert ledger.production_number(LEDGER_MODEL) == 2
+    assert ledger.history(LEDGER_MODEL)[-1].actor == "alertmanager"
+
+
+def test_a_second_alert_on_the_same_harm_waits_until_the_rollback_was_seen(
+    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+) -> None:
+    promote_chain(ledger, store, 3)
+    acting.answer(complain(clock, "rollback_production"))
+    second = complain(clock, "rollback_production", key="f2 t2")
+
+    held = acting.answer(second)
+    clock.now += timedelta(minutes=11)
+    done = acting.answer(second)
+
+    assert "until it has been seen for 600 s" in held.what
+    assert (held.act, done.act) == ("nothing", "rolled_back")
+    assert ledger.production_number(LEDGER_MODEL) == 1
+
+
+def test_an_abort_also_keeps_production_for_a_while(
+    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+) -> None:
+    promote_chain(ledger, store, 2)
+    begin_rollout(ledger, store, 3)
+    aborted = acting.answer(complain(clock, "rollback_production"))
+
+    held = acting.answer(complain(clock, "rollback_production", key="f2 t2"))
+
+    assert (aborted.act, held.act) == ("aborted", "nothing")
+    assert ledger.production_number(LEDGER_MODEL) == 2
+
+
+def test_an_alert_from_before_the_promotion_is_not_about_it(
+    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+) -> None:
+    old = complain(clock, "rollback_production")
+    clock.now += timedelta(minutes=5)
+    promote_chain(ledger, store, 2)
+
+    assert "is about something else" in acting.answer(old).what
+    assert ledger.production_number(LEDGER_MODEL) == 2
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_nothing_to_go_back_to_is_said(
+    ledger: RolloutLedger,
+    store: ArtifactStore,
+    acting: LedgerRollback,
+    clock: Clock,
+    count: int,
+) -> None:
+    promote_chain(ledger, store, count)
+
+    done = acting.answer(complain(clock, "rollback_production"))
+
+    assert done.act == "nothing"
+    assert "in production" in done.what
+
+
+def test_of_senders_at_once_one_aborts(
+    ledger: RolloutLedger, store: ArtifactStore, clock: Clock
+) -> None:
+    """As with several servers of one model, each with a hook of its own."""
+    promote_chain(ledger, store, 1)
+    begin_rollout(ledger, store, 2)
+    complaint = complain(clock)
+    together = threading.Barrier(4)
+
+    def send(_: int) -> str:
+        one = LedgerRollback(ledger, LEDGER_MODEL, store, clock=clock, quiet_s=600)
+        together.wait()
+        return one.answer(complaint).act
+
+    with ThreadPoolExecutor(4) as pool:
+        acts = list(pool.map(send, range(4)))
+
+    assert sorted(acts) == ["aborted", "nothing", "nothing", "nothing"]

@@ -1,0 +1,97 @@
+"""A real Prometheus, and an Alertmanager, on free ports of this machine."""
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+HERE = "127.0.0.1"
+
+
+def require(*names: str) -> str:
+    """Return the first program there is, or skip the test."""
+    for name in names:
+        found = shutil.which(name)
+        if found:
+            return found
+    pytest.skip(f"no {names[0]} here; Debian has it: apt-get install {names[-1]}")
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind((HERE, 0))
+        return int(listener.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running(command: list[str], *, url: str, log: Path) -> Iterator[httpx.Client]:
+    """Run a server until its ``/-/ready`` says so, and end it afterwards."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=log.parent)
+    try:
+        with httpx.Client(base_url=url, timeout=10) as client:
+            wait_for(lambda: is_ready(client, process, log), seconds=30)
+            yield client
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def is_ready(client: httpx.Client, process: "subprocess.Popen[bytes]", log: Path) -> bool:
+    assert process.poll() is None, log.read_text()
+    try:
+        return client.get("/-/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def wait_for(true: Any, *, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until, f"it did not happen within {seconds} s"
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def prometheus(folder: Path) -> Iterator[httpx.Client]:
+    """Run Prometheus on the ``prometheus.yml`` of a folder."""
+    address = f"{HERE}:{free_port()}"
+    command = [
+        require("prometheus"),
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address={address}",
+        "--rules.alert.resend-delay=1s",
+    ]
+    with running(command, url=f"http://{address}", log=folder / "prometheus.log") as client:
+        yield client
+
+
+@contextlib.contextmanager
+def alertmanager(folder: Path) -> Iterator[httpx.Client]:
+    """Run Alertmanager on the ``alertmanager.yml`` of a folder."""
+    address = f"{HERE}:{free_port()}"
+    command = [
+        require("alertmanager", "prometheus-alertmanager"),
+        f"--config.file={folder / 'alertmanager.yml'}",
+        f"--storage.path={folder / 'alertmanager'}",
+        f"--web.listen-address={address}",
+        "--cluster.listen-address=",
+    ]
+    with running(command, url=f"http://{address}", log=folder / "alertmanager.log") as client:
+        yield client
+
+
+def ask(client: httpx.Client, expression: str) -> list[Any]:
+    """Return the series of an expression; a parse error fails with Prometheus' own words."""
+    answer = client.get("/api/v1/query", params={"query": expression}).json()
+    assert answer["status"] == "success", f"{expression}: {answer.get('error')}"
+    found: list[Any] = answer["data"]["result"]
+    return found
