@@ -8,6 +8,7 @@ from assets.features import FeatureSet
 from assets.metadata import table
 from assets.resources import State
 from assets.subjects import require_same
+from assets.traced import traced
 from sluice.cores import count_cores
 from sluice.data.table import load_table
 from sluice.digests import short
@@ -45,6 +46,7 @@ def drift_reference_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         "references without rows, and their held-out losses. They stay with the version: drift is "
         "judged against what the model in production learned.",
     )
+    @traced
     def drift_reference(
         context: dg.AssetExecutionContext,
         state: State,

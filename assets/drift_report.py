@@ -11,6 +11,7 @@ from assets.features import FeatureSet
 from assets.metadata import picture, table
 from assets.records import newest_record
 from assets.resources import State, utc_now
+from assets.traced import traced
 from sluice.cores import count_cores
 from sluice.data.table import load_table
 from sluice.delivery.drive import live_servers
@@ -49,6 +50,7 @@ def drift_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         "losses of the version in production, each against what that version learned from or was "
         "accepted with. Windows share no row; drift in several of them raises an alarm.",
     )
+    @traced
     def drift_report(
         context: dg.AssetExecutionContext, state: State
     ) -> dg.MaterializeResult[DriftWatch]:
