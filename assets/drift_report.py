@@ -54,12 +54,8 @@ def drift_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     def drift_report(
         context: dg.AssetExecutionContext, state: State
     ) -> dg.MaterializeResult[DriftWatch]:
-        with users_code("load_rows of the workload"):
-            raw = pipeline.loaded_workload.load_rows()
         before = newest_record(DriftWatch, state.home.records, pipeline.name, DRIFT_REPORT)
-        with state.ledger() as ledger:
-            seen = _seen(pipeline, state, ledger, raw)
-        look = look_for_drift(seen, before)
+        look = look_at_production(pipeline, state, before)
         watch = look.watch
         context.log.info(f"{watch.verdict}: {watch.reason}")
         page = save_page(
@@ -73,6 +69,20 @@ def drift_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         )
 
     return drift_report
+
+
+def look_at_production(pipeline: PipelineSettings, state: State, before: DriftWatch | None) -> Look:
+    """Judge what is new of the version in production, after what was known ``before``.
+
+    Raises:
+        GateBlocked: Nothing is in production.
+        SourceError: The source cannot be read.
+    """
+    with users_code("load_rows of the workload"):
+        raw = pipeline.loaded_workload.load_rows()
+    with state.ledger() as ledger:
+        seen = what_is_seen(pipeline, state, ledger, raw)
+    return look_for_drift(seen, before)
 
 
 def kept_reference(
@@ -140,9 +150,15 @@ def alert_of(watch: DriftWatch, episode: Episode, home: Home) -> tuple[str, ...]
     return raise_alert(alert, home=home, environ=os.environ).problems
 
 
-def _seen(
+def what_is_seen(
     pipeline: PipelineSettings, state: State, ledger: RolloutLedger, raw: pd.DataFrame
 ) -> Seen:
+    """Return what there is to judge of the version in production.
+
+    Raises:
+        GateBlocked: Nothing is in production.
+        ContractError: The version's own workload makes no features of the rows.
+    """
     version = ledger.production(pipeline.name)
     if version is None:
         raise GateBlocked(
@@ -166,7 +182,7 @@ def _seen(
         store=state.store,
         save=lambda page, subject: (
             save_page(
-                page, f"drift/{pipeline.name}/{subject}", home=state.home, environ=os.environ
+                page(), f"drift/{pipeline.name}/{subject}", home=state.home, environ=os.environ
             ).url
         ),
         now=now,

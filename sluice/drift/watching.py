@@ -53,8 +53,8 @@ _UNORDERED = (
     "Its rows have no order in time (horizon_rows is 0), so which of them are new is not known."
 )
 
-SavePage = Callable[[str, str], str]
-"""Takes a page and what it is about; returns its address."""
+SavePage = Callable[[Callable[[], str], Subject], str | None]
+"""Takes what makes a page and what it is about; returns its address, None when it kept none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +298,7 @@ class _Looker:
         window, seen = frame.iloc[rows.start : rows.stop], self._seen
         report = judge_window(reference, window, window=digest_frame(window), threads=seen.threads)
         self.reports[subject] = report
-        page = seen.save(drift_page(report, reference, title=self._title(subject)), subject)
+        page = seen.save(lambda: drift_page(report, reference, title=self._title(subject)), subject)
         faults = any(column.finding in BROKEN for column in report.moved)
         moved = tuple(column.column for column in report.moved)
         return self._judgement(
@@ -318,7 +318,7 @@ class _Looker:
         rows: RowRange,
         columns: tuple[str, ...],
         cure: Cure,
-        page: str,
+        page: str | None,
     ) -> Judgement:
         labels = row_labels(index[[rows.start, rows.stop - 1]])
         return Judgement(
@@ -343,21 +343,23 @@ class _Looker:
         reference_N: NDArray[np.float64],
         window_N: NDArray[np.float64],
         unit: str,
-    ) -> str:
-        finite = np.isfinite(reference_N).all() and np.isfinite(window_N).all()
-        png = (
-            two_windows_png(
-                reference_N,
-                window_N,
-                headline=SUBJECTS[subject],
-                unit=unit,
-                drifted=report.verdict == "DRIFT",
+    ) -> str | None:
+        def page() -> str:
+            finite = np.isfinite(reference_N).all() and np.isfinite(window_N).all()
+            png = (
+                two_windows_png(
+                    reference_N,
+                    window_N,
+                    headline=SUBJECTS[subject],
+                    unit=unit,
+                    drifted=report.verdict == "DRIFT",
+                )
+                if finite
+                else b""
             )
-            if finite
-            else b""
-        )
-        title = self._title(subject)
-        page = quantity_page(title, report.verdict, report.reason, report.remedy, numbers, png)
+            told = (report.verdict, report.reason, report.remedy)
+            return quantity_page(self._title(subject), *told, numbers, png)
+
         return self._seen.save(page, subject)
 
     def _reference(self, what: str) -> DriftReference | str:

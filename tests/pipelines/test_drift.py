@@ -1,13 +1,15 @@
 """ROLL-3: drift is found in Dagster, starts one training, and nothing is trained twice for it."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
+import numpy as np
 import pytest
 
-from assets.drift_report import DRIFT_REPORT
+from assets.drift_report import DRIFT_REPORT, kept_reference, what_is_seen
 from assets.records import newest_record
 from assets.resources import State
 from checks.drift import NO_DRIFT
@@ -20,6 +22,7 @@ from pipelines.source_look import NoAnswer, SourceLook
 from sluice.drift.persistence import PersistenceSettings
 from sluice.drift.settings import DriftSettings
 from sluice.drift.watch import DriftWatch
+from sluice.drift.watching import look_for_drift
 from sluice.home import Home
 from sluice.observability.alerts import read_alerts
 from sluice.pipeline import PipelineSettings
@@ -86,6 +89,17 @@ class Daemon:
         return [request for request in self.asked if request.job_name == "echo_training"]
 
 
+def looks(home: Home, pipelines: list[PipelineSettings], before: DriftWatch | None) -> DriftWatch:
+    """Look once with each pipeline, without Dagster and without pictures."""
+    state, watch = State.at(home), before
+    for pipeline in pipelines:
+        with state.ledger() as ledger:
+            seen = what_is_seen(pipeline, state, ledger, pipeline.loaded_workload.load_rows())
+        watch = look_for_drift(dataclasses.replace(seen, save=lambda *_: None), watch).watch
+    assert watch is not None
+    return watch
+
+
 def watch_of(home: Home) -> DriftWatch:
     found = newest_record(DriftWatch, home.records, "echo", DRIFT_REPORT)
     assert found is not None
@@ -129,15 +143,14 @@ def test_planted_drift_is_found_and_asks_for_one_training(
     restarted = Daemon(home, cursor=daemon.cursor)  # the daemon forgot everything but the cursor
     restarted.tick(grown)
     said = restarted.tick(grown)
-    more = restarted.tick(watching(echo, more_rows=480, **planted))
-    restarted.tick(watching(echo, more_rows=480, **planted))
+    later = looks(home, [watching(echo, more_rows=480, **planted)], watch_of(home))
 
     (training,) = restarted.trainings
     assert training.run_key == f"drift-{drift.id}"
     assert training.tags["sluice/drift_columns"] == "call"
     assert "training was started" in said
-    assert more == ""  # a look, and no second training
-    assert len(watch_of(home).subject("rows").judgements) == 4
+    assert later.training == drift  # it goes on: no second one
+    assert len(later.subject("rows").judgements) == 4
     (alert,) = read_alerts(home)
     assert (alert.kind, alert.key) == ("drift", f"drift/echo/{drift.id}")
     pages = list(home.reports.glob("drift/echo*.html"))
@@ -145,32 +158,36 @@ def test_planted_drift_is_found_and_asks_for_one_training(
     assert any("Drift stays in new rows" in page.read_text() for page in pages)
 
 
-def test_without_drift_nothing_is_asked_for_and_nothing_is_judged_twice(
+def test_without_drift_nothing_is_asked_for(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:
     home, _ = green
     daemon = Daemon(home)
-    for more_rows in (0, 160, 160, 320, 480):
-        daemon.tick(watching(echo, more_rows=more_rows))
 
+    for _ in range(3):
+        said = daemon.tick(watching(echo, more_rows=160))
+
+    assert "0 new rows after 1058" in said
+    assert [request.job_name for request in daemon.asked] == ["echo_drift"]
     watch = watch_of(home)
+    assert (watch.verdict, watch.episodes, last_check(home).passed) == ("STABLE", (), True)
+    assert read_alerts(home) == []
+
+
+def test_windows_share_no_row_and_none_is_judged_twice(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    home, _ = green
+    grown = [watching(echo, more_rows=more_rows) for more_rows in (0, 160, 160, 320, 480)]
+
+    watch = looks(home, grown, None)
+
     rows, losses = watch.subject("rows"), watch.subject("losses")
     assert [j.verdict for j in rows.judgements] == ["STABLE"] * 4
     assert [(j.first, j.last) for j in rows.judgements[-2:]] == [("1069", "1218"), ("1229", "1378")]
     assert [j.verdict for j in losses.judgements] == ["STABLE"] * 3
     assert not watch.subject("requests").is_watched
-    assert (watch.verdict, watch.episodes) == ("STABLE", ())
-    assert last_check(home).passed
-    assert [request.job_name for request in daemon.asked] == ["echo_drift"] * 4
-    assert read_alerts(home) == []
-
-    definitions = dg.Definitions.merge(
-        build_definitions(watching(echo, more_rows=480)),
-        dg.Definitions(resources=resources(home)),
-    )
-    with open_instance(home) as instance:  # by hand, on the same rows
-        definitions.resolve_job_def("echo_drift").execute_in_process(instance=instance)
-    again = watch_of(home).subject("rows")
+    again = looks(home, grown[-1:], watch).subject("rows")
     assert again.judgements == rows.judgements
     assert "0 new rows" in again.said
 
@@ -180,11 +197,9 @@ def test_what_inputs_mean_is_watched_too(
 ) -> None:
     """The inputs look as before; only the losses tell."""
     home, _ = green
-    daemon = Daemon(home)
-    for more_rows in (0, 160, 320):
-        daemon.tick(watching(echo, more_rows=more_rows, deafness=1.0))
 
-    watch = watch_of(home)
+    watch = looks(home, [watching(echo, more_rows=m, deafness=1.0) for m in (0, 160, 320)], None)
+
     assert watch.subject("rows").verdict == "STABLE"
     assert [j.verdict for j in watch.subject("losses").judgements] == ["DRIFT", "DRIFT"]
     assert watch.training is not None
@@ -195,12 +210,10 @@ def test_what_servers_sampled_is_judged_against_what_the_version_learned(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:
     home, _ = green
-    daemon = Daemon(home)
+    calm = [watching(echo)]
     began = datetime.now(UTC)
 
     def serve(num: int, *, shift: float, slower: float, from_s: float) -> None:
-        import numpy as np
-
         draws = np.random.default_rng([num, int(100 * shift)]).normal(size=(num, 2))
         samples = [
             Sample(
@@ -220,11 +233,10 @@ def test_what_servers_sampled_is_judged_against_what_the_version_learned(
         with State.at(home).ledger() as ledger:
             ledger.observations.write(Report(state=state, samples=tuple(samples)))
 
-    daemon.tick(watching(echo))
+    watch = looks(home, calm, None)
     serve(400, shift=0.0, slower=1.0, from_s=1)
-    daemon.tick(watching(echo))
-    calm = watch_of(home)
-    assert {s.subject: s.verdict for s in calm.subjects if s.is_watched} == {
+    watch = looks(home, calm, watch)
+    assert {s.subject: s.verdict for s in watch.subjects if s.is_watched} == {
         "rows": "STABLE",
         "requests": "STABLE",
         "predictions": "STABLE",
@@ -233,19 +245,12 @@ def test_what_servers_sampled_is_judged_against_what_the_version_learned(
     }
     for at in (1000, 2000):
         serve(160, shift=1.0, slower=3.0, from_s=at)
-        daemon.tick(watching(echo))
+        watch = looks(home, calm, watch)
 
-    watch = watch_of(home)
     assert watch.training is not None
     assert watch.training.subjects == ("requests", "predictions")
     assert watch.repair is not None
     assert watch.repair.subjects == ("latency",)
-    daemon.tick(watching(echo))
-    assert len(daemon.trainings) == 1
-    assert {alert.key.rpartition("/")[2] for alert in read_alerts(home)} == {
-        watch.training.id,
-        watch.repair.id,
-    }
 
 
 def test_a_source_that_is_gone_or_slow_is_said_and_nothing_dies(
@@ -267,7 +272,7 @@ def test_a_source_that_is_gone_or_slow_is_said_and_nothing_dies(
     request = request_retraining(slow, State.at(home), look)
     assert isinstance(request, dg.RunRequest)
     assert "has not answered" in request.tags["sluice/changed"]
-    daemon.tick(watching(echo))
+    daemon.tick(echo)
     assert [request.job_name for request in daemon.asked] == ["echo_drift"]
 
 
@@ -312,8 +317,6 @@ def test_the_schedule_trains_only_when_something_changed(
 def test_a_version_without_reference_gets_it_from_its_rows_or_says_so(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:
-    from assets.drift_report import kept_reference
-
     home, _ = green
     state = State.at(home)
     with ledger_of(home) as ledger:
