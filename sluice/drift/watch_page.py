@@ -8,6 +8,7 @@ from sluice.drift.watch import SUBJECTS, DriftWatch, Episode, SubjectWatch
 from sluice.reports.page import Tone, html_page, table, tag
 
 TONE: dict[Verdict, Tone] = {"DRIFT": "bad", "STABLE": "good", "INCONCLUSIVE": "unsure"}
+_STYLE = ".tag{white-space:nowrap}"
 _CURE = {
     "train": "The training job is started once for it.",
     "repair": "Training again would not mend it: somebody has to look.",
@@ -29,7 +30,7 @@ def watch_page(watch: DriftWatch) -> str:
         "<h2>How to read this</h2>",
         f'<div class="card">{_LEGEND}</div>',
     ]
-    return html_page(heading, "\n".join(part for part in parts if part))
+    return html_page(heading, "\n".join(part for part in parts if part), style=_STYLE)
 
 
 def quantity_page(
@@ -57,7 +58,7 @@ def quantity_page(
         f"<h1>{escape(f'Drift: {title}')} {tag(verdict, tone)}</h1>",
         f'<div class="card {tone}"><p><b>{escape(reason)}</b></p><p>{escape(remedy)}</p></div>',
         picture,
-        f'<div class="card">{table(("", ""), rows, numbers=frozenset({1}))}</div>',
+        f'<div class="card">{table(("what", "value"), rows, numbers=frozenset({1}))}</div>',
     ]
     return html_page(f"Drift: {title}", "\n".join(part for part in parts if part))
 
