@@ -65,7 +65,7 @@ def rollout_asset(pipeline: PipelineSettings, settings: RolloutSettings) -> dg.A
                 "steps": table(steps_rows(transition.rollout)),
                 "apart on held-out rows": agreement.difference,
                 "follow": dg.MetadataValue.md(
-                    f"`sluice rollout watch {pipeline.name}` · stop it: "
+                    f"`sluice rollout watch {pipeline.name}`; stop it: "
                     f"`sluice rollout abort {pipeline.name} --reason '...'`"
                 ),
             },

@@ -36,6 +36,9 @@ def register(app: typer.Typer) -> None:
         pipeline: Annotated[
             str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
         ] = DEFAULT_PIPELINE,
+        rehearsal: Annotated[
+            bool, typer.Option(help="Let what is new in production pass a rollout in a sandbox.")
+        ] = True,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
         """Take a pipeline from raw rows to a verdict; promote when the verdict says so.
@@ -51,7 +54,7 @@ def register(app: typer.Typer) -> None:
         settings = find_pipeline(pipeline, defs_folder())
         _require_sound(settings)
         home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
-        _run(settings, home, as_json=as_json, started=started)
+        _run(settings, home, rehearsal=rehearsal, as_json=as_json, started=started)
 
     @app.command()
     def tune(
@@ -215,16 +218,19 @@ def _require_sound(settings: "PipelineSettings") -> None:
         count_places([{"CPU": count_cores(), "GPU": torch.cuda.device_count()}], compute)
 
 
-def _run(settings: "PipelineSettings", home: Home, *, as_json: bool, started: float) -> None:
+def _run(
+    settings: "PipelineSettings", home: Home, *, rehearsal: bool, as_json: bool, started: float
+) -> None:
     from pipelines.console import RunConsole
+    from pipelines.rehearsal import with_rehearsal
     from pipelines.run import run_pipeline
     from pipelines.summary import summary
 
-    with (
-        tracing.span("sluice run", pipeline=settings.name),
-        RunConsole(Console(stderr=True)) as console,
-    ):
+    stderr = Console(stderr=True)
+    with tracing.span("sluice run", pipeline=settings.name), RunConsole(stderr) as console:
         report = run_pipeline(settings, home, console, started=started)
+    if rehearsal:
+        report = with_rehearsal(report, settings, home, stderr)
     if as_json:
         print(report.model_dump_json(indent=1))
     else:

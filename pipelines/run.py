@@ -48,6 +48,8 @@ class RunReport(Record):
     reference_metrics: dict[str, float]
     stage_seconds: dict[str, float]
     wall_seconds: float
+    rehearsal: str = Field("", description="How a healthy rollout of it went; empty without one.")
+    rehearsal_good: bool = Field(True, description="False when that was not as it should be.")
     overhead_seconds: float = Field(description="Wall time outside the stages' own work [s].")
 
     @property

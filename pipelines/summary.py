@@ -24,6 +24,11 @@ def summary(report: RunReport, home: Home, console: Console) -> None:
     with State.at(home).ledger() as ledger:
         version = ledger.version(report.pipeline, report.version)
     console.print(f"  digest   {short(version.candidate)}", highlight=False)
+    if report.rehearsal:
+        style = "" if report.rehearsal_good else "bold red"
+        console.print(
+            f"  rollout  rehearsed: {report.rehearsal}", markup=False, highlight=False, style=style
+        )
     console.print()
     console.print(_metrics(report))
     console.print()

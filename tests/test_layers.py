@@ -33,7 +33,8 @@ ONE_ADAPTER = {
     "ray": {
         f"sluice/cluster/{name}.py"
         for name in ("ray_address", "ray_session", "ray_train", "plain_tuner")
-    },
+    }
+    | {"sluice/serving/ray_serve.py"},
     "optuna": {"sluice/tuning/proposals.py"},
     "opentelemetry": {"sluice/observability/tracing.py"},
 }

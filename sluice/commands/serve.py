@@ -2,18 +2,23 @@
 
 import json
 import os
+import signal
 import sys
+import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sluice.commands.registry_access import artifact_store
+from sluice.errors import SettingsError
 from sluice.home import Home
 
 if TYPE_CHECKING:
     from sluice.serving.limits import Token
+    from sluice.serving.recipe import ServerRecipe
 
 _EXAMPLE = "Example: sluice serve sp500_volatility --port 8000"
 
@@ -48,62 +53,102 @@ def serve_command(
             show_default=False,
         ),
     ] = None,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Several processes on Ray Serve, behind its proxy.")
+    ] = False,
+    replicas: Annotated[
+        int | None,
+        typer.Option(min=1, max=1000, help="With --ray: processes.  [default: 2]"),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="With --ray: a running cluster as host:port or auto; Ray is started on this "
+            "machine when left out.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Answer predictions with what is in production, and follow it when it moves.
 
     Prints one JSON line with the URL on stdout when it is ready; the log goes to stderr, one JSON
-    object a line. SIGTERM drains: /readyz says no first, requests under way are answered.
+    object a line (with --ray into Ray's own logs). SIGTERM drains: /readyz says no first, requests
+    under way are answered.
     """
     from sluice.pipeline import defs_folder, find_pipeline
-    from sluice.registry.rollouts import RolloutLedger
-    from sluice.serving.ledger_models import LedgerModels
-    from sluice.serving.ledger_rollback import LedgerRollback
-    from sluice.serving.ledger_weights import LedgerWeights
     from sluice.serving.log import json_log
-    from sluice.serving.rollback import Hook
-    from sluice.serving.server import open_serving, require_token_beyond_loopback, serve
+    from sluice.serving.recipe import ServerRecipe, open_recipe
+    from sluice.serving.server import require_token_beyond_loopback, serve
 
+    if not ray and (replicas is not None or address is not None):
+        raise SettingsError(
+            "--replicas and --address go with --ray, and it is missing.", fix="Add --ray."
+        )
     settings = find_pipeline(pipeline, defs_folder())
     token = _token(token_file, "SLUICE_SERVE_TOKEN")
     hook_token = _token(hook_token_file, "SLUICE_HOOK_TOKEN")
     require_token_beyond_loopback(host, token)
     home = Home.from_environment(os.environ, cwd=Path.cwd())
-
-    def utc_now() -> datetime:
-        return datetime.now(UTC)
-
-    with RolloutLedger.open(home.registry_url, clock=utc_now, create=False) as ledger:
-        rollback = LedgerRollback(
-            ledger,
-            settings.name,
-            artifact_store(),
-            clock=utc_now,
-            quiet_s=settings.serving.hook_quiet_s,
-        )
-        serving = open_serving(
-            settings.name,
-            LedgerWeights(ledger, settings.name),
-            LedgerModels(ledger, settings.name, artifact_store()).load,
-            settings=settings.serving,
-            token=token,
-            hook=None if hook_token is None else Hook(token=hook_token, rollback=rollback),
-            clock=utc_now,
-            log=json_log(sys.stderr),
-            reports=ledger.observations,
-        )
+    recipe = ServerRecipe(
+        model=settings.name,
+        settings=settings.serving,
+        registry_url=home.registry_url,
+        artifacts=home.artifacts,
+        token=token,
+        hook_token=hook_token,
+    )
+    with open_recipe(recipe, clock=lambda: datetime.now(UTC), log=json_log(sys.stderr)) as serving:
+        deployed = serving.router.table.production.deployed
+        ready = {
+            "model": settings.name,
+            "version": deployed.version,
+            "candidate": deployed.candidate,
+        }
 
         def on_ready(bound: int) -> None:
-            deployed = serving.router.table.production.deployed
-            address = f"[{host}]" if ":" in host else host
-            ready = {
-                "url": f"http://{address}:{bound}",
-                "model": settings.name,
-                "version": deployed.version,
-                "candidate": deployed.candidate,
-            }
-            print(json.dumps(ready), flush=True)
+            where = f"[{host}]" if ":" in host else host
+            print(json.dumps({"url": f"http://{where}:{bound}"} | ready), flush=True)
 
-        serve(serving, host=host, port=port, on_ready=on_ready)
+        if not ray:
+            serve(serving, host=host, port=port, on_ready=on_ready)
+            return
+    # What was opened here has shown that it can be.
+    _on_ray(
+        recipe, replicas=replicas or 2, address=address, host=host, port=port, on_ready=on_ready
+    )
+
+
+def _on_ray(
+    recipe: "ServerRecipe",
+    *,
+    replicas: int,
+    address: str | None,
+    host: str,
+    port: int,
+    on_ready: Callable[[int], None],
+) -> None:
+    from sluice.serving.ray_serve import serve_on_ray
+
+    stop = threading.Event()
+
+    def drain(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+        stop.set()
+
+    def ready(bound: int) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):  # only now: Ray sets its own at its start
+            signal.signal(number, drain)
+        on_ready(bound)
+
+    serve_on_ray(
+        recipe,
+        replicas=replicas,
+        address=address,
+        host=host,
+        port=port,
+        on_ready=ready,
+        stop=stop,
+    )
 
 
 def _token(path: Path | None, variable: str) -> "Token | None":

@@ -87,7 +87,7 @@ def raise_alert(
         alert: What to tell.
         home: Where the file is.
         environ: Holds the webhook's address, an http or https URL, or does not.
-        patience_s: Longest time for posting [s]; what is not posted by then waits for the next alert.
+        patience_s: Longest time for posting [s]; what is left then waits for the next alert.
     """
     book = _Book(home.alerts)
     problems: list[str] = []

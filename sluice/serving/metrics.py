@@ -47,6 +47,7 @@ class Metrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
+        self._answered: dict[tuple[str, str, int], Counter] = {}
         arm_requests = counter("arm_requests", "Predictions routed to an arm.", "arm")
         arm_faults = counter("arm_faults", "Of them, what went wrong.", "arm", "fault")
         arm_seconds = Histogram(
@@ -57,6 +58,9 @@ class Metrics:
             registry=self._registry,
         )
         # Looked up once: a look-up costs more than counting.
+        self._place_seconds = {
+            place: self._http_seconds.labels(place) for place in (*ROUTES, OTHER)
+        }
         self._arm_requests = {arm: arm_requests.labels(arm) for arm in ARMS}
         self._arm_seconds = {arm: arm_seconds.labels(arm) for arm in ARMS}
         self._arm_faults = {
@@ -84,8 +88,13 @@ class Metrics:
         """Count one HTTP answer."""
         place = route if route in ROUTES else OTHER
         way = method if method in _METHODS else OTHER
-        self._requests.labels(place, way, str(status)).inc()
-        self._http_seconds.labels(place).observe(seconds)
+        key = (place, way, status)
+        answered = self._answered.get(key)
+        if answered is None:
+            answered = self._requests.labels(place, way, str(status))
+            self._answered[key] = answered
+        answered.inc()
+        self._place_seconds[place].observe(seconds)
 
     def count(self, arm: ArmName, *, seconds: float, fault: Fault | None) -> None:
         """Count one prediction that was routed to an arm."""

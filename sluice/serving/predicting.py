@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from sluice.serving.answers import Prediction, described, json_answer
 from sluice.serving.body import read_body
@@ -11,9 +11,10 @@ from sluice.serving.contract import PredictRequest, read_request
 from sluice.serving.front import notes_of
 from sluice.serving.refusals import REFUSALS
 from sluice.serving.router import Routed
+from sluice.serving.routes import guarded_routes
 from sluice.serving.state import serving_of
 
-GUARDED = APIRouter()
+GUARDED = guarded_routes()
 
 
 @GUARDED.post(

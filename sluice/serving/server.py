@@ -4,8 +4,10 @@ import logging
 import math
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -15,6 +17,7 @@ from sluice.errors import SettingsError
 from sluice.registry.reading import Clock
 from sluice.serving.app import build_app
 from sluice.serving.following import Follower, Load, build_table
+from sluice.serving.isolation import Isolate
 from sluice.serving.limits import Token
 from sluice.serving.log import ToJson
 from sluice.serving.metrics import Metrics
@@ -35,6 +38,7 @@ def open_serving(
     source: WeightsSource,
     load: Load,
     *,
+    isolate: Isolate | None,
     settings: ServingSettings,
     token: Token | None,
     hook: Hook | None = None,
@@ -48,6 +52,8 @@ def open_serving(
         model: Its name.
         source: Where the weights are.
         load: Returns the model of a candidate digest.
+        isolate: Loads a challenger into a process of its own, once the server runs: production
+            does not wait for it. None loads challengers as production.
         settings: Limits and pace.
         token: What clients must show; None lets everybody in.
         clock: Dates windows and ends leases.
@@ -58,7 +64,18 @@ def open_serving(
     Raises:
         SluiceError: The source cannot be read, or production does not load.
     """
-    table, problem = build_table(source.read(), load, settings=settings, before=None)
+    weights = source.read()
+    at_once = weights if isolate is None else weights.production_only()
+    table, problem = build_table(
+        at_once,
+        load,
+        isolate=isolate,
+        settings=settings,
+        before=None,
+        abandoned=threading.Event(),
+    )
+    if at_once != weights:
+        table = replace(table, weights=weights)
     metrics = Metrics()
     recorder = Recorder(per_s=0 if reports is None else settings.samples_per_s)
     router = Router(table, settings=settings, clock=clock, metrics=metrics, recorder=recorder)
@@ -66,7 +83,9 @@ def open_serving(
     def told(event: str, what: str) -> None:
         log.info(event, what=what)
 
-    follower = Follower(router, source, load, settings=settings, metrics=metrics, told=told)
+    follower = Follower(
+        router, source, load, isolate=isolate, settings=settings, metrics=metrics, told=told
+    )
     if problem:
         follower.note("challenger", problem)
     reporter = None

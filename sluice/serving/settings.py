@@ -49,6 +49,28 @@ class ServingSettings(Settings):
     challenger_waiting: int = Field(
         64, ge=1, le=100_000, description="Requests that may wait for the challenger at once."
     )
+    challenger_memory_bytes: int = Field(
+        4 * 2**30,
+        ge=2**27,
+        le=2**50,
+        description="The challenger's process is ended when its resident memory has grown by more "
+        "since it was ready; while it loads, when it has more [bytes].",
+    )
+    challenger_load_s: float = Field(
+        60.0, gt=0, le=3600, description="A challenger that is not ready by then does not load [s]."
+    )
+    challenger_restarts: int = Field(
+        5,
+        ge=0,
+        le=1000,
+        description="How often a challenger's process that ended is started again.",
+    )
+    challenger_pause_s: float = Field(
+        1.0,
+        gt=0,
+        le=600,
+        description="Pause before the first of these restarts; it doubles with each [s].",
+    )
     shadow_waiting: int = Field(
         32, ge=1, le=100_000, description="Shadow copies that may wait; further ones are dropped."
     )

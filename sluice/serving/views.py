@@ -2,12 +2,13 @@
 
 import time
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import PlainTextResponse
 
 from sluice.serving.answers import (
     Alive,
     ModelCard,
+    Problem,
     Readiness,
     RolloutCounts,
     ServedVersion,
@@ -15,11 +16,11 @@ from sluice.serving.answers import (
     json_answer,
 )
 from sluice.serving.refusals import NotAuthorized
+from sluice.serving.routes import guarded_routes, open_routes
 from sluice.serving.state import serving_of
 
-GUARDED = APIRouter()
-OPEN = APIRouter()
-"""Whoever watches over a process has no token."""
+GUARDED = guarded_routes()
+OPEN = open_routes()
 
 
 @GUARDED.get("/model", response_model=ModelCard, responses=described(NotAuthorized))
@@ -52,7 +53,17 @@ async def rollout(request: Request) -> Response:
     return json_answer(RolloutCounts(window=serving_of(request).router.window()))
 
 
-@GUARDED.get("/metrics", response_class=PlainTextResponse, responses=described(NotAuthorized))
+@GUARDED.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    # Spelt out: FastAPI would describe the refusal as plain text, too.
+    responses={
+        401: {
+            "description": NotAuthorized.__doc__,
+            "content": {"application/json": {"schema": Problem.model_json_schema()}},
+        }
+    },
+)
 async def metrics(request: Request) -> Response:
     """Tell Prometheus."""
     return Response(serving_of(request).metrics.text(), media_type="text/plain; version=0.0.4")

@@ -42,7 +42,7 @@ def long_echo(tmp_path: Path) -> Path:
 
 def start(path: Path, home: Home) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        [sys.executable, "-m", "sluice", "run", str(path)],
+        [sys.executable, "-m", "sluice", "run", "--no-rehearsal", str(path)],
         cwd=ROOT,
         env=os.environ | {"SLUICE_HOME": str(home.root)},
         stdout=subprocess.PIPE,

@@ -54,6 +54,7 @@ def traffic(home: Home, change: Callable[[Deployed], Deployed]) -> Iterator[Traf
             "echo",
             LedgerWeights(ledger, "echo"),
             lambda digest: change(models.load(digest)),
+            isolate=None,
             settings=SERVING,
             token=None,
             clock=lambda: datetime.now(UTC),

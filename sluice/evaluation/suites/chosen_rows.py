@@ -109,6 +109,15 @@ def failures_suite(name: str, reasons: Mapping[str, str], index: pd.Index, *, so
     return _suite_of_known(name, list(reasons.items()), index, Failures(source=source))
 
 
+def find_places(labels: Sequence[str], index: pd.Index) -> NDArray[np.int64]:
+    """Return where each label stands in the index, -1 for none; a date needs no time of day."""
+    texts = list(labels)
+    if isinstance(index, pd.DatetimeIndex):
+        texts = [_iso(text) for text in texts]
+    place: NDArray[np.int64] = pd.Index(row_labels(index)).get_indexer(pd.Index(texts))
+    return place
+
+
 def _first(columns: pd.Index) -> str:
     more = f" and {len(columns) - _MOST_NAMED} more" if len(columns) > _MOST_NAMED else ""
     return ", ".join(map(str, columns[:_MOST_NAMED])) + more
@@ -129,7 +138,7 @@ def _suite_of_known(
     name: str, given: Sequence[tuple[str, str]], index: pd.Index, origin: Origin
 ) -> Suite:
     """Return the suite in the order of the index, with the labels as the index writes them."""
-    place = _places([label for label, _ in given], index)
+    place = find_places([label for label, _ in given], index)
     unknown = [label for (label, _), at in zip(given, place, strict=True) if at < 0]
     if unknown:
         raise ContractError(
@@ -149,15 +158,6 @@ def _suite_of_known(
     labels = row_labels(index[place[order]])
     reasons = {str(label): given[at][1] for label, at in zip(labels, order.tolist(), strict=True)}
     return suite_of(name, reasons, origin)
-
-
-def _places(labels: Sequence[str], index: pd.Index) -> NDArray[np.int64]:
-    """Return where each label stands in the index, -1 for none; a date needs no time of day."""
-    texts = list(labels)
-    if isinstance(index, pd.DatetimeIndex):
-        texts = [_iso(text) for text in texts]
-    place: NDArray[np.int64] = pd.Index(row_labels(index)).get_indexer(pd.Index(texts))
-    return place
 
 
 def _iso(text: str) -> str:

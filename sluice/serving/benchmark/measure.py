@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import queue
 import statistics
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import get_args
 import numpy as np
 import torch
 
+from sluice.serving.background import in_background
 from sluice.serving.benchmark.load import Load, paced, saturated
 from sluice.serving.benchmark.servers import COLUMNS, SEQ_LEN, Kind, make_deployed
 from sluice.settings import Record
@@ -84,18 +86,27 @@ def _measured(paces: list[Load], rates: list[Load]) -> Measured:
 
 
 def _model_alone(seconds: float) -> Load:
-    """Predict at the same pace in this process, with one thread."""
-    torch.set_num_threads(1)
+    """Predict at the same pace in a thread that sleeps in between, as that of an arm does."""
     deployed = make_deployed(1)
     x_NLD = np.full((1, SEQ_LEN, len(COLUMNS)), 0.5, np.float32)
-    deployed.predict(x_NLD, None)
-    latencies = []
+    jobs: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    latencies: list[float] = []
+
+    def work() -> None:
+        torch.set_num_threads(1)  # of this very thread, see sluice/serving/arm.py
+        deployed.predict(x_NLD, None)
+        while jobs.get():
+            start = time.monotonic()
+            deployed.predict(x_NLD, None)
+            latencies.append(time.monotonic() - start)
+
+    working = in_background(work, name="model")
     began = time.monotonic()
     for number in range(int(PACE_PER_S * seconds)):
         time.sleep(max(0.0, began + number / PACE_PER_S - time.monotonic()))
-        start = time.monotonic()
-        deployed.predict(x_NLD, None)
-        latencies.append(time.monotonic() - start)
+        jobs.put(True)
+    jobs.put(False)
+    working.result()
     return Load(seconds=seconds, latencies_s=tuple(latencies), failed=0)
 
 

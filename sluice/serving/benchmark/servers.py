@@ -92,6 +92,7 @@ def serve_kind(kind: Kind) -> None:
         "benchmark",
         MemoryWeights(weights),
         models.__getitem__,
+        isolate=None,
         settings=ServingSettings(requests_per_s=1e6, burst_requests=1_000_000, notice_s=0.0),
         token=None,
         clock=lambda: datetime.now(UTC),

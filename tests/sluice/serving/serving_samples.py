@@ -18,6 +18,7 @@ from sluice.errors import StorageError
 from sluice.rollout.weights import Weights
 from sluice.serving.contract import InputContract
 from sluice.serving.deployed import Deployed
+from sluice.serving.isolation import Isolate
 from sluice.serving.limits import Token
 from sluice.serving.log import json_log
 from sluice.serving.reporting import ReportSink
@@ -190,6 +191,7 @@ def live(
     settings: ServingSettings,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     source: Source | None = None,
+    isolate: Isolate | None = None,
     hook: Hook | None = None,
     reports: ReportSink | None = None,
 ) -> Iterator[Live]:
@@ -199,6 +201,7 @@ def live(
         MODEL,
         source,
         lambda wanted: models[wanted],
+        isolate=isolate,
         settings=settings,
         token=Token(SECRET),
         hook=hook,

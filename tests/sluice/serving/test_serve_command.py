@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 import httpx
 import numpy as np
+import psutil
 import pytest
 
 from sluice.artifacts import ArtifactStore
@@ -129,6 +132,20 @@ def test_a_server_that_others_reach_needs_a_token(
     assert said in capsys.readouterr().err
 
 
+def test_replicas_go_with_ray(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["serve", MODEL, "--replicas", "3"]) == 2
+    assert "Add --ray" in capsys.readouterr().err
+
+
+def test_a_cluster_that_does_not_answer_is_told_at_the_start(
+    ledger: RolloutLedger, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    promote_chain(ledger, ArtifactStore(home.artifacts), 1)
+
+    assert run_command(["serve", MODEL, "--ray", "--address", "127.0.0.1:1"]) == 2
+    assert "The Ray cluster at '127.0.0.1:1' cannot be reached" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_promotion_and_a_drain_fail_no_request(
     ledger: RolloutLedger, home: Home, start: Start
@@ -167,6 +184,48 @@ def test_a_promotion_and_a_drain_fail_no_request(
     assert {line["level"] for line in log} == {"info"}
 
 
+@pytest.mark.slow
+def test_a_challenger_of_the_ledger_is_a_process_that_ends_with_a_killed_server(
+    ledger: RolloutLedger, home: Home, start: Start
+) -> None:
+    """The server is killed in the middle of a rollout, and has no time to clean up."""
+    store = ArtifactStore(home.artifacts)
+    promote_chain(ledger, store, 1)
+    number = register_sample(ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate)
+    with RolloutLedger.open(home.registry_url, clock=lambda: datetime.now(UTC)) as now:
+        now.start_rollout(MODEL, number, RolloutSettings(strategy="ab"), actor="ada", reason="try")
+    process, url = start(home)
+    headers = {"authorization": f"Bearer {SECRET}"}
+    answers: dict[str, dict[str, Any]] = {}
+
+    def both_answered() -> bool:
+        for user in range(8):
+            asked = WINDOW | {"user": f"user {user}"}
+            answer = httpx.post(f"{url}/predict", json=asked, headers=headers)
+            assert answer.status_code == 200
+            answers[answer.json()["arm"]] = answer.json()
+        return set(answers) == {"production", "challenger"}
+
+    _until(both_answered, seconds=30)
+    (child,) = psutil.Process(process.pid).children(recursive=True)
+    child.suspend()  # as one that hangs, it does not see that the pipe ends
+    process.kill()
+    process.wait(10)
+
+    assert {arm: said["version"] for arm, said in answers.items()} == {
+        "production": 1,
+        "challenger": 2,
+    }
+    expected = LedgerModels(ledger, MODEL, store).load(answers["challenger"]["candidate"])
+    x = np.array([[[1.0, 0.0]] * 8], np.float32)  # in the network's order of columns
+    assert answers["challenger"]["outputs"] == expected.predict(x, None).mean(axis=0).tolist()
+    try:
+        child.wait(5)  # the system reaps it: its parent is gone
+    except psutil.TimeoutExpired:
+        child.kill()
+        raise
+
+
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Starts a server; no process outlives its test."""
@@ -200,13 +259,11 @@ def _promote_second(ledger: RolloutLedger, store: ArtifactStore) -> None:
     ledger.promote(MODEL, number, expected=1, actor="ada", reason="better", store=store)
 
 
-def _until(true: Any) -> None:
-    pause = threading.Event()
-    for _ in range(500):
-        if true():
-            return
+def _until(true: Any, *, seconds: float = 5.0) -> None:
+    pause, until = threading.Event(), time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until, f"it did not happen within {seconds:g} s"
         pause.wait(0.01)
-    raise AssertionError("it did not happen within 5 s")
 
 
 def test_the_settings_leave_room_for_a_fallback() -> None:

@@ -1,0 +1,164 @@
+"""ROLL-1, ROLL-2: rehearsals with real servers, real challengers in processes, real HTTP."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from rich.console import Console
+
+from pipelines.rehearsal import with_rehearsal
+from pipelines.run import RunReport
+from sluice.cli import run_command
+from sluice.home import Home
+from sluice.pipeline import PipelineSettings
+from tests.pipelines.conftest import ECHO, ledger_of
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def rehearsed(green: tuple[Home, RunReport], monkeypatch: pytest.MonkeyPatch) -> Home:
+    monkeypatch.setenv("SLUICE_HOME", str(green[0].root))
+    return green[0]
+
+
+def children() -> list[psutil.Process]:
+    found = psutil.Process().children(recursive=True)
+    return [p for p in found if "rehearsal" in " ".join(p.cmdline())]
+
+
+def untouched(home: Home) -> bool:
+    with ledger_of(home) as ledger:
+        return ledger.production_number("echo") == 1 and len(ledger.versions("echo")) == 1
+
+
+def told(capfd: pytest.CaptureFixture[str]) -> dict[str, object]:
+    read: dict[str, object] = json.loads(capfd.readouterr().out)
+    return read
+
+
+def test_a_run_that_promoted_ends_with_a_healthy_rehearsal(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    home, report = green
+    assert report.promoted
+    after = with_rehearsal(report, echo, home, Console(stderr=True))
+    assert after.rehearsal_good, after.rehearsal
+    assert after.rehearsal.startswith("none: promoted after ")
+    assert ", 0 failed." in after.rehearsal
+    assert after.wall_seconds > report.wall_seconds
+    (page,) = home.reports.glob("rehearsals/echo/none-*.html")
+    assert "as it should" in page.read_text()
+    assert untouched(home)
+    assert not children()
+    again = report.model_copy(update={"promoted": False})
+    assert with_rehearsal(again, echo, home, Console(stderr=True)) is again
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("fault", ["errors", "latency", "nan", "drift", "crash", "silence"])
+def test_each_fault_comes_to_its_end(
+    fault: str, rehearsed: Home, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["rollout", "rehearse", str(ECHO), "--fault", fault, "--seconds", "60", "--json"]
+    code = run_command(arguments)
+    found = told(capfd)
+    assert (code, found["flaws"], found["failed"]) == (0, [], 0)
+    assert found["ended"] == ("paused" if fault == "silence" else "rolled_back")
+    assert (found["sent"] == 0) == (fault == "silence")
+    assert untouched(rehearsed)
+    assert not children()
+
+
+@pytest.mark.exhaustive
+def test_a_worse_model_is_found_by_its_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    document = yaml.safe_load(ECHO.read_text())
+    document["attributes"]["workload_settings"] = {"num_rows": 4000}
+    path = tmp_path / "long.yaml"
+    path.write_text(yaml.safe_dump(document))
+    assert run_command(["run", "--no-rehearsal", str(path)]) == 0
+    capfd.readouterr()
+    assert run_command(["rollout", "rehearse", str(path), "--fault", "quality", "--json"]) == 0
+    found = told(capfd)
+    assert (found["ended"], found["flaws"]) == ("rolled_back", [])
+    assert "labels are against it" in str(found["reason"])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("rehearsed")
+def test_ctrl_c_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sluice", "rollout", "rehearse", str(ECHO)],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    parent = psutil.Process(process.pid)
+    for _ in range(600):
+        if len(parent.children(recursive=True)) >= 2:  # the server and its challenger
+            break
+        time.sleep(0.1)
+    family = parent.children(recursive=True)
+    assert len(family) >= 2
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(30) == 130
+    psutil.wait_procs(family, timeout=5)
+    assert not [p for p in family if p.is_running()]
+    assert not list(tmp_path.glob("sluice-rehearsal-*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--fault", "errrors"], 2, ("errors", "errrors", "Did you mean")),
+        (["--seconds", "3"], 2, ("10 to 3600", "got 3")),
+        (["--seconds", "nan"], 2, ("10 to 3600", "got nan")),
+        (["--fault", "quality"], 2, ("gate.min_rows", "held-out rows")),
+    ],
+)
+@pytest.mark.usefixtures("rehearsed")
+def test_bad_wishes_are_told(
+    arguments: list[str],
+    code: int,
+    words: tuple[str, ...],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert run_command(["rollout", "rehearse", str(ECHO), *arguments]) == code
+    err = capfd.readouterr().err
+    for word in (*words, "do:"):
+        assert word in err
+
+
+def test_without_production_there_is_nothing_to_rehearse(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(home.root))
+    with ledger_of(home):
+        pass
+    assert run_command(["rollout", "rehearse", str(ECHO)]) == 1
+    assert "nothing in production" in capfd.readouterr().err
+    assert run_command(["rollout", "watch", "echo", "--once"]) != 0
+    assert "no model" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("rehearsed")
+def test_a_busy_port_is_told_and_leaves_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert run_command(["rollout", "rehearse", str(ECHO), "--port", port]) == 2
+    err = capfd.readouterr().err
+    assert f"port {port}" in err
+    assert not children()

@@ -1,0 +1,94 @@
+"""ROLL-1: ``sluice rollout watch`` tells where a rollout stands and changes nothing."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from sluice.artifacts import ArtifactStore
+from sluice.cli import run_command
+from sluice.registry.rollouts import RolloutLedger
+from sluice.rollout import changes
+from sluice.rollout.settings import RolloutSettings
+from sluice.rollout.state import Rollout
+from tests.sluice.registry.ledger_samples import MODEL, promote_chain, register_sample
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RolloutLedger]:
+    """Version 1 is in production, version 2 was judged against it."""
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    monkeypatch.delenv("SLUICE_REGISTRY_URL", raising=False)
+    store = ArtifactStore(tmp_path / "artifacts")
+    url = f"sqlite:///{tmp_path / 'registry.db'}"
+    with RolloutLedger.open(url, clock=lambda: datetime.now(UTC)) as opened:
+        promote_chain(opened, store, 1)
+        register_sample(opened, store, salt=2, reference=opened.version(MODEL, 1).candidate)
+        yield opened
+
+
+def start(ledger: RolloutLedger) -> Rollout:
+    return ledger.start_rollout(
+        MODEL, 2, RolloutSettings(), actor="ada", reason="The gate said PROMOTE."
+    ).rollout
+
+
+def abort(ledger: RolloutLedger, rollout: Rollout) -> None:
+    now = datetime.now(UTC)
+    gone = changes.abort(rollout, now=now, actor="ada", reason="Enough [of] it.")
+    ledger.record_transition(rollout, gone)
+
+
+def test_once_tells_where_it_stands(
+    ledger: RolloutLedger, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rollout = start(ledger)
+    assert run_command(["rollout", "watch", MODEL, "--once"]) == 0
+    told = " ".join(capfd.readouterr().out.split())
+    for words in (
+        "version 2 against version 1, rolling at step 1 of 4; lease 1",
+        "5 % of the users",
+        "errors 0.1 167 calm",
+        "none was heard of a moment ago",
+        "0.0 start 5 % The gate said PROMOTE.",
+    ):
+        assert words in told
+    assert ledger.rollout(MODEL) == rollout
+
+
+def test_it_follows_until_the_end_and_each_line_is_an_object(
+    ledger: RolloutLedger, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rollout = start(ledger)
+    codes: list[int] = []
+    watching = threading.Thread(
+        target=lambda: codes.append(run_command(["rollout", "watch", MODEL, "--json"]))
+    )
+    watching.start()
+    time.sleep(0.3)
+    abort(ledger, rollout)
+    watching.join(20)
+    assert codes == [0]
+    seen = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [each["rollout"]["phase"] for each in seen][-1] == "rolled_back"
+    assert seen[-1]["transitions"][-1]["reason"] == "Enough [of] it."
+    assert run_command(["rollout", "watch", MODEL]) == 0
+    told = " ".join(capfd.readouterr().out.split())
+    assert "rolled back at step 1 of 4; in production: version 1" in told
+    assert "Enough [of] it." in told
+
+
+def test_no_rollout_and_no_such_model_are_told(
+    ledger: RolloutLedger, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert ledger.rollout(MODEL) is None
+    assert run_command(["rollout", "watch", MODEL, "--once"]) == 2
+    assert "never had a rollout" in capfd.readouterr().err
+    assert run_command(["rollout", "watch", "sp500_volatilty", "--once"]) == 2
+    assert "Did you mean 'sp500_volatility'" in capfd.readouterr().err

@@ -1,0 +1,76 @@
+"""ROLL-2: each planted fault does what it says, to the challenger alone."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sluice.rehearsal.faults import Fault, Plan, plant
+from sluice.serving.contract import InputContract
+from sluice.serving.deployed import Deployed
+
+WINDOWS = np.random.default_rng(0).normal(size=(400, 3, 2)).astype(np.float32)
+
+
+class LastSum(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, -1].sum(dim=1, keepdim=True)
+
+
+MODEL = Deployed(
+    version=2,
+    candidate="c" * 64,
+    contract=InputContract(columns=("a", "b"), seq_len=3),
+    target="y",
+    networks=(LastSum(), LastSum()),
+)
+CLEAN = MODEL.predict(WINDOWS, None)
+
+
+def planted(fault: Fault, *, challenger: str = MODEL.candidate, seed: int = 0) -> Deployed:
+    return plant(MODEL, Plan(fault=fault, challenger=challenger, seed=seed, spread=(1.5,)))
+
+
+@pytest.mark.parametrize("fault", ["none", "silence"])
+def test_without_a_fault_nothing_changes(fault: Fault) -> None:
+    assert planted(fault) is MODEL
+
+
+def test_only_the_challenger_gets_a_fault() -> None:
+    assert planted("nan", challenger="p" * 64) is MODEL
+
+
+def test_nan_and_errors_hit_the_same_fifth_of_the_windows_in_any_batch() -> None:
+    whole = planted("nan").predict(WINDOWS, None)
+    hit = np.isnan(whole).any(axis=(0, 2))
+    assert 0.15 < hit.mean() < 0.25
+    assert np.array_equal(whole[:, ~hit], CLEAN[:, ~hit])
+    model = planted("errors")
+    for n in range(40):
+        if hit[n]:
+            with pytest.raises(RuntimeError, match="planted by the rehearsal"):
+                model.predict(WINDOWS[n : n + 1], None)
+        else:
+            assert np.array_equal(model.predict(WINDOWS[n : n + 1], None), CLEAN[:, n : n + 1])
+    assert not np.array_equal(
+        hit, np.isnan(planted("nan", seed=1).predict(WINDOWS, None)).any(axis=(0, 2))
+    )
+
+
+def test_drift_shifts_every_answer_by_two_spreads() -> None:
+    assert planted("drift").predict(WINDOWS, None) - CLEAN == pytest.approx(3.0, abs=1e-5)
+
+
+def test_quality_adds_noise_of_one_spread_that_is_the_same_for_all_networks() -> None:
+    noise = planted("quality").predict(WINDOWS, None) - CLEAN
+    assert np.allclose(noise[0], noise[1])
+    assert abs(noise.mean()) < 0.25
+    assert 1.3 < noise.std() < 1.7
+
+
+def test_latency_takes_a_tenth_of_a_second_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("sluice.rehearsal.faults.time.sleep", slept.append)
+    answer = planted("latency").predict(WINDOWS, None)
+    assert slept == [0.1]
+    assert torch.equal(torch.from_numpy(answer), torch.from_numpy(CLEAN))

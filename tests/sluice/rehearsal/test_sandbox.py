@@ -1,0 +1,96 @@
+"""ROLL-1: a rehearsal works on a copy; the twin is production's own networks as another version."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import ContractError, IntegrityError
+from sluice.registry.rollouts import RolloutLedger
+from sluice.rehearsal.sandbox import open_sandbox, twin
+from sluice.rehearsal.settings import shortened
+from sluice.rollout.settings import RolloutSettings
+from tests.sluice.registry.ledger_samples import (
+    MODEL,
+    Clock,
+    artifact_path,
+    promote_chain,
+    sample_lineage,
+)
+
+GUARDS = ("alpha", "errors_part", "start_part", "suspicion", "ratios", "max_disagreement")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(tmp_path / "artifacts")
+
+
+def state(ledger: RolloutLedger) -> tuple[object, ...]:
+    receipts = [linked.receipt.digest for linked in ledger.receipts(MODEL, 2)]
+    return ledger.history(MODEL), receipts, ledger.versions(MODEL), ledger.rollout(MODEL)
+
+
+def test_the_twin_has_every_network_under_another_seed(store: ArtifactStore) -> None:
+    lineage = sample_lineage(store)
+    made = twin(lineage)
+    assert made.candidate != lineage.candidate
+    assert made.candidate == made.candidate_of_parts()
+    assert [m.weights for m in made.members] == [m.weights for m in lineage.members]
+    assert [m.seed for m in made.members] == [1, 0]
+
+
+def test_one_seed_has_no_twin(store: ArtifactStore) -> None:
+    lineage = sample_lineage(store)
+    alone = lineage.model_copy(update={"seeds": (0,), "members": lineage.members[:1]})
+    with pytest.raises(ContractError, match="two seeds"):
+        twin(alone.model_copy(update={"candidate": alone.candidate_of_parts()}))
+
+
+@pytest.mark.slow
+def test_a_rollout_in_the_sandbox_moves_nothing_in_the_real_registry(
+    store: ArtifactStore, tmp_path: Path
+) -> None:
+    """Version 2 is in production there; its receipts name version 1, which is not copied."""
+    with RolloutLedger.open(f"sqlite:///{tmp_path / 'real.db'}", clock=Clock()) as real:
+        promote_chain(real, store, 2)
+        before = state(real)
+        production = real.production(MODEL)
+        assert production is not None
+        folder = tmp_path / "sandbox"
+        folder.mkdir()
+        with open_sandbox(
+            real, production, store, folder=folder, clock=lambda: datetime.now(UTC)
+        ) as sandbox:
+            own = sandbox.ledger
+            assert own.production_number(MODEL) == sandbox.production.number
+            assert sandbox.production.candidate == production.candidate
+            own.start_rollout(
+                MODEL, sandbox.challenger.number, RolloutSettings(), actor="a", reason="b"
+            )
+            assert own.verify(None, store=sandbox.store) == []
+        assert state(real) == before
+
+        damaged = artifact_path(tmp_path / "artifacts", production.lineage.members[0].weights)
+        damaged.write_bytes(b"other")
+        other = tmp_path / "other"
+        other.mkdir()
+        with (
+            pytest.raises(IntegrityError, match="holds other bytes"),
+            open_sandbox(real, production, store, folder=other, clock=lambda: datetime.now(UTC)),
+        ):
+            pass
+
+
+@pytest.mark.parametrize("seconds", [10.0, 60.0, 3600.0])
+@pytest.mark.parametrize("strategy", ["canary", "shadow", "blue-green", "ab"])
+def test_shorter_steps_leave_the_guards_as_they_are(seconds: float, strategy: str) -> None:
+    own = RolloutSettings.parse({"strategy": strategy}, where="test")
+    short = shortened(own, seconds=seconds, patience_s=seconds + 60)
+    RolloutSettings.model_validate(short.model_dump())
+    assert {name: getattr(short, name) for name in GUARDS} == {
+        name: getattr(own, name) for name in GUARDS
+    }
+    assert not short.needs_quality
+    assert len(short.steps) * short.min_step_s < seconds

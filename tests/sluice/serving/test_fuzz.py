@@ -1,0 +1,161 @@
+"""Whatever is sent to any route, the app answers as its own description says, and never with 5xx.
+
+The requests come from schemathesis, which reads /openapi.json of the very app.
+"""
+
+import io
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
+
+from sluice.rollout.weights import Weights
+from sluice.serving.app import build_app
+from sluice.serving.limits import Token
+from sluice.serving.log import json_log
+from sluice.serving.metrics import ROUTES
+from sluice.serving.server import open_serving
+from sluice.serving.weights import MemoryWeights
+from tests.sluice.serving.serving_samples import (
+    MODEL,
+    SECRET,
+    Says,
+    candidate,
+    deployed,
+    quick_settings,
+)
+
+TOKEN = {"authorization": f"Bearer {SECRET}"}
+GUARDED = ("POST /predict", "GET /model", "GET /rollout", "GET /metrics")
+OPEN = ("GET /healthz", "GET /readyz")
+
+# The right token is put into every request on purpose, whatever the generator thinks of it; and
+# columns that fit the description need not be those of the model.
+NOT_ASKED = [ignored_auth, positive_data_acceptance]
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers()
+FITS = st.fixed_dictionaries(
+    {
+        "columns": st.permutations(["a", "b"]),
+        "windows": st.lists(
+            st.lists(st.lists(NUMBERS, min_size=2, max_size=2), min_size=3, max_size=3),
+            min_size=1,
+            max_size=5,
+        ),
+    },
+    optional={"user": st.text(min_size=1, max_size=256), "model": st.just(MODEL)},
+)
+
+
+@pytest.fixture(scope="module")
+def schema() -> Any:
+    """The description of an app with a canary, in this process."""
+    models = {
+        model.candidate: model
+        for model in (deployed("one", 1, Says(1.0)), deployed("two", 2, Says(2.0)))
+    }
+    weights = Weights(
+        epoch=1,
+        production=candidate("one"),
+        challenger=candidate("two"),
+        rollout="fuzz",
+        share=0.5,
+    )
+    serving = open_serving(
+        MODEL,
+        MemoryWeights(weights),
+        models.__getitem__,
+        settings=quick_settings(requests_per_s=1e6, burst_requests=1_000_000),
+        token=Token(SECRET),
+        clock=lambda: datetime.now(UTC),
+        log=json_log(io.StringIO()),
+        reports=None,
+        isolate=None,
+    )
+    return schemathesis.openapi.from_asgi("/openapi.json", build_app(serving))
+
+
+def test_all_routes_are_described(schema: Any) -> None:
+    assert set(schema) | {"/openapi.json"} == set(ROUTES)
+    assert {found.ok().label for found in schema.get_all_operations()} == {*GUARDED, *OPEN}
+
+
+@pytest.mark.slow
+def test_generated_requests_are_answered_as_described(schema: Any) -> None:
+    _fuzz(schema, examples=3)
+
+
+@pytest.mark.exhaustive
+def test_many_generated_requests_are_answered_as_described(schema: Any) -> None:
+    _fuzz(schema, examples=200)
+
+
+@pytest.mark.slow
+def test_windows_that_fit_are_predicted_or_refused_whatever_their_numbers(schema: Any) -> None:
+    assert _predict(schema, examples=20) == {200, 422}
+
+
+@pytest.mark.exhaustive
+def test_many_windows_that_fit_are_predicted_or_refused(schema: Any) -> None:
+    assert _predict(schema, examples=3000) == {200, 422}
+
+
+def _fuzz(schema: Any, *, examples: int) -> None:
+    """Send what fits the description and what does not, with the token and without."""
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        for mode in GenerationMode:
+            if operation.label in OPEN and mode.is_negative:
+                continue  # nothing is sent that could be wrong
+            for headers in (TOKEN, {}):
+                statuses = _statuses(operation, mode, headers, examples=examples)
+                if operation.label in GUARDED and not headers:
+                    assert statuses == {401}
+                if operation.label != "POST /predict" and headers and mode.is_positive:
+                    assert statuses == {200}
+
+
+def _statuses(
+    operation: Any, mode: GenerationMode, headers: dict[str, str], *, examples: int
+) -> set[int]:
+    statuses = set()
+
+    @_calm(examples)
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def send(case: Any) -> None:
+        answer = case.call_and_validate(headers=headers, excluded_checks=NOT_ASKED)
+        statuses.add(answer.status_code)
+
+    send()
+    return statuses
+
+
+def _predict(schema: Any, *, examples: int) -> set[int]:
+    statuses = set()
+    operation = schema["/predict"]["POST"]
+
+    @_calm(examples)
+    @given(body=FITS)
+    def send(body: Any) -> None:
+        case = operation.Case(body=body, media_type="application/json")
+        answer = case.call_and_validate(headers=TOKEN, excluded_checks=NOT_ASKED)
+        statuses.add(answer.status_code)
+
+    send()
+    return statuses
+
+
+def _calm(examples: int) -> settings:
+    """Return settings under which the same requests are made each time, however slow."""
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
