@@ -7,6 +7,7 @@ from pathlib import Path
 import dagster as dg
 
 from assets.best_config import BestConfig, with_best
+from assets.drift_reference import DriftBasis
 from assets.evaluated import Evaluation
 from assets.evaluation import suite_metadata
 from assets.metadata import table
@@ -40,7 +41,13 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         key=[pipeline.name, "candidate"],
         ins={
             name: dg.AssetIn(key=[pipeline.name, name])
-            for name in ("best_config", "trained_models", "evaluation", "promotion_verdict")
+            for name in (
+                "best_config",
+                "trained_models",
+                "drift_reference",
+                "evaluation",
+                "promotion_verdict",
+            )
         },
         group_name=f"{pipeline.name}_promotion",
         kinds={"sqlalchemy"},
@@ -54,6 +61,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         state: State,
         best_config: BestConfig,
         trained_models: TrainedModels,
+        drift_reference: DriftBasis,
         evaluation: Evaluation,
         promotion_verdict: Decision,
     ) -> dg.MaterializeResult[Registration]:
@@ -64,12 +72,14 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         for what, digest in (
             ("The evaluation", evaluation.candidate.losses.subject),
             ("The verdict", receipt.subject["candidate"]),
+            ("The drift reference", drift_reference.candidate),
         ):
             require_same(
                 what,
                 made_for=digest,
                 now=trained_models.candidate,
-                remedy="Materialize evaluation and promotion_verdict for these models first.",
+                remedy="Materialize drift_reference, evaluation and promotion_verdict for these "
+                "models first.",
             )
         require_same(
             "The trained models' config",
@@ -108,6 +118,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                         "losses": evaluation.candidate.losses.digest,
                         "reference losses": evaluation.reference.losses.digest,
                         "suites": evaluation.suites,
+                        **drift_reference.kept.artifacts,
                         **({"search": best_config.study} if best_config.study else {}),
                     },
                     created_at=utc_now(),

@@ -4,7 +4,7 @@ Nothing is pickled. Large content lies in the artifact store; a record names it 
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import dagster as dg
 from pydantic import ValidationError
@@ -12,6 +12,8 @@ from pydantic import ValidationError
 from sluice.errors import ContractError
 from sluice.files import write_atomic
 from sluice.settings import Record
+
+R = TypeVar("R", bound=Record)
 
 
 class RecordIOManager(dg.ConfigurableIOManager):
@@ -52,3 +54,11 @@ class RecordIOManager(dg.ConfigurableIOManager):
 
     def _path(self, key: dg.AssetKey) -> Path:
         return Path(self.root).joinpath(*key.path).with_suffix(".json")
+
+
+def newest_record(kind: type[R], records: Path, pipeline: str, asset: str) -> R | None:
+    """Return what an asset wrote last; None when it never did, or in another version's form."""
+    try:
+        return kind.model_validate_json((records / pipeline / f"{asset}.json").read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None

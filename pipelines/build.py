@@ -6,6 +6,8 @@ from dagster_shared.check import ParameterCheckError
 
 from assets.best_config import best_config_asset
 from assets.candidate import candidate_asset
+from assets.drift_reference import drift_reference_asset
+from assets.drift_report import drift_report_asset
 from assets.evaluation import evaluation_asset
 from assets.features import features_asset
 from assets.poc_report import poc_report_asset
@@ -17,12 +19,14 @@ from assets.trained_models import trained_models_asset
 from checks.best_config import best_config_checks
 from checks.candidate import candidate_checks
 from checks.data import features_checks, raw_data_checks
+from checks.drift import drift_check
 from checks.evaluation import evaluation_checks
 from checks.poc_report import poc_checks
 from checks.promotion_verdict import verdict_check
 from checks.rollout import rollout_check
 from checks.trained_models import trained_models_checks
-from pipelines.jobs import promotion_job, rollout_job, search_job, training_job
+from pipelines.drift_sensor import drift_sensor
+from pipelines.jobs import drift_job, promotion_job, rollout_job, search_job, training_job
 from pipelines.rollout_sensor import rollout_sensor
 from pipelines.schedules import retrain_schedule
 from pipelines.sensors import promotion_sensor
@@ -48,7 +52,7 @@ def build_definitions(pipeline: PipelineSettings) -> dg.Definitions:
 
 def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
     training = training_job(pipeline)
-    promotion, jobs = promotion_job(pipeline), []
+    promotion, drift, jobs = promotion_job(pipeline), drift_job(pipeline), []
     assets, checks, sensors = [], [], []
     if pipeline.rollout is not None:
         rollout = rollout_job(pipeline)
@@ -63,10 +67,12 @@ def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
             poc_report_asset(pipeline),
             best_config_asset(pipeline),
             trained_models_asset(pipeline),
+            drift_reference_asset(pipeline),
             evaluation_asset(pipeline),
             promotion_verdict_asset(pipeline),
             candidate_asset(pipeline),
             production_model_asset(pipeline),
+            drift_report_asset(pipeline),
             *assets,
         ],
         asset_checks=[
@@ -78,9 +84,14 @@ def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
             evaluation_checks(pipeline),
             verdict_check(pipeline),
             candidate_checks(pipeline),
+            drift_check(pipeline),
             *checks,
         ],
-        jobs=[search_job(pipeline), training, promotion, *jobs],
+        jobs=[search_job(pipeline), training, promotion, drift, *jobs],
         schedules=[retrain_schedule(pipeline, training)],
-        sensors=[promotion_sensor(pipeline, [promotion, *jobs]), *sensors],
+        sensors=[
+            promotion_sensor(pipeline, [promotion, *jobs]),
+            drift_sensor(pipeline, [drift, training]),
+            *sensors,
+        ],
     )

@@ -7,6 +7,7 @@ process per step would cost seconds each for imports alone.
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from assets.drift_report import DRIFT_REPORT
 from assets.rollout import ROLLOUT
 from sluice.pipeline import PipelineSettings
 
@@ -16,15 +17,35 @@ PRODUCTION = "production_model"
 def training_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
     """Everything from raw rows to a registered candidate."""
     everything = dg.AssetSelection.key_prefixes([pipeline.name])
-    names = [PRODUCTION] if pipeline.rollout is None else [PRODUCTION, ROLLOUT]
+    names = [PRODUCTION, DRIFT_REPORT] + ([] if pipeline.rollout is None else [ROLLOUT])
     deciding = dg.AssetSelection.assets(*([pipeline.name, name] for name in names))
     return dg.define_asset_job(
-        f"{pipeline.name}_training",
+        training_name(pipeline),
         selection=everything - deciding,
         description=f"{pipeline.description} Raw rows to a registered candidate with a verdict; "
         "promotes nothing.".strip(),
         executor_def=dg.in_process_executor,
     )
+
+
+def training_name(pipeline: PipelineSettings) -> str:
+    """Return what the training job is called."""
+    return f"{pipeline.name}_training"
+
+
+def drift_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
+    """Look whether anything moved since the version in production learned."""
+    return dg.define_asset_job(
+        drift_name(pipeline),
+        selection=dg.AssetSelection.assets([pipeline.name, DRIFT_REPORT]),
+        description="Judge the windows that are new: rows, requests, answers, latency, losses.",
+        executor_def=dg.in_process_executor,
+    )
+
+
+def drift_name(pipeline: PipelineSettings) -> str:
+    """Return what the drift job is called."""
+    return f"{pipeline.name}_drift"
 
 
 def search_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:

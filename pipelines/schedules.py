@@ -1,21 +1,96 @@
-"""When a pipeline retrains by itself."""
+"""When a pipeline retrains by itself: on its cron, if anything changed since the last time."""
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from assets.best_config import BestConfig
+from assets.features import FeatureSet
+from assets.records import newest_record
+from assets.resources import State
+from assets.subjects import maker, search_subject
+from pipelines.source_look import NoAnswer, SourceLook
 from sluice.pipeline import PipelineSettings
+from sluice.registry.records import Version
+from sluice.training.members import TrainedModels
 
 
 def retrain_schedule(
     pipeline: PipelineSettings, job: UnresolvedAssetJobDefinition
 ) -> dg.ScheduleDefinition:
-    """Start the training job on the pipeline's cron."""
-    return dg.ScheduleDefinition(
+    """Start the training job on the pipeline's cron when its outcome could be another one."""
+    source = SourceLook(pipeline)
+
+    @dg.schedule(
         name=f"{pipeline.name}_retrain_schedule",
         job=job,
         cron_schedule=pipeline.schedule.cron,
         execution_timezone=pipeline.schedule.timezone,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Retrain on what the source holds now. Units that nothing changed for are "
-        "not fitted again.",
+        description="Retrain when the source's rows, the code or the settings changed since the "
+        "newest candidate; else skip, and say so.",
+    )
+    def schedule(state: State) -> dg.RunRequest | dg.SkipReason:
+        return request_retraining(pipeline, state, source)
+
+    return schedule
+
+
+def request_retraining(
+    pipeline: PipelineSettings, state: State, source: SourceLook
+) -> dg.RunRequest | dg.SkipReason:
+    """Return a run whose tags name what changed, or what is the same and since when."""
+    trained = newest_record(TrainedModels, state.home.records, pipeline.name, "trained_models")
+    with state.ledger() as ledger:
+        version = ledger.version_of(pipeline.name, trained.candidate) if trained else None
+    answer = source.ask()
+    if isinstance(answer, NoAnswer):
+        if answer.is_slow:  # what is not known to be the same is trained on
+            return dg.RunRequest(tags={"sluice/changed": f"unknown: {answer.reason}"})
+        return dg.SkipReason(answer.reason)
+    if trained is None or version is None:
+        return dg.RunRequest(tags={"sluice/changed": "there is no candidate yet"})
+    changed = what_changed(pipeline, trained, answer.digest, state)
+    if changed:
+        return dg.RunRequest(
+            tags={"sluice/changed": ", ".join(changed), "sluice/since_version": str(version.number)}
+        )
+    return dg.SkipReason(_same(version, answer.digest))
+
+
+def what_changed(
+    pipeline: PipelineSettings, trained: TrainedModels, raw: str, state: State
+) -> tuple[str, ...]:
+    """Return what differs from what the newest candidate was made of; empty for nothing.
+
+    Args:
+        pipeline: With its present settings and code.
+        trained: The newest candidate's models.
+        raw: Digest of the rows that the source holds now.
+        state: Where the stages' records are.
+    """
+    features = newest_record(FeatureSet, state.home.records, pipeline.name, "features")
+    best = newest_record(BestConfig, state.home.records, pipeline.name, "best_config")
+    changed: dict[str, None] = {}
+    if features is None or features.table.digest != trained.data or features.raw != raw:
+        changed["data"] = None
+    if features is None or features.maker != maker(pipeline):
+        changed["workload"] = None
+    if best is None or best.found != trained.config:
+        changed["config"] = None
+    else:
+        now = search_subject(pipeline, best.subject["data"])
+        words = {"rules": "search"}
+        for role, digest in now.items():
+            if best.subject.get(role) != digest:
+                changed[words.get(role, role)] = None
+    if trained.seeds != pipeline.seeds:
+        changed["seeds"] = None
+    return tuple(changed)
+
+
+def _same(version: Version, raw: str) -> str:
+    return (
+        f"Nothing changed since version {version.number} of {version.registered_at:%Y-%m-%d %H:%M} "
+        f"UTC: the source holds the same rows ({raw[:12]}), and code, settings and seeds are the "
+        "same. Training again would make the same models."
     )

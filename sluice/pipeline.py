@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from sluice.cluster.settings import ComputeSettings
 from sluice.digests import digest_json
+from sluice.drift.persistence import PersistenceSettings
 from sluice.drift.settings import DriftSettings
 from sluice.errors import SettingsError
 from sluice.evaluation.guard_settings import GuardSettings
@@ -88,6 +89,7 @@ class PipelineSettings(Settings):
         "production; when not set, the gate alone moves production.",
     )
     drift: DriftSettings = DriftSettings()
+    drift_alarm: PersistenceSettings = PersistenceSettings()
 
     @field_validator("seeds")
     @classmethod

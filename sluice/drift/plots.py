@@ -55,6 +55,30 @@ def column_png(result: ColumnResult, column: ColumnReference) -> bytes:
     return _categories_png(result, column, column.cells)
 
 
+def two_windows_png(
+    reference_N: NDArray[np.float64],
+    window_N: NDArray[np.float64],
+    *,
+    headline: str,
+    unit: str,
+    drifted: bool,
+) -> bytes:
+    """Draw the quantiles of one quantity in two windows of rows."""
+    figure, axes = new_figure(height_in=3.4)
+    rate_Q = np.linspace(0.01, 0.99, 99)
+    colour = MOVED if drifted else VALIDATION
+    was_Q, is_Q = np.quantile(reference_N, rate_Q), np.quantile(window_N, rate_Q)
+    axes.plot(100 * rate_Q, was_Q, color=MUTED, linewidth=2.2, label="reference")
+    axes.plot(100 * rate_Q, is_Q, color=colour, linewidth=2.2, label="window")
+    axes.fill_between(100 * rate_Q, was_Q, is_Q, color=colour, alpha=0.12, linewidth=0)
+    axes.legend(loc="best", frameon=False, fontsize=8.5)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("share of the rows that lie below [%]")
+    axes.set_ylabel(unit.replace("$", r"\$"))
+    set_headline(axes, headline, "", colour=INK)
+    return as_png(figure)
+
+
 def quantiles(
     share_G: NDArray[np.float64], edges: NDArray[np.float64], rate_Q: NDArray[np.float64]
 ) -> NDArray[np.float64]:

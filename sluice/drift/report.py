@@ -23,6 +23,11 @@ Finding = Literal[
     "reference_too_short",
 ]
 
+BROKEN: frozenset[Finding] = frozenset(
+    {"missing_column", "all_missing", "changed_kind", "missing_values"}
+)
+"""Faults of delivery: training on such rows would teach them."""
+
 
 class StatisticResult(Record):
     """One distance of a window from the reference."""

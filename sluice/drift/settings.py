@@ -55,6 +55,13 @@ class DriftSettings(Settings):
         0.0, ge=0, description="Rises of the mean loss up to this one do not matter [loss units]."
     )
 
+    max_latency_rise: float = Field(
+        0.25,
+        ge=0,
+        description="Rises of the 95th percentile of the seconds an answer takes do not matter up "
+        "to this share of it [rate].",
+    )
+
     @model_validator(mode="after")
     def _bins_fit(self) -> Self:
         if self.psi_bins > self.num_cells:

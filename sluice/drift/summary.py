@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sluice.drift.report import ColumnResult, JointResult, Verdict
+from sluice.drift.report import BROKEN, ColumnResult, JointResult, Verdict
 
 _SHOWN = 5
 
@@ -47,8 +47,7 @@ def _drift_reason(drifted: Sequence[ColumnResult], of: int) -> str:
 
 def _drift_remedy(drifted: Sequence[ColumnResult]) -> str:
     findings = {column.finding for column in drifted}
-    broken = findings & {"missing_column", "all_missing", "changed_kind", "missing_values"}
-    if broken:
+    if findings & BROKEN:
         return (
             "Repair what delivers the columns first: values that do not arrive are a fault, and "
             "training on them would teach it."

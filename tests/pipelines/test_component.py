@@ -25,10 +25,12 @@ STAGES = {
     "poc_report",
     "best_config",
     "trained_models",
+    "drift_reference",
     "evaluation",
     "promotion_verdict",
     "candidate",
     "production_model",
+    "drift_report",
 }
 
 
@@ -52,6 +54,8 @@ def test_every_shipped_pipeline_loads_with_all_its_parts(shipped: dg.Definitions
         assert shipped.resolve_job_def(f"{name}_promotion")
         assert shipped.resolve_schedule_def(f"{name}_retrain_schedule")
         assert shipped.resolve_sensor_def(f"{name}_promotion_sensor")
+        assert shipped.resolve_job_def(f"{name}_drift")
+        assert shipped.resolve_sensor_def(f"{name}_drift_sensor")
 
 
 @pytest.fixture
@@ -97,7 +101,8 @@ def test_training_job_promotes_nothing(echo: PipelineSettings, tmp_path: Path) -
     job = definitions.resolve_job_def("echo_training")
 
     assert {key.path[1] for key in job.asset_layer.selected_asset_keys} == STAGES - {
-        "production_model"
+        "production_model",
+        "drift_report",
     }
 
 
@@ -105,10 +110,15 @@ def test_every_check_blocks_but_what_the_verdict_weighs(shipped: dg.Definitions)
     specs = [spec for check in shipped.asset_checks or () for spec in check.check_specs]
 
     shown_only = {s.name for s in specs if not s.blocking}
-    assert shown_only == {"candidate_is_better", "regression_suites_hold", "every_step_held"}
+    assert shown_only == {
+        "candidate_is_better",
+        "regression_suites_hold",
+        "every_step_held",
+        "no_drift",
+    }
     names = known_pipelines(defs_folder())
     roll_out = [n for n in names if find_pipeline(n, defs_folder()).rollout is not None]
-    assert len(specs) == 30 * len(names) + len(roll_out)
+    assert len(specs) == 31 * len(names) + len(roll_out)
 
 
 def test_every_asset_has_group_owner_kind_and_description(shipped: dg.Definitions) -> None:

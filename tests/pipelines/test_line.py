@@ -91,6 +91,7 @@ def test_a_candidate_that_is_better_ends_in_production(
         "poc_report",
         "best_config",
         "trained_models",
+        "drift_reference",
         "evaluation",
         "promotion_verdict",
         "candidate",

@@ -1,0 +1,89 @@
+"""What drift of these models will be judged against, kept with the version (ROLL-3)."""
+
+import dagster as dg
+from pydantic import Field
+
+from assets.best_config import BestConfig, with_best
+from assets.features import FeatureSet
+from assets.metadata import table
+from assets.resources import State
+from assets.subjects import require_same
+from assets.traced import traced
+from sluice.cores import count_cores
+from sluice.data.table import load_table
+from sluice.digests import short
+from sluice.drift.held_out import KeptReference, keep_reference
+from sluice.pipeline import PipelineSettings
+from sluice.settings import Record
+from sluice.training.members import TrainedModels
+from sluice.training.weights import load_member
+
+DRIFT_REFERENCE = "drift_reference"
+SEED = 0
+"""Draws the windows that thresholds are calibrated on: the same rows, the same reference."""
+
+
+class DriftBasis(Record):
+    """What was kept, and for which candidate."""
+
+    candidate: str = Field(description="Digest of the candidate.")
+    kept: KeptReference
+
+
+def drift_reference_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
+    """Build the asset for one pipeline."""
+
+    @dg.asset(
+        key=[pipeline.name, DRIFT_REFERENCE],
+        ins={
+            name: dg.AssetIn(key=[pipeline.name, name])
+            for name in ("features", "best_config", "trained_models")
+        },
+        group_name=f"{pipeline.name}_training",
+        kinds={"parquet"},
+        owners=list(pipeline.owners),
+        description="The rows these models learned from and their answers on held-out rows, as "
+        "references without rows, and their held-out losses. They stay with the version: drift is "
+        "judged against what the model in production learned.",
+    )
+    @traced
+    def drift_reference(
+        context: dg.AssetExecutionContext,
+        state: State,
+        features: FeatureSet,
+        best_config: BestConfig,
+        trained_models: TrainedModels,
+    ) -> dg.MaterializeResult[DriftBasis]:
+        workload = pipeline.loaded_workload
+        tuned = with_best(pipeline, best_config)
+        require_same(
+            "The trained models' data",
+            made_for=trained_models.data,
+            now=features.table.digest,
+            remedy="Materialize trained_models first.",
+        )
+        kept = keep_reference(
+            workload,
+            load_table(features.table, state.store),
+            features.folds,
+            trained_models.members,
+            lambda member: load_member(member, workload, tuned.model, state.store),
+            pipeline.drift,
+            store=state.store,
+            seed=SEED,
+            threads=count_cores(),
+        )
+        for why in kept.lacking:
+            context.log.warning(why)
+        return dg.MaterializeResult(
+            value=DriftBasis(candidate=trained_models.candidate, kept=kept),
+            metadata={
+                "candidate": trained_models.candidate,
+                "kept": table(
+                    [{"what": role, "digest": short(d)} for role, d in kept.artifacts.items()]
+                ),
+                "lacking": dg.MetadataValue.md("\n".join(kept.lacking) or "Nothing."),
+            },
+        )
+
+    return drift_reference

@@ -1,0 +1,179 @@
+"""From new rows to a look for drift, and from drift that stays to one training (ROLL-3)."""
+
+import dagster as dg
+import pandas as pd
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from pydantic import Field, ValidationError
+
+from assets.drift_report import DRIFT_REPORT, newest_samples, production_since
+from assets.records import newest_record
+from assets.resources import State
+from pipelines.jobs import drift_name, training_name
+from pipelines.source_look import NoAnswer, SourceLook
+from sluice.artifacts import ArtifactStore
+from sluice.digests import digest_json
+from sluice.drift.held_out import KeptReference, held_out_losses
+from sluice.drift.news import Labels, News, what_is_new
+from sluice.drift.watch import DriftWatch
+from sluice.errors import SluiceError
+from sluice.pipeline import PipelineSettings
+from sluice.registry.records import Version
+from sluice.registry.rollouts import RolloutLedger
+from sluice.serving.deployed import deployed_members
+from sluice.settings import Record
+
+EVERY_S = 300
+_TOLD = 10
+"""Columns named in a tag."""
+
+
+class Cursor(Record):
+    """What was asked for last, so that nothing is asked for twice."""
+
+    looked_for: str = Field("", description="Run key of the last look.")
+    trained_for: str = Field("", description="Id of the last drift that training was started for.")
+
+    @classmethod
+    def read(cls, text: str | None) -> "Cursor":
+        """Return the cursor; a new one when there is none, or one of another form."""
+        try:
+            return cls.model_validate_json(text) if text else cls()
+        except ValidationError:
+            return cls()
+
+
+def drift_sensor(
+    pipeline: PipelineSettings, jobs: list[UnresolvedAssetJobDefinition]
+) -> dg.SensorDefinition:
+    """Start a look when a window is new, and one training when drift stays."""
+    source = SourceLook(pipeline)
+
+    @dg.sensor(
+        jobs=jobs,
+        name=f"{pipeline.name}_drift_sensor",
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        minimum_interval_seconds=EVERY_S,
+        description="Judges nothing: starts a look for drift when the source or the servers have "
+        "a window that was not judged yet, and the training job once for each drift that stays.",
+    )
+    def sensor(
+        context: dg.SensorEvaluationContext, state: State
+    ) -> dg.SensorResult | dg.SkipReason:
+        cursor = Cursor.read(context.cursor)
+        with state.ledger() as ledger:
+            version = ledger.production(pipeline.name)
+            if version is None:
+                return dg.SkipReason("Nothing is in production, so there is no drift of it.")
+            watch = newest_record(DriftWatch, state.home.records, pipeline.name, DRIFT_REPORT)
+            if watch is not None and watch.candidate != version.candidate:
+                watch = None
+            answers = [
+                request_training(pipeline, watch, cursor),
+                request_look(pipeline, version, watch, cursor, source, state.store, ledger),
+            ]
+        requests = [found for found in answers if isinstance(found, dg.RunRequest)]
+        if not requests:
+            return dg.SkipReason(" ".join(said for said in answers if isinstance(said, str)))
+        return dg.SensorResult(
+            run_requests=requests, cursor=_moved(cursor, requests, watch).model_dump_json()
+        )
+
+    return sensor
+
+
+def request_training(
+    pipeline: PipelineSettings, watch: DriftWatch | None, cursor: Cursor
+) -> dg.RunRequest | str:
+    """Return the training that drift asks for, or why none; one drift asks for one."""
+    if watch is None:
+        return ""
+    if watch.training is None:
+        cause = watch.repair
+        return f"Training would not mend what stays: {cause.reason}" if cause else ""
+    drift = watch.training
+    if drift.id == cursor.trained_for:
+        return f"For the drift since {drift.began_at:%Y-%m-%d %H:%M} training was started."
+    return dg.RunRequest(
+        run_key=f"drift-{drift.id}",
+        job_name=training_name(pipeline),
+        tags={
+            "sluice/drift": drift.id,
+            "sluice/drift_in": ", ".join(drift.subjects),
+            "sluice/drift_columns": ", ".join(drift.columns[:_TOLD]) or "none by itself",
+        },
+    )
+
+
+def request_look(
+    pipeline: PipelineSettings,
+    version: Version,
+    watch: DriftWatch | None,
+    cursor: Cursor,
+    source: SourceLook,
+    store: ArtifactStore,
+    ledger: RolloutLedger,
+) -> dg.RunRequest | str:
+    """Return the look that new rows or samples ask for, or why none."""
+    answer = source.ask()
+    if isinstance(answer, NoAnswer):
+        return answer.reason
+    samples = newest_samples(ledger, pipeline)
+    try:
+        news = what_is_new(
+            _labels(pipeline, version, answer.index, store),
+            samples,
+            watch,
+            pipeline.drift,
+            in_production_since=production_since(ledger, pipeline.name),
+        )
+    except SluiceError as error:
+        return f"What is new cannot be told: {error}"
+    if watch is not None and not news.subjects:
+        return " ".join(news.waits) or "Neither the source nor a server tells of anything new."
+    key = _key(version, news, str(answer.index[-1]), samples[-1].at.isoformat() if samples else "")
+    if key == cursor.looked_for:
+        return "A look at the newest rows was started; nothing came since."
+    return dg.RunRequest(
+        run_key=key,
+        job_name=drift_name(pipeline),
+        tags={
+            "sluice/version": str(version.number),
+            "sluice/new": ", ".join(news.subjects) or "the version",
+        },
+    )
+
+
+def _labels(
+    pipeline: PipelineSettings, version: Version, index: pd.Index, store: ArtifactStore
+) -> Labels | None:
+    horizon = pipeline.loaded_workload.horizon_rows
+    if horizon == 0:
+        return None
+    kept = KeptReference.of(version.lineage.artifacts)
+    until = None
+    if kept is not None and kept.losses is not None:
+        until = str(held_out_losses(kept.losses, store).index[-1])
+    return Labels(
+        index=index[:-horizon],  # the newest rows have no target yet
+        learned_until=deployed_members(version.lineage.members)[0].trained_through,
+        held_out_until=until,
+    )
+
+
+def _key(version: Version, news: News, row: str, sample: str) -> str:
+    """A look that failed is started again when something came that it did not see."""
+    seen = {
+        "rows": row if {"rows", "losses"} & set(news.subjects) or not news.subjects else "",
+        "samples": sample if {"requests", "latency"} & set(news.subjects) else "",
+    }
+    return f"look-{digest_json([version.candidate, news.subjects, seen])[:16]}"
+
+
+def _moved(cursor: Cursor, requests: list[dg.RunRequest], watch: DriftWatch | None) -> Cursor:
+    update: dict[str, str] = {}
+    for request in requests:
+        if request.run_key and request.run_key.startswith("look-"):
+            update["looked_for"] = request.run_key
+        elif watch is not None and watch.training is not None:
+            update["trained_for"] = watch.training.id
+    return cursor.model_copy(update=update)

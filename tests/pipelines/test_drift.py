@@ -1,0 +1,334 @@
+"""ROLL-3: drift is found in Dagster, starts one training, and nothing is trained twice for it."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import dagster as dg
+import numpy as np
+import pytest
+
+from assets.drift_report import DRIFT_REPORT, kept_reference, what_is_seen
+from assets.records import newest_record
+from assets.resources import State
+from checks.drift import NO_DRIFT
+from pipelines.build import build_definitions
+from pipelines.instance import open_instance
+from pipelines.resources import resources
+from pipelines.run import RunReport
+from pipelines.schedules import request_retraining
+from pipelines.source_look import NoAnswer, SourceLook
+from sluice.drift.persistence import PersistenceSettings
+from sluice.drift.settings import DriftSettings
+from sluice.drift.watch import DriftWatch
+from sluice.drift.watching import look_for_drift
+from sluice.home import Home
+from sluice.observability.alerts import read_alerts
+from sluice.pipeline import PipelineSettings
+from sluice.rollout.samples import Report, Sample, ServerState
+from tests.pipelines.conftest import ledger_of
+
+pytestmark = pytest.mark.slow
+
+WINDOW = 150
+GREW = "tests.support.drifting:Growing"
+
+
+def watching(echo: PipelineSettings, workload: str = GREW, **settings: object) -> PipelineSettings:
+    """Return the pipeline with another source, and windows small enough for it."""
+    return echo.model_copy(
+        update={
+            "workload": workload,
+            "workload_settings": settings,
+            "drift": DriftSettings(window_rows=WINDOW, min_rows=100),
+            "drift_alarm": PersistenceSettings(needed=2, windows=3),
+        }
+    )
+
+
+@dataclass
+class Daemon:
+    """Dagster's daemon in slow motion: ticks the sensor, keeps its cursor, runs looks."""
+
+    home: Home
+    cursor: str | None = None
+    keys: set[str] = field(default_factory=set)
+    asked: list[dg.RunRequest] = field(default_factory=list)
+
+    def tick(self, pipeline: PipelineSettings) -> str:
+        """Tick once; return the reason when nothing was asked for."""
+        given = resources(self.home)
+        definitions = dg.Definitions.merge(
+            build_definitions(pipeline), dg.Definitions(resources=given)
+        )
+        with open_instance(self.home) as instance:
+            context = dg.build_sensor_context(
+                instance=instance,
+                cursor=self.cursor,
+                definitions=definitions,
+                resources={"state": given["state"]},
+            )
+            found = definitions.resolve_sensor_def("echo_drift_sensor").evaluate_tick(context)
+            self.cursor = found.cursor or self.cursor
+            for request in found.run_requests:
+                assert request.run_key
+                if request.run_key in self.keys:
+                    continue
+                self.keys.add(request.run_key)
+                self.asked.append(request)
+                if request.job_name == "echo_drift":
+                    result = definitions.resolve_job_def("echo_drift").execute_in_process(
+                        instance=instance, raise_on_error=False
+                    )
+                    assert result.success, result.all_events
+        return found.skip_message or ""
+
+    @property
+    def trainings(self) -> list[dg.RunRequest]:
+        return [request for request in self.asked if request.job_name == "echo_training"]
+
+
+def looks(home: Home, pipelines: list[PipelineSettings], before: DriftWatch | None) -> DriftWatch:
+    """Look once with each pipeline, without Dagster and without pictures."""
+    state, watch = State.at(home), before
+    for pipeline in pipelines:
+        with state.ledger() as ledger:
+            seen = what_is_seen(pipeline, state, ledger, pipeline.loaded_workload.load_rows())
+        watch = look_for_drift(dataclasses.replace(seen, save=lambda *_: None), watch).watch
+    assert watch is not None
+    return watch
+
+
+def watch_of(home: Home) -> DriftWatch:
+    found = newest_record(DriftWatch, home.records, "echo", DRIFT_REPORT)
+    assert found is not None
+    return found
+
+
+def last_check(home: Home) -> dg.AssetCheckEvaluation:
+    key = dg.AssetCheckKey(dg.AssetKey(["echo", DRIFT_REPORT]), NO_DRIFT)
+    with open_instance(home) as instance:
+        record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key])[key]
+    assert record.event is not None
+    return record.event.dagster_event.asset_check_evaluation_data
+
+
+def test_planted_drift_is_found_and_asks_for_one_training(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    home, _ = green
+    daemon = Daemon(home)
+    planted = {"shift": 1.0}
+
+    daemon.tick(watching(echo))  # the first look: nothing new, held-out rows against training rows
+    assert watch_of(home).subject("rows").verdict == "STABLE"
+    few = daemon.tick(watching(echo, more_rows=60, **planted))
+    assert f"60 new rows after 898; a window needs {WINDOW}" in few
+    daemon.tick(watching(echo, more_rows=160, **planted))
+    one = watch_of(home)
+    assert (one.subject("rows").verdict, one.training) == ("DRIFT", None)
+    assert one.subject("rows").judgements[-1].columns == ("call",)
+    check = last_check(home)
+    assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert "DRIFT" in (check.description or "")
+    assert daemon.trainings == []
+    assert read_alerts(home) == []
+
+    grown = watching(echo, more_rows=320, **planted)
+    daemon.tick(grown)
+    drift = watch_of(home).training
+    assert drift is not None
+    assert drift.subjects == ("rows",)
+    restarted = Daemon(home, cursor=daemon.cursor)  # the daemon forgot everything but the cursor
+    restarted.tick(grown)
+    said = restarted.tick(grown)
+    later = looks(home, [watching(echo, more_rows=480, **planted)], watch_of(home))
+
+    (training,) = restarted.trainings
+    assert training.run_key == f"drift-{drift.id}"
+    assert training.tags["sluice/drift_columns"] == "call"
+    assert "training was started" in said
+    assert later.training == drift  # it goes on: no second one
+    assert len(later.subject("rows").judgements) == 4
+    (alert,) = read_alerts(home)
+    assert (alert.kind, alert.key) == ("drift", f"drift/echo/{drift.id}")
+    pages = list(home.reports.glob("drift/echo*.html"))
+    assert pages
+    assert any("Drift stays in new rows" in page.read_text() for page in pages)
+
+
+def test_without_drift_nothing_is_asked_for(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    home, _ = green
+    daemon = Daemon(home)
+
+    for _ in range(3):
+        said = daemon.tick(watching(echo, more_rows=160))
+
+    assert "0 new rows after 1058" in said
+    assert [request.job_name for request in daemon.asked] == ["echo_drift"]
+    watch = watch_of(home)
+    assert (watch.verdict, watch.episodes, last_check(home).passed) == ("STABLE", (), True)
+    assert read_alerts(home) == []
+
+
+def test_windows_share_no_row_and_none_is_judged_twice(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    home, _ = green
+    grown = [watching(echo, more_rows=more_rows) for more_rows in (0, 160, 160, 320, 480)]
+
+    watch = looks(home, grown, None)
+
+    rows, losses = watch.subject("rows"), watch.subject("losses")
+    assert [j.verdict for j in rows.judgements] == ["STABLE"] * 4
+    assert [(j.first, j.last) for j in rows.judgements[-2:]] == [("1069", "1218"), ("1229", "1378")]
+    assert [j.verdict for j in losses.judgements] == ["STABLE"] * 3
+    assert not watch.subject("requests").is_watched
+    again = looks(home, grown[-1:], watch).subject("rows")
+    assert again.judgements == rows.judgements
+    assert "0 new rows" in again.said
+
+
+def test_what_inputs_mean_is_watched_too(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    """The inputs look as before; only the losses tell."""
+    home, _ = green
+
+    watch = looks(home, [watching(echo, more_rows=m, deafness=1.0) for m in (0, 160, 320)], None)
+
+    assert watch.subject("rows").verdict == "STABLE"
+    assert [j.verdict for j in watch.subject("losses").judgements] == ["DRIFT", "DRIFT"]
+    assert watch.training is not None
+    assert watch.training.subjects == ("losses",)
+
+
+def test_what_servers_sampled_is_judged_against_what_the_version_learned(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    home, _ = green
+    calm = [watching(echo)]
+    began = datetime.now(UTC)
+
+    def serve(num: int, *, shift: float, slower: float, from_s: float) -> None:
+        draws = np.random.default_rng([num, int(100 * shift)]).normal(size=(num, 2))
+        samples = [
+            Sample(
+                at=began + timedelta(seconds=from_s + at),
+                epoch=1,
+                key=None,
+                arm="production",
+                seconds=0.01 * slower * float(np.exp(0.2 * noise)),
+                features=(value + shift,),
+                production=((2 * (value + shift),), (2 * (value + shift),)),
+            )
+            for at, (value, noise) in enumerate(draws.tolist())
+        ]
+        state = ServerState(
+            server="one", model="echo", at=began, started_at=began, epoch=1, production=1
+        )
+        with State.at(home).ledger() as ledger:
+            ledger.observations.write(Report(state=state, samples=tuple(samples)))
+
+    watch = looks(home, calm, None)
+    serve(400, shift=0.0, slower=1.0, from_s=1)
+    watch = looks(home, calm, watch)
+    assert {s.subject: s.verdict for s in watch.subjects if s.is_watched} == {
+        "rows": "STABLE",
+        "requests": "STABLE",
+        "predictions": "STABLE",
+        "latency": "STABLE",
+        "losses": "INCONCLUSIVE",
+    }
+    for at in (1000, 2000):
+        serve(160, shift=1.0, slower=3.0, from_s=at)
+        watch = looks(home, calm, watch)
+
+    assert watch.training is not None
+    assert watch.training.subjects == ("requests", "predictions")
+    assert watch.repair is not None
+    assert watch.repair.subjects == ("latency",)
+
+
+def test_a_source_that_is_gone_or_slow_is_said_and_nothing_dies(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    home, _ = green
+    gone = watching(echo, "tests.support.drifting:Gone")
+    daemon = Daemon(home)
+
+    assert "The table 'calls' is not there." in daemon.tick(gone)
+    skip = request_retraining(gone, State.at(home), SourceLook(gone))
+    assert isinstance(skip, dg.SkipReason)
+    assert "The table 'calls' is not there." in (skip.skip_message or "")
+    slow = watching(echo, "tests.support.drifting:Slow")
+    look = SourceLook(slow, patience_s=0.05)
+    answer = look.ask()
+    assert isinstance(answer, NoAnswer)
+    assert answer.is_slow
+    request = request_retraining(slow, State.at(home), look)
+    assert isinstance(request, dg.RunRequest)
+    assert "has not answered" in request.tags["sluice/changed"]
+    daemon.tick(echo)
+    assert [request.job_name for request in daemon.asked] == ["echo_drift"]
+
+
+def test_nothing_in_production_is_no_drift(echo: PipelineSettings, home: Home) -> None:
+    assert "Nothing is in production" in Daemon(home).tick(echo)
+
+
+def retraining(pipeline: PipelineSettings, home: Home) -> dg.RunRequest | dg.SkipReason:
+    return request_retraining(pipeline, State.at(home), SourceLook(pipeline))
+
+
+def test_the_schedule_trains_only_when_something_changed(
+    green: tuple[Home, RunReport], echo: PipelineSettings, tmp_path: Path
+) -> None:
+    home, _ = green
+    with ledger_of(home) as ledger:
+        made = ledger.version("echo", 1).registered_at
+
+    same = retraining(echo, home)
+
+    assert isinstance(same, dg.SkipReason)
+    said = same.skip_message or ""
+    assert f"Nothing changed since version 1 of {made:%Y-%m-%d %H:%M} UTC" in said
+    training = echo.training.model_copy(update={"learning_rate": 0.05})
+    for pipeline, changed in (
+        (echo.model_copy(update={"training": training}), "config"),
+        (echo.model_copy(update={"seeds": (1, 2, 3, 4, 5)}), "seeds"),
+        (
+            echo.model_copy(update={"workload_settings": {"num_rows": 950}}),
+            "data, workload, config",
+        ),
+    ):
+        request = retraining(pipeline, home)
+        assert isinstance(request, dg.RunRequest)
+        assert request.tags["sluice/changed"] == changed
+        assert request.tags["sluice/since_version"] == "1"
+    first = retraining(echo, Home(root=tmp_path / "new", registry_url=f"sqlite:///{tmp_path}/r.db"))
+    assert isinstance(first, dg.RunRequest)
+    assert first.tags["sluice/changed"] == "there is no candidate yet"
+
+
+def test_a_version_without_reference_gets_it_from_its_rows_or_says_so(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    home, _ = green
+    state = State.at(home)
+    with ledger_of(home) as ledger:
+        version = ledger.version("echo", 1)
+    assert version.lineage.artifacts.keys() >= {"drift features", "drift predictions"}
+    kept = kept_reference(echo, version, state)
+    old = version.model_copy(
+        update={"lineage": version.lineage.model_copy(update={"artifacts": {}})}
+    )
+
+    assert kept_reference(echo, old, state) == kept  # made again to the same bytes
+    (home.records / "echo" / "features.json").unlink()
+    without = kept_reference(echo, old, state)
+    assert isinstance(without, str)
+    assert "made without a drift reference" in without

@@ -1,0 +1,47 @@
+"""Echoes whose source goes on: more rows than the model was trained on, as they were or not."""
+
+import time
+
+import numpy as np
+import pandas as pd
+
+from sluice.errors import SourceError
+from tests.support.echo import Echo, EchoSettings
+
+
+class GrowingSettings(EchoSettings):
+    more_rows: int = 0
+    shift: float = 0.0
+    """Of the calls among the further rows."""
+
+    deafness: float = 0.0
+    """How much of a call is no longer heard among them."""
+
+
+class Growing(Echo):
+    settings_type = GrowingSettings
+    settings: GrowingSettings
+
+    def load_rows(self) -> pd.DataFrame:
+        rows = super().load_rows()
+        settings = self.settings
+        call, noise = np.random.default_rng(1).normal(size=(2, settings.more_rows))
+        call = call + settings.shift
+        before = np.concatenate([rows["call"].to_numpy()[-1:], call[:-1]])
+        heard = 2 * (1 - settings.deafness) * before[: len(call)] + noise
+        return pd.concat([rows, pd.DataFrame({"call": call, "heard": heard})], ignore_index=True)
+
+
+class Gone(Echo):
+    """Its source is not there."""
+
+    def load_rows(self) -> pd.DataFrame:
+        raise SourceError("The table 'calls' is not there.", fix="Bring it back.")
+
+
+class Slow(Echo):
+    """Its source takes longer than anybody waits."""
+
+    def load_rows(self) -> pd.DataFrame:
+        time.sleep(2)
+        return super().load_rows()
