@@ -1,6 +1,7 @@
 """``sluice rollout``: a person looks at a rollout, stops it, lets it go on (ROLL-1)."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,29 +11,33 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sluice.artifacts import ArtifactStore
 from sluice.commands import rollout
 from sluice.commands.registry_access import current_user
 from sluice.delivery.drive import drive
 from sluice.errors import ContractError, RolloutConflict, SluiceError, UnknownVersion
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
-from tests.sluice.delivery.delivery_samples import SICK, begin, current, report, two_versions
+from tests.sluice.delivery.conftest import template
+from tests.sluice.delivery.delivery_samples import SICK, begin, current, report
 from tests.sluice.registry.ledger_samples import MODEL
+
+__all__ = ["template"]
 
 SETTINGS = RolloutSettings(min_step_s=60, min_requests=500)
 
 
 @pytest.fixture
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RolloutLedger]:
+def ledger(
+    tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[RolloutLedger]:
     """Version 1 in production, version 2 ready; no rollout yet."""
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "160")
     for name in ("SLUICE_REGISTRY_URL", "SLUICE_ACTOR", "SLUICE_REGISTRY_KEY"):
         monkeypatch.delenv(name, raising=False)
     url = f"sqlite:///{tmp_path / 'registry.db'}"
     with RolloutLedger.open(url, clock=lambda: datetime.now(UTC)) as opened:
-        two_versions(opened, ArtifactStore(tmp_path / "artifacts"))
         yield opened
 
 

@@ -1,4 +1,6 @@
+import shutil
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -6,7 +8,16 @@ import pytest
 from sluice.artifacts import ArtifactStore
 from sluice.registry.rollouts import RolloutLedger
 from tests.sluice.delivery.delivery_samples import two_versions
-from tests.sluice.registry.ledger_samples import Clock
+from tests.sluice.registry.ledger_samples import NOW, Clock
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A registry where version 1 is in production and version 2 may follow; made once, copied."""
+    folder = tmp_path_factory.mktemp("template")
+    with RolloutLedger.open(f"sqlite:///{folder / 'registry.db'}", clock=Clock()) as opened:
+        two_versions(opened, ArtifactStore(folder / "artifacts"))
+    return folder
 
 
 @pytest.fixture
@@ -20,8 +31,8 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def ledger(url: str, store: ArtifactStore) -> Iterator[RolloutLedger]:
+def ledger(url: str, template: Path, tmp_path: Path) -> Iterator[RolloutLedger]:
     """Version 1 is in production, version 2 may follow it."""
-    with RolloutLedger.open(url, clock=Clock()) as opened:
-        two_versions(opened, store)
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    with RolloutLedger.open(url, clock=Clock(NOW + timedelta(minutes=1))) as opened:
         yield opened

@@ -1,6 +1,7 @@
 """ROLL-1, ROLL-2: the page of a rollout tells its story, from the ledger alone."""
 
 import re
+import shutil
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from html import unescape
@@ -33,7 +34,6 @@ from tests.sluice.delivery.delivery_samples import (
     pairs,
     report,
     sample,
-    two_versions,
 )
 from tests.sluice.registry.ledger_samples import MODEL, NOW
 
@@ -44,7 +44,7 @@ class Slow:
     """A clock that is moved by hand."""
 
     def __init__(self) -> None:
-        self.now = NOW
+        self.now = NOW + timedelta(minutes=1)
 
     def __call__(self) -> datetime:
         return self.now
@@ -56,9 +56,9 @@ def clock() -> Slow:
 
 
 @pytest.fixture
-def ledger(url: str, store: ArtifactStore, clock: Slow) -> Iterator[RolloutLedger]:
+def ledger(url: str, template: Path, tmp_path: Path, clock: Slow) -> Iterator[RolloutLedger]:
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
     with RolloutLedger.open(url, clock=clock) as opened:
-        two_versions(opened, store)
         yield opened
 
 
