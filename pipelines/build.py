@@ -15,6 +15,7 @@ from assets.production_model import production_model_asset
 from assets.promotion_verdict import promotion_verdict_asset
 from assets.raw_data import raw_data_asset
 from assets.rollout import rollout_asset
+from assets.rollout_review import rollout_review_asset
 from assets.trained_models import trained_models_asset
 from checks.best_config import best_config_checks
 from checks.candidate import candidate_checks
@@ -26,7 +27,14 @@ from checks.promotion_verdict import verdict_check
 from checks.rollout import rollout_check
 from checks.trained_models import trained_models_checks
 from pipelines.drift_sensor import drift_sensor
-from pipelines.jobs import drift_job, promotion_job, rollout_job, search_job, training_job
+from pipelines.jobs import (
+    drift_job,
+    promotion_job,
+    review_job,
+    rollout_job,
+    search_job,
+    training_job,
+)
 from pipelines.rollout_sensor import rollout_sensor
 from pipelines.schedules import retrain_schedule
 from pipelines.sensors import promotion_sensor
@@ -56,10 +64,11 @@ def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
     assets, checks, sensors = [], [], []
     if pipeline.rollout is not None:
         rollout = rollout_job(pipeline)
-        jobs.append(rollout)
-        assets.append(rollout_asset(pipeline, pipeline.rollout))
+        review = review_job(pipeline)
+        jobs += [rollout, review]
+        assets += [rollout_asset(pipeline, pipeline.rollout), rollout_review_asset(pipeline)]
         checks.append(rollout_check(pipeline))
-        sensors.append(rollout_sensor(pipeline, promotion))
+        sensors.append(rollout_sensor(pipeline, [promotion, review]))
     return dg.Definitions(
         assets=[
             raw_data_asset(pipeline),

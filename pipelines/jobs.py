@@ -9,6 +9,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from assets.drift_report import DRIFT_REPORT
 from assets.rollout import ROLLOUT
+from assets.rollout_review import REVIEW
 from sluice.pipeline import PipelineSettings
 
 PRODUCTION = "production_model"
@@ -17,7 +18,7 @@ PRODUCTION = "production_model"
 def training_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
     """Everything from raw rows to a registered candidate."""
     everything = dg.AssetSelection.key_prefixes([pipeline.name])
-    names = [PRODUCTION, DRIFT_REPORT] + ([] if pipeline.rollout is None else [ROLLOUT])
+    names = [PRODUCTION, DRIFT_REPORT] + ([] if pipeline.rollout is None else [ROLLOUT, REVIEW])
     deciding = dg.AssetSelection.assets(*([pipeline.name, name] for name in names))
     return dg.define_asset_job(
         training_name(pipeline),
@@ -72,6 +73,22 @@ def rollout_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
         "sensor goes on from there.",
         executor_def=dg.in_process_executor,
     )
+
+
+def review_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
+    """Judge the rollout on labels that arrived, and keep the rows it failed on."""
+    return dg.define_asset_job(
+        review_name(pipeline),
+        selection=dg.AssetSelection.assets([pipeline.name, REVIEW]),
+        description="The gate on live rows that have labels now; after a rollback, the rows that "
+        "failed as a regression suite.",
+        executor_def=dg.in_process_executor,
+    )
+
+
+def review_name(pipeline: PipelineSettings) -> str:
+    """Return what the review job is called."""
+    return f"{pipeline.name}_rollout_review"
 
 
 def rollout_name(pipeline: PipelineSettings) -> str:

@@ -1,49 +1,65 @@
 """Drives the rollout under way, and tells Dagster what happened to it (ROLL-2)."""
 
+import os
+from datetime import datetime
+
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.resources import State, utc_now
 from assets.rollout import ROLLOUT, rollout_metadata
 from checks.rollout import evaluation
-from pipelines.jobs import PRODUCTION, promotion_name
+from pipelines.jobs import PRODUCTION, promotion_name, review_name
+from sluice.delivery.aftermath import tell
 from sluice.delivery.drive import try_drive
 from sluice.pipeline import PipelineSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Rollout, Transition
 
 EVERY_S = 5
+REVIEW_EVERY_S = 600
+"""Labels are looked for this often while a rollout is under way whose rows have names."""
+
+Events = list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]
 
 
 def rollout_sensor(
-    pipeline: PipelineSettings, job: UnresolvedAssetJobDefinition
+    pipeline: PipelineSettings, jobs: list[UnresolvedAssetJobDefinition]
 ) -> dg.SensorDefinition:
     """Look at the rollout every few seconds; each transition becomes an observation."""
 
     @dg.sensor(
-        job=job,
+        jobs=jobs,
         name=f"{pipeline.name}_rollout_sensor",
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=EVERY_S,
         description="Reads what the servers saw and lets the rollout's rules decide: go on, wait, "
-        "pause or go back. Starts the promotion job when every step held.",
+        "pause or go back. Starts the promotion job when every step held, and the review of labels "
+        "and failed rows.",
     )
     def sensor(
         context: dg.SensorEvaluationContext, state: State
     ) -> dg.SensorResult | dg.SkipReason:
+        now = utc_now()
         with state.ledger() as ledger:
-            looked = try_drive(ledger, pipeline.name, now=utc_now())
+            looked = try_drive(ledger, pipeline.name, now=now)
             rollout = ledger.rollout(pipeline.name)
             if rollout is None:
                 return dg.SkipReason("There was no rollout yet.")
             news = _news(ledger, rollout, context.cursor)
-        if not news and rollout.phase != "held":
-            said = looked.summary if looked else f"The last rollout is {rollout.phase}."
-            return dg.SkipReason(said)
+            page = ""
+            if news:
+                environ, home = os.environ, state.home
+                page = tell(ledger, news, failed=None, home=home, environ=environ, now=now).url
+            requests = _requests(pipeline, ledger, rollout, now)
+        if not news and not requests:
+            return dg.SkipReason(
+                looked.summary if looked else f"The last rollout is {rollout.phase}."
+            )
         return dg.SensorResult(
-            run_requests=[_finish(pipeline, rollout)] if rollout.phase == "held" else [],
-            asset_events=_events(pipeline.name, news),
-            cursor=_cursor(rollout),
+            run_requests=requests,
+            asset_events=_events(pipeline.name, news, page),
+            cursor=f"{rollout.id} {rollout.revision}",
         )
 
     return sensor
@@ -56,18 +72,12 @@ def _news(ledger: RolloutLedger, rollout: Rollout, cursor: str | None) -> list[T
     return [t for t in ledger.rollout_transitions(rollout.id) if t.rollout.revision > after]
 
 
-def _cursor(rollout: Rollout) -> str:
-    return f"{rollout.id} {rollout.revision}"
-
-
-def _events(
-    name: str, news: list[Transition]
-) -> list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]:
-    events: list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation] = [
+def _events(name: str, news: list[Transition], page: str) -> Events:
+    events: Events = [
         dg.AssetObservation(
             asset_key=dg.AssetKey([name, ROLLOUT]),
             description=transition.summary,
-            metadata=rollout_metadata(transition),
+            metadata=rollout_metadata(transition) | {"page": dg.MetadataValue.url(page)},
         )
         for transition in news
     ]
@@ -76,11 +86,25 @@ def _events(
     return events
 
 
-def _finish(pipeline: PipelineSettings, rollout: Rollout) -> dg.RunRequest:
-    config = {"version": rollout.version}
-    return dg.RunRequest(
-        run_key=f"{rollout.id}:held",
-        job_name=promotion_name(pipeline),
-        run_config={"ops": {f"{pipeline.name}__{PRODUCTION}": {"config": config}}},
-        tags={"sluice/rollout": rollout.id[:12], "sluice/version": str(rollout.version)},
-    )
+def _requests(
+    pipeline: PipelineSettings, ledger: RolloutLedger, rollout: Rollout, now: datetime
+) -> list[dg.RunRequest]:
+    """Return the runs that the rollout asks for; run keys make each happen once."""
+    tags = {"sluice/rollout": rollout.id[:12], "sluice/version": str(rollout.version)}
+    if rollout.phase == "held":
+        config = {"version": rollout.version}
+        return [
+            dg.RunRequest(
+                run_key=f"{rollout.id}:held",
+                job_name=promotion_name(pipeline),
+                run_config={"ops": {f"{pipeline.name}__{PRODUCTION}": {"config": config}}},
+                tags=tags,
+            )
+        ]
+    if rollout.phase == "rolled_back":
+        key = f"{rollout.id}:failed"
+    elif not rollout.is_over and ledger.observations.has_keys(rollout.id):
+        key = f"{rollout.id}:labels {int(now.timestamp() // REVIEW_EVERY_S)}"
+    else:
+        return []
+    return [dg.RunRequest(run_key=key, job_name=review_name(pipeline), tags=tags)]

@@ -20,7 +20,6 @@ from sluice.evaluation.losses import LossTable
 from sluice.evaluation.settings import GateSettings
 from sluice.evaluation.verdict import Verdict
 from sluice.pipeline import PipelineSettings
-from sluice.registry.observations import KEPT_SAMPLES
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Rollout
 from sluice.workloads.workload import Workload
@@ -127,7 +126,7 @@ def live_losses(
     members = [m for version in versions for m in deployed_members(version.lineage.members)]
     return labelled_losses(
         rollout,
-        ledger.observations.samples(rollout.model, rollout=rollout.id, newest=KEPT_SAMPLES),
+        ledger.observations.pairs(rollout.id),
         frame,
         workload,
         first_unseen=first_unseen(members, frame, horizon_rows=workload.horizon_rows),

@@ -15,7 +15,13 @@ from sqlalchemy import Connection, Table
 from sluice.errors import IntegrityError
 from sluice.evaluation.verdict import Verdict
 from sluice.registry.database import Database
-from sluice.registry.tables import arm_counts, rollout_notes, samples, server_states
+from sluice.registry.tables import (
+    arm_counts,
+    rollout_heads,
+    rollout_notes,
+    samples,
+    server_states,
+)
 from sluice.rollout.agreement import Agreement
 from sluice.rollout.observations import Window, merge
 from sluice.rollout.samples import Report, Sample, ServerState
@@ -52,11 +58,7 @@ class Observations:
                 key = {"rollout": window.rollout, "epoch": window.epoch, "server": state.server}
                 _put(connection, arm_counts, key, {"payload": window.model_dump_json()})
             if report.samples:
-                rows = [
-                    {"model": state.model, "rollout": s.rollout, "payload": s.model_dump_json()}
-                    for s in report.samples
-                ]
-                connection.execute(sa.insert(samples), rows)
+                _insert(connection, state.model, report.samples)
                 _prune(connection, state.model)
 
     def servers(self, model: str, *, since: datetime) -> list[ServerState]:
@@ -93,6 +95,24 @@ class Observations:
         with self._database.read() as connection:
             found = [_parse(Sample, text) for text in connection.execute(query).scalars()]
         return found[::-1]
+
+    def pairs(self, rollout: str) -> list[Sample]:
+        """Return the first pair of answers for each row of a rollout that a key names."""
+        query = (
+            sa.select(samples.c.payload)
+            .where(samples.c.rollout == rollout, samples.c.row_key.is_not(None))
+            .order_by(samples.c.id)
+        )
+        with self._database.read() as connection:
+            return [_parse(Sample, text) for text in connection.execute(query).scalars()]
+
+    def has_keys(self, rollout: str) -> bool:
+        """Say whether clients name the rows of a rollout, so that labels may reach them."""
+        query = sa.select(samples.c.id).where(
+            samples.c.rollout == rollout, samples.c.row_key.is_not(None)
+        )
+        with self._database.read() as connection:
+            return connection.execute(query.limit(1)).first() is not None
 
     def note_agreement(self, rollout: str, agreement: Agreement, *, at: datetime) -> None:
         """Keep how far apart both arms were on the held-out rows."""
@@ -135,6 +155,35 @@ def _put(
         connection.execute(sa.insert(table).values(**key, **values))
 
 
+def _insert(connection: Connection, model: str, new: Sequence[Sample]) -> None:
+    """Write samples; the first pair of answers for a row of a rollout is marked by its key."""
+    pairs = [s for s in new if _is_named_pair(s)]
+    query = sa.select(samples.c.rollout, samples.c.row_key).where(
+        samples.c.rollout.in_({s.rollout for s in pairs}),
+        samples.c.row_key.in_({s.key for s in pairs}),
+    )
+    known = {(found.rollout, found.row_key) for found in connection.execute(query)}
+    rows = []
+    for sample in new:
+        row_key = None
+        if _is_named_pair(sample) and (sample.rollout, sample.key) not in known:
+            row_key = sample.key
+            known.add((sample.rollout, sample.key))
+        rows.append(
+            {
+                "model": model,
+                "rollout": sample.rollout,
+                "row_key": row_key,
+                "payload": sample.model_dump_json(),
+            }
+        )
+    connection.execute(sa.insert(samples), rows)
+
+
+def _is_named_pair(sample: Sample) -> bool:
+    return bool(sample.rollout and sample.key and sample.production and sample.challenger)
+
+
 def _prune(connection: Connection, model: str) -> None:
     oldest = (
         sa.select(samples.c.id)
@@ -144,7 +193,11 @@ def _prune(connection: Connection, model: str) -> None:
         .offset(KEPT_SAMPLES)
         .scalar_subquery()
     )
-    connection.execute(sa.delete(samples).where(samples.c.model == model, samples.c.id <= oldest))
+    # Pairs of a rollout under way wait for their labels, however long these take.
+    last = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
+    waits = sa.and_(samples.c.row_key.is_not(None), samples.c.rollout.in_(last))
+    gone = sa.and_(samples.c.model == model, samples.c.id <= oldest, sa.not_(waits))
+    connection.execute(sa.delete(samples).where(gone))
 
 
 def _parse(cls: type[R], text: str) -> R:

@@ -226,7 +226,10 @@ samples = Table(
     Column("id", Integer, primary_key=True),
     Column("model", _NAME, nullable=False, index=True),
     Column("rollout", _DIGEST, nullable=True, index=True),
+    # Of the first pair of answers for a row, which waits for its label; null for all others.
+    Column("row_key", _NAME, nullable=True),
     Column("payload", Text, nullable=False),
+    UniqueConstraint("rollout", "row_key"),
     sqlite_autoincrement=True,
 )
 

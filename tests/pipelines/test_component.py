@@ -34,6 +34,9 @@ STAGES = {
 }
 
 
+ROLLOUT = {"rollout", "rollout_review"}
+
+
 @pytest.fixture(scope="module")
 def shipped() -> dg.Definitions:
     return defs()
@@ -48,7 +51,7 @@ def test_every_shipped_pipeline_loads_with_all_its_parts(shipped: dg.Definitions
     assert "sp500_volatility" in known_pipelines(defs_folder())
     for name in known_pipelines(defs_folder()):
         rolls_out = find_pipeline(name, defs_folder()).rollout is not None
-        assert names_of(shipped, name) == STAGES | ({"rollout"} if rolls_out else set())
+        assert names_of(shipped, name) == STAGES | (ROLLOUT if rolls_out else set())
         assert shipped.resolve_job_def(f"{name}_search")
         assert shipped.resolve_job_def(f"{name}_training")
         assert shipped.resolve_job_def(f"{name}_promotion")

@@ -1,5 +1,6 @@
 """ROLL-1, ROLL-2: from a verdict to a rollout to production, or back, with real requests."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from pipelines.build import build_definitions
 from pipelines.instance import open_instance
 from pipelines.resources import resources
 from sluice.artifacts import ArtifactStore
+from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
 from sluice.registry.rollouts import RolloutLedger
@@ -79,7 +81,12 @@ def traffic(home: Home, change: Callable[[Deployed], Deployed]) -> Iterator[Traf
                 while not stop.is_set():
                     number += 1
                     value = (number % 17) / 5 - 1.6
-                    body = {"columns": ["call"], "windows": [[[0.0], [value]]], "user": str(number)}
+                    body = {
+                        "columns": ["call"],
+                        "windows": [[[0.0], [value]]],
+                        "user": str(number),
+                        "keys": [str(10 + number % 800)],
+                    }
                     found = client.post("/predict", json=body)
                     seen.answers.append(found.status_code)
                     if found.status_code == 200:
@@ -107,6 +114,7 @@ class Daemon:
     cursors: dict[str, str | None] = field(default_factory=dict)
     run_keys: set[str] = field(default_factory=set)
     skipped: list[str] = field(default_factory=list)
+    ran: list[str] = field(default_factory=list)
 
     def tick(self, sensor: str) -> list[str]:
         """Evaluate a sensor once; return the jobs that ran."""
@@ -141,6 +149,7 @@ class Daemon:
                 )
                 assert result.success, result.get_failed_step_keys()
                 ran.append(job.name)
+            self.ran += ran
             return ran
 
     def until(self, over: Callable[[], bool], *, within_s: float = 40) -> None:
@@ -257,6 +266,14 @@ def test_a_sick_challenger_goes_back_and_is_not_tried_again(daemon: Daemon) -> N
         assert daemon.tick("promotion_sensor") == []
 
     assert "was rolled back" in daemon.skipped[-1]
+    assert daemon.ran[-1] == "echo_rollout_review"
+    assert daemon.ran.count("echo_rollout_review") <= 3  # labels, and once the rows that failed
+    library = SuiteLibrary(daemon.home.suites / "echo", ArtifactStore(daemon.home.artifacts))
+    failed = next(name for name in library.names() if name.startswith("rollout-"))
+    assert library.load(failed).suite.rows
+    alerts = [json.loads(line) for line in daemon.home.alerts.read_text().splitlines()]
+    assert [alert["kind"] for alert in alerts if "kind" in alert] == ["rolled_back"]
+    assert list((daemon.home.root / "reports" / "rollouts" / "echo").glob("version-2-*"))
     assert production(daemon.home) == 1
     assert set(seen.answers) == {200}
     passed, said = daemon.check()

@@ -116,6 +116,28 @@ def test_samples_come_back_whole_newest_last_and_old_ones_go(
     assert [s.key for s in seen.samples(MODEL, rollout="r", newest=2)] == ["row 6", "row 7"]
 
 
+def test_the_first_pair_of_each_row_waits_for_its_label_beyond_all_pruning(
+    ledger: RolloutLedger, rollout: Rollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "KEPT_SAMPLES", 3)
+    seen = ledger.observations
+
+    def pair(number: int, said: float) -> Sample:
+        found = sample(number, rollout.id)
+        return found.model_copy(update={"challenger": ((said,), (said,))})
+
+    assert not seen.has_keys(rollout.id)
+    seen.write(report(kept=(pair(1, 5.0), sample(2, rollout.id), pair(1, 6.0), pair(3, 7.0))))
+    seen.write(report(kept=tuple(sample(i) for i in range(9))))
+    seen.write(report(kept=(pair(3, 8.0), pair(4, 9.0))))
+    kept = [(s.key, s.challenger[0][0]) for s in seen.pairs(rollout.id) if s.challenger]
+
+    assert kept == [("row 1", 5.0), ("row 3", 7.0), ("row 4", 9.0)]
+    assert seen.has_keys(rollout.id)
+    assert len(seen.samples(MODEL, newest=100)) == 5
+    assert seen.pairs("another") == []
+
+
 def test_notes_are_kept_by_rollout(ledger: RolloutLedger, rollout: Rollout) -> None:
     seen = ledger.observations
     agreement = Agreement(difference=0.5, spread=1.0, rows=10)
