@@ -14,7 +14,7 @@ class ArmCounts(Record):
 
     requests: int = Field(0, ge=0, description="Requests that were routed to the arm.")
     errors: int = Field(0, ge=0, description="Of them, the arm raised; fallback answers included.")
-    timeouts: int = Field(0, ge=0, description="Of them, later than the deadline.")
+    timeouts: int = Field(0, ge=0, description="Of them, later than the challenger's deadline.")
     not_finite: int = Field(0, ge=0, description="Of them, the answer held NaN or infinity.")
     slower: int = Field(
         0, ge=0, description="Of them, slower than production's p95 at the start of the step."

@@ -199,7 +199,10 @@ class Router:
         return tried
 
     def _count(self, arm: ArmName, tried: _Tried, *, epoch: int) -> None:
-        self.steps.count(arm, epoch=epoch, seconds=tried.seconds, fault=tried.fault)
+        # Production may take longer before it is given up, and must not look better for it.
+        is_late = tried.fault is None and tried.seconds > self._settings.challenger_deadline_s
+        fault: Fault | None = "timeouts" if is_late else tried.fault
+        self.steps.count(arm, epoch=epoch, seconds=tried.seconds, fault=fault)
         self._metrics.count(arm, seconds=tried.seconds, fault=tried.fault)
 
     def _record(

@@ -82,6 +82,21 @@ def test_a_challenger_that_hangs_delays_nobody_once_its_queue_is_full(
     assert counts(server, "challenger") == {"requests": 8, "timeouts": 8}
 
 
+def test_production_is_late_by_the_challengers_deadline_too(server: Live) -> None:
+    """Or a host that is busy for a moment would speak against the challenger alone."""
+    server.challenge("two", share=1e-9)
+    gated = server.models[candidate("one")].networks[0]
+    assert isinstance(gated, Gated)
+    gated.gate.clear()
+    opening = threading.Timer(0.35, gated.gate.set)
+    opening.start()
+    answer = server.ask(1.0)
+    opening.join()
+
+    assert answer.status_code == 200
+    assert counts(server, "production") == {"requests": 1, "timeouts": 1}
+
+
 def test_a_shadow_computes_unseen_and_is_counted(server: Live) -> None:
     server.challenge("two", share=0.0, shadow=True)
     said = server.ask(1.0).json()
