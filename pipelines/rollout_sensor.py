@@ -12,6 +12,7 @@ from checks.rollout import evaluation
 from pipelines.jobs import PRODUCTION, promotion_name, review_name
 from sluice.delivery.aftermath import tell
 from sluice.delivery.drive import try_drive
+from sluice.errors import StorageError
 from sluice.pipeline import PipelineSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Rollout, Transition
@@ -55,7 +56,10 @@ def rollout_sensor(
             page = ""
             if news:
                 environ, home = os.environ, state.home
-                page = tell(ledger, news, failed=None, home=home, environ=environ, now=now).url
+                try:
+                    page = tell(ledger, news, failed=None, home=home, environ=environ, now=now).url
+                except StorageError as error:  # a full disk must not keep production from moving
+                    context.log.warning(f"The rollout's page was not written: {error}")
             requests = requests_of(pipeline, ledger, rollout, now)
         if not news and not requests:
             return dg.SkipReason(
@@ -78,11 +82,12 @@ def _news(ledger: RolloutLedger, rollout: Rollout, cursor: str | None) -> list[T
 
 
 def _events(name: str, news: list[Transition], page: str) -> Events:
+    shown = {"page": dg.MetadataValue.url(page)} if page else {}
     events: Events = [
         dg.AssetObservation(
             asset_key=dg.AssetKey([name, ROLLOUT]),
             description=transition.summary,
-            metadata=rollout_metadata(transition) | {"page": dg.MetadataValue.url(page)},
+            metadata=rollout_metadata(transition) | shown,
         )
         for transition in news
     ]

@@ -4,11 +4,15 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
-from pipelines.rollout_sensor import requests_of
+from assets.resources import State
+from pipelines.jobs import promotion_job, review_job
+from pipelines.rollout_sensor import requests_of, rollout_sensor
 from sluice.artifacts import ArtifactStore
 from sluice.delivery.drive import drive
+from sluice.home import Home
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.observations import ArmCounts
 from tests.sluice.delivery.delivery_samples import (
@@ -61,6 +65,21 @@ def test_a_promotion_whose_run_died_is_asked_for_again(ledger: RolloutLedger) ->
 
     assert at_once == soon == back  # a clock that went back asks for nothing twice
     assert much_later != at_once
+
+
+def test_a_page_that_cannot_be_written_keeps_no_promotion_back(
+    ledger: RolloutLedger, tmp_path: Path
+) -> None:
+    begin(ledger)
+    play(ledger, HEALTHY, until="held")
+    (tmp_path / "reports").write_text("not a folder")
+    state = State.at(Home(root=tmp_path, registry_url=f"sqlite:///{tmp_path / 'registry.db'}"))
+    sensor = rollout_sensor(PIPELINE, [promotion_job(PIPELINE), review_job(PIPELINE)])
+
+    found = sensor(dg.build_sensor_context(resources={"state": state}))
+
+    assert isinstance(found, dg.SensorResult)
+    assert [request.job_name for request in found.run_requests or []] == [f"{MODEL}_promotion"]
 
 
 def test_failed_rows_are_looked_for_until_they_can_have_come(ledger: RolloutLedger) -> None:
