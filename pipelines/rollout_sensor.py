@@ -12,6 +12,7 @@ from checks.rollout import evaluation
 from pipelines.jobs import PRODUCTION, promotion_name, review_name
 from sluice.delivery.aftermath import tell
 from sluice.delivery.drive import try_drive
+from sluice.errors import StorageError
 from sluice.pipeline import PipelineSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Rollout, Transition
@@ -19,6 +20,11 @@ from sluice.rollout.state import Rollout, Transition
 EVERY_S = 5
 REVIEW_EVERY_S = 600
 """Labels are looked for this often while a rollout is under way whose rows have names."""
+PROMOTE_EVERY_S = 300
+"""A promotion whose run failed or was killed is asked for again: a run key is good for one run."""
+FAILED_EVERY_S = 86_400
+FAILED_LOOKS = 7
+"""Rows that failed live come into the source later; so often they are looked for again."""
 
 Events = list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]
 
@@ -34,8 +40,8 @@ def rollout_sensor(
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=EVERY_S,
         description="Reads what the servers saw and lets the rollout's rules decide: go on, wait, "
-        "pause or go back. Starts the promotion job when every step held, and the review of labels "
-        "and failed rows.",
+        "pause or go back. Starts the promotion job when every step held, again when its run came "
+        "to nothing, and the review of labels and failed rows.",
     )
     def sensor(
         context: dg.SensorEvaluationContext, state: State
@@ -50,8 +56,11 @@ def rollout_sensor(
             page = ""
             if news:
                 environ, home = os.environ, state.home
-                page = tell(ledger, news, failed=None, home=home, environ=environ, now=now).url
-            requests = _requests(pipeline, ledger, rollout, now)
+                try:
+                    page = tell(ledger, news, failed=None, home=home, environ=environ, now=now).url
+                except StorageError as error:  # a full disk must not keep production from moving
+                    context.log.warning(f"The rollout's page was not written: {error}")
+            requests = requests_of(pipeline, ledger, rollout, now)
         if not news and not requests:
             return dg.SkipReason(
                 looked.summary if looked else f"The last rollout is {rollout.phase}."
@@ -73,11 +82,12 @@ def _news(ledger: RolloutLedger, rollout: Rollout, cursor: str | None) -> list[T
 
 
 def _events(name: str, news: list[Transition], page: str) -> Events:
+    shown = {"page": dg.MetadataValue.url(page)} if page else {}
     events: Events = [
         dg.AssetObservation(
             asset_key=dg.AssetKey([name, ROLLOUT]),
             description=transition.summary,
-            metadata=rollout_metadata(transition) | {"page": dg.MetadataValue.url(page)},
+            metadata=rollout_metadata(transition) | shown,
         )
         for transition in news
     ]
@@ -86,24 +96,28 @@ def _events(name: str, news: list[Transition], page: str) -> Events:
     return events
 
 
-def _requests(
+def requests_of(
     pipeline: PipelineSettings, ledger: RolloutLedger, rollout: Rollout, now: datetime
 ) -> list[dg.RunRequest]:
     """Return the runs that the rollout asks for; run keys make each happen once."""
     tags = {"sluice/rollout": rollout.id[:12], "sluice/version": str(rollout.version)}
+    since = ledger.rollout_transitions(rollout.id)[-1].at
+    passed_s = max(0.0, (now - since).total_seconds())
     if rollout.phase == "held":
         config = {"version": rollout.version}
         return [
             dg.RunRequest(
-                run_key=f"{rollout.id}:held",
+                run_key=f"{rollout.id}:held {int(passed_s // PROMOTE_EVERY_S)}",
                 job_name=promotion_name(pipeline),
                 run_config={"ops": {f"{pipeline.name}__{PRODUCTION}": {"config": config}}},
                 tags=tags,
             )
         ]
+    named = ledger.observations.has_keys(rollout.id)
     if rollout.phase == "rolled_back":
-        key = f"{rollout.id}:failed"
-    elif not rollout.is_over and ledger.observations.has_keys(rollout.id):
+        looks = min(int(passed_s // FAILED_EVERY_S), FAILED_LOOKS) if named else 0
+        key = f"{rollout.id}:failed {looks}"
+    elif not rollout.is_over and named:
         key = f"{rollout.id}:labels {int(now.timestamp() // REVIEW_EVERY_S)}"
     else:
         return []

@@ -52,17 +52,18 @@ class SourceLook:
         if self._loading is None:
             self._loading = in_background(self._load, name="source")
         try:
-            found: SourceState | NoAnswer = self._loading.result(self._patience_s)
+            return self._loading.result(self._patience_s)
         except TimeoutError:
             return NoAnswer(
                 reason=f"The source has not answered within {self._patience_s:g} s.", is_slow=True
             )
         except SluiceError as error:
-            found = NoAnswer(reason=f"The source cannot be read: {error}", is_slow=False)
-        self._loading = None
-        return found
+            return NoAnswer(reason=f"The source cannot be read: {error}", is_slow=False)
+        finally:
+            if self._loading.done():  # whatever came of it: the next one asks anew
+                self._loading = None
 
     def _load(self) -> SourceState:
         with users_code("load_rows of the workload"):
             frame = self._pipeline.loaded_workload.load_rows()
-        return SourceState(digest=digest_frame(frame), index=frame.index)
+            return SourceState(digest=digest_frame(frame), index=frame.index)

@@ -96,6 +96,7 @@ def serve_command(
         artifacts=home.artifacts,
         token=token,
         hook_token=hook_token,
+        registry_key=home.registry_key,
     )
     with open_recipe(recipe, clock=lambda: datetime.now(UTC), log=json_log(sys.stderr)) as serving:
         deployed = serving.router.table.production.deployed

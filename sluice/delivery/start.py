@@ -56,8 +56,9 @@ def start_delivery(
         IntegrityError: One of the models does not load.
     """
     agreement = _agreement(ledger, model, version, frame=frame, folds=folds, store=store)
-    transition = ledger.start_rollout(model, version, settings, actor=actor, reason=reason)
-    ledger.observations.note_agreement(transition.rollout.id, agreement, at=transition.at)
+    transition = ledger.start_rollout(
+        model, version, settings, actor=actor, reason=reason, agreement=agreement
+    )
     return transition, agreement
 
 

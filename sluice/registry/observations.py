@@ -6,7 +6,7 @@ no evidence by themselves and are not chained: a transition carries what it rest
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import sqlalchemy as sa
 from pydantic import ValidationError
@@ -114,10 +114,6 @@ class Observations:
         with self._database.read() as connection:
             return connection.execute(query.limit(1)).first() is not None
 
-    def note_agreement(self, rollout: str, agreement: Agreement, *, at: datetime) -> None:
-        """Keep how far apart both arms were on the held-out rows."""
-        self._note(rollout, "agreement", agreement, at)
-
     def agreement(self, rollout: str) -> Agreement | None:
         """Return how far apart both arms were on the held-out rows; None when not measured."""
         found = self._notes(rollout, "agreement")
@@ -125,16 +121,12 @@ class Observations:
 
     def note_quality(self, rollout: str, verdict: Verdict, *, at: datetime) -> None:
         """Keep what the gate said of labelled pairs."""
-        self._note(rollout, "quality", verdict, at)
+        with self._database.write() as connection:
+            insert_note(connection, rollout, "quality", verdict, at=at)
 
     def quality(self, rollout: str) -> list[Verdict]:
         """Return every verdict on labelled pairs of a rollout, oldest first."""
         return [_parse(Verdict, text) for text in self._notes(rollout, "quality")]
-
-    def _note(self, rollout: str, kind: str, value: Record, at: datetime) -> None:
-        row = {"rollout": rollout, "kind": kind, "at": at, "payload": value.model_dump_json()}
-        with self._database.write() as connection:
-            connection.execute(sa.insert(rollout_notes).values(**row))
 
     def _notes(self, rollout: str, kind: str) -> Sequence[str]:
         query = (
@@ -144,6 +136,19 @@ class Observations:
         )
         with self._database.read() as connection:
             return connection.execute(query).scalars().all()
+
+
+def insert_note(
+    connection: Connection,
+    rollout: str,
+    kind: Literal["agreement", "quality"],
+    value: Record,
+    *,
+    at: datetime,
+) -> None:
+    """Write a note of a rollout in the caller's transaction."""
+    row = {"rollout": rollout, "kind": kind, "at": at, "payload": value.model_dump_json()}
+    connection.execute(sa.insert(rollout_notes).values(**row))
 
 
 def _put(

@@ -14,10 +14,11 @@ from sluice.digests import digest_json
 from sluice.errors import GateBlocked, IntegrityError, RolloutConflict, UnknownVersion
 from sluice.registry import admission, promotion, queries, rollout_rows
 from sluice.registry.ledger import Ledger
-from sluice.registry.observations import Observations
+from sluice.registry.observations import Observations, insert_note
 from sluice.registry.records import Pointer, Version
 from sluice.registry.traced import traced
 from sluice.rollout import changes
+from sluice.rollout.agreement import Agreement
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout, Transition
 from sluice.rollout.weights import Weights, weights_of
@@ -71,8 +72,19 @@ class RolloutLedger(Ledger):
         *,
         actor: str,
         reason: str,
+        agreement: Agreement | None = None,
     ) -> Transition:
         """Start bringing a version into production, on the evidence a promotion needs.
+
+        Args:
+            model: Its name.
+            version: The challenger's number.
+            settings: Stay with the rollout.
+            actor: Who, for the record.
+            reason: Why, for the record.
+            agreement: Of both models on held-out rows, kept in the same transaction: a rollout
+                whose start was cut short must not go on without that guard. None when nobody
+                measured it; then predictions are not compared.
 
         Raises:
             UnknownVersion: There is no such version.
@@ -114,6 +126,8 @@ class RolloutLedger(Ledger):
                 now=at,
             )
             rollout_rows.insert(connection, transition, receipt=receipt)
+            if agreement is not None:
+                insert_note(connection, transition.rollout.id, "agreement", agreement, at=at)
         return transition
 
     @traced

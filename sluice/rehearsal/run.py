@@ -224,14 +224,14 @@ class _Stage:
         """Start the rollout, look at it until it settles, and see the server follow."""
         time.sleep(_WARM_S)
         ledger, model = self.sandbox.ledger, self.pipeline.name
-        started = ledger.start_rollout(
+        ledger.start_rollout(
             model,
             self.sandbox.challenger.number,
             shortened(self.pipeline.rollout, seconds=self.seconds, patience_s=self.patience_s),
             actor=ACTOR,
             reason="A rehearsal.",
+            agreement=agreement,
         )
-        ledger.observations.note_agreement(started.rollout.id, agreement, at=started.at)
         late = time.monotonic() + 2 * self.seconds + _BUSY_S
         due = time.monotonic()
         while time.monotonic() < late:

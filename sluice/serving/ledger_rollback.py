@@ -1,8 +1,9 @@
 """Rollbacks that an alert asks for, in the ledger; its history is also what makes them happen once.
 
 An alert is told again and again while it fires, and by several senders at once. So each act writes
-the alert's key into its reason, and an alert whose key is there does nothing any more. Nor does one
-that fires right after an act: what it saw is what the act ended.
+the alert's key into its reason, and an alert whose key is there does not act like that any more.
+Nor does one that fires right after an act: what it saw is what the act ended. An alert about
+production that still fires long after it ended a rollout was right about production.
 """
 
 from datetime import timedelta
@@ -67,16 +68,18 @@ class LedgerRollback:
     def _answer(self, complaint: Complaint) -> Done:
         rollout = self._ledger.rollout(self._model)
         if rollout is not None and not rollout.is_over:
-            return self._abort(rollout, complaint)
+            is_older = complaint.began < rollout.started_at - _CLOCKS_APART
+            if complaint.action == "rollback" or not is_older:
+                return self._abort(rollout, complaint, is_older=is_older)
         last = None if rollout is None else self._ledger.rollout_transitions(rollout.id)[-1]
-        if last is not None and _marked(complaint) in last.reason:
-            return _nothing(f"This alert aborted {_name(last.rollout)} already.")
         if complaint.action == "rollback":
+            if last is not None and _marked(complaint) in last.reason:
+                return _nothing(f"This alert aborted {_name(last.rollout)} already.")
             return _nothing(f"No rollout of {self._model} is under way.")
         return self._roll_back(complaint, last)
 
-    def _abort(self, rollout: Rollout, complaint: Complaint) -> Done:
-        if complaint.began < rollout.started_at - _CLOCKS_APART:
+    def _abort(self, rollout: Rollout, complaint: Complaint, *, is_older: bool) -> Done:
+        if is_older:
             return _nothing(
                 f"The alert fires since {_when(complaint.began)}, before {_name(rollout)} began at "
                 f"{_when(rollout.started_at)}: it is about something else."

@@ -9,6 +9,7 @@ from typing import Any
 from sluice.artifacts import ArtifactStore
 from sluice.registry.reading import Clock
 from sluice.registry.rollouts import RolloutLedger
+from sluice.registry.signing import SigningKey
 from sluice.serving.isolation import Isolation
 from sluice.serving.ledger_models import LedgerModels, ledger_recipe
 from sluice.serving.ledger_rollback import LedgerRollback
@@ -32,6 +33,9 @@ class ServerRecipe:
     hook_token: Token | None = None
     """What Alertmanager must show; None: no hook."""
 
+    registry_key: Path | None = None
+    """File of the key that signs what the hook changes; None: nothing is signed."""
+
 
 @contextlib.contextmanager
 def open_recipe(recipe: ServerRecipe, *, clock: Clock, log: Any) -> Iterator[Serving]:
@@ -40,9 +44,10 @@ def open_recipe(recipe: ServerRecipe, *, clock: Clock, log: Any) -> Iterator[Ser
     Raises:
         SluiceError: There is no ledger, nothing is in production, or it does not load.
     """
+    key = None if recipe.registry_key is None else SigningKey.read(recipe.registry_key)
     load = ledger_recipe(recipe.registry_url, recipe.model, recipe.artifacts)
     with (
-        RolloutLedger.open(recipe.registry_url, clock=clock, create=False) as ledger,
+        RolloutLedger.open(recipe.registry_url, clock=clock, create=False, key=key) as ledger,
         Isolation(load, recipe.settings) as isolation,
     ):
         store = ArtifactStore(recipe.artifacts)

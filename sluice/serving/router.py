@@ -173,10 +173,14 @@ class Router:
         if failed is None:
             self._count("production", tried, epoch=weights.epoch)
             self._record(table, weights, request, x_NLD, "production", tried)
+            # Also what production failed on, or only its own faults would ever be compared.
+            if weights.shadow and table.copied == "challenger":
+                self._look_on(table, x_NLD)
+        elif weights.shadow:
+            # The fallback is production's copy: where both fail, the challenger is no worse.
+            self.steps.count("production", epoch=weights.epoch, seconds=None, fault=tried.fault)
         if tried.fault is not None:
             raise _refusal(tried)
-        if weights.shadow and table.copied == "challenger" and failed is None:
-            self._look_on(table, x_NLD)
         return _routed(tried, "production", table.production, weights, failed=failed)
 
     def window(self) -> Window | None:

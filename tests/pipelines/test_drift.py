@@ -18,7 +18,7 @@ from pipelines.instance import open_instance
 from pipelines.resources import resources
 from pipelines.run import RunReport
 from pipelines.schedules import request_retraining
-from pipelines.source_look import NoAnswer, SourceLook
+from pipelines.source_look import NoAnswer, SourceLook, SourceState
 from sluice.drift.persistence import PersistenceSettings
 from sluice.drift.settings import DriftSettings
 from sluice.drift.watch import DriftWatch
@@ -28,6 +28,7 @@ from sluice.observability.alerts import read_alerts
 from sluice.pipeline import PipelineSettings
 from sluice.rollout.samples import Report, Sample, ServerState
 from tests.pipelines.conftest import ledger_of
+from tests.support.drifting import Torn
 
 pytestmark = pytest.mark.slow
 
@@ -274,6 +275,19 @@ def test_a_source_that_is_gone_or_slow_is_said_and_nothing_dies(
     assert "has not answered" in request.tags["sluice/changed"]
     daemon.tick(echo)
     assert [request.job_name for request in daemon.asked] == ["echo_drift"]
+
+
+def test_a_source_that_gave_no_table_is_asked_again(
+    echo: PipelineSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = SourceLook(watching(echo, "tests.support.drifting:Torn"))
+
+    torn = look.ask()
+    monkeypatch.setattr(Torn, "whole", True)
+
+    assert isinstance(torn, NoAnswer)
+    assert (torn.is_slow, "load_rows of the workload raised" in torn.reason) == (False, True)
+    assert isinstance(look.ask(), SourceState)
 
 
 def test_nothing_in_production_is_no_drift(echo: PipelineSettings, home: Home) -> None:

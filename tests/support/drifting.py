@@ -1,6 +1,7 @@
 """Echoes whose source goes on: more rows than the model was trained on, as they were or not."""
 
 import time
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -45,3 +46,13 @@ class Slow(Echo):
     def load_rows(self) -> pd.DataFrame:
         time.sleep(2)
         return super().load_rows()
+
+
+class Torn(Echo):
+    """Its source is read in the middle of being written, until it is whole."""
+
+    whole: ClassVar[bool] = False
+
+    def load_rows(self) -> pd.DataFrame:
+        rows = super().load_rows()
+        return rows if self.whole else None  # type: ignore[return-value]

@@ -11,6 +11,7 @@ from sluice.artifacts import ArtifactStore
 from sluice.evaluation.settings import GateSettings
 from sluice.pipeline import PipelineSettings
 from sluice.registry.rollouts import RolloutLedger
+from sluice.rollout.agreement import Agreement
 from sluice.rollout.observations import ArmCounts, Window
 from sluice.rollout.samples import Fault, Report, Sample, ServerState
 from sluice.rollout.settings import RolloutSettings
@@ -57,9 +58,13 @@ def two_versions(ledger: RolloutLedger, store: ArtifactStore) -> None:
             reference = ledger.version(MODEL, number).candidate
 
 
-def begin(ledger: RolloutLedger, settings: RolloutSettings = QUICK) -> Rollout:
+def begin(
+    ledger: RolloutLedger,
+    settings: RolloutSettings = QUICK,
+    agreement: Agreement | None = None,
+) -> Rollout:
     return ledger.start_rollout(
-        MODEL, 2, settings, actor="ada", reason="The gate said PROMOTE."
+        MODEL, 2, settings, actor="ada", reason="The gate said PROMOTE.", agreement=agreement
     ).rollout
 
 

@@ -130,9 +130,7 @@ def test_labels_that_spoke_against_it_name_the_rows_it_lost_most_on(
 def test_predictions_too_far_apart_name_the_farthest_rows(
     ledger: RolloutLedger, library: SuiteLibrary
 ) -> None:
-    rollout = begin(ledger)
-    note = Agreement(difference=0.1, spread=1.0, rows=100)
-    ledger.observations.note_agreement(rollout.id, note, at=NOW)
+    rollout = begin(ledger, agreement=Agreement(difference=0.1, spread=1.0, rows=100))
     near, far = ((0.0,),), ((50.0,),)
     samples = [
         sample(rollout, key=str(row), production=near, challenger=far if row < 505 else near)

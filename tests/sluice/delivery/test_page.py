@@ -74,9 +74,7 @@ def pass_time(
 
 
 def healthy_story(ledger: RolloutLedger, store: ArtifactStore, clock: Slow) -> None:
-    rollout = begin(ledger, SETTINGS)
-    note = Agreement(difference=1.2, spread=0.9, rows=700)
-    ledger.observations.note_agreement(rollout.id, note, at=clock.now)
+    rollout = begin(ledger, SETTINGS, Agreement(difference=1.2, spread=0.9, rows=700))
     samples = pairs(rollout, range(UNSEEN, UNSEEN + 300), challenger_error=0.7)
     report(ledger, at=clock.now, samples=samples)
     note_quality_of(ledger, PIPELINE, store, echo_frame(UNSEEN + 80), clock.now)

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from sluice.artifacts import ArtifactStore
-from sluice.errors import IntegrityError
+from sluice.errors import IntegrityError, StorageError
 from sluice.registry import observations as module
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.tables import samples
@@ -29,8 +29,16 @@ def ledger(url: str) -> Iterator[RolloutLedger]:
 def rollout(ledger: RolloutLedger, store: ArtifactStore) -> Rollout:
     promote_chain(ledger, store, 1)
     register_sample(ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate)
-    settings = RolloutSettings()
-    return ledger.start_rollout(MODEL, 2, settings, actor="ada", reason="PROMOTE").rollout
+    return start(ledger)
+
+
+AGREEMENT = Agreement(difference=0.5, spread=1.0, rows=10)
+
+
+def start(ledger: RolloutLedger) -> Rollout:
+    return ledger.start_rollout(
+        MODEL, 2, RolloutSettings(), actor="ada", reason="PROMOTE", agreement=AGREEMENT
+    ).rollout
 
 
 def report(
@@ -140,12 +148,27 @@ def test_the_first_pair_of_each_row_waits_for_its_label_beyond_all_pruning(
 
 def test_notes_are_kept_by_rollout(ledger: RolloutLedger, rollout: Rollout) -> None:
     seen = ledger.observations
-    agreement = Agreement(difference=0.5, spread=1.0, rows=10)
-    seen.note_agreement(rollout.id, agreement, at=NOW)
 
-    assert seen.agreement(rollout.id) == agreement
+    assert seen.agreement(rollout.id) == AGREEMENT
     assert seen.agreement("another") is None
     assert seen.quality(rollout.id) == []
+
+
+def test_no_rollout_begins_without_what_was_measured(
+    ledger: RolloutLedger, store: ArtifactStore, url: str
+) -> None:
+    """Whoever dies in between would leave one whose predictions nobody compares."""
+    promote_chain(ledger, store, 1)
+    register_sample(ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate)
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE sluice_rollout_notes"))
+    engine.dispose()
+
+    with pytest.raises(StorageError, match="sluice_rollout_notes"):
+        start(ledger)
+
+    assert ledger.rollout(MODEL) is None
 
 
 def test_a_sample_that_was_edited_is_named(ledger: RolloutLedger, url: str) -> None:

@@ -1,5 +1,6 @@
 """ROLL-2: an alert sends everybody back, once; only the hook's token will do."""
 
+import io
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,13 @@ import pytest
 from sluice.artifacts import ArtifactStore
 from sluice.errors import StorageError
 from sluice.registry.rollouts import RolloutLedger
+from sluice.registry.signing import SigningKey
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.weights import Weights
 from sluice.serving.ledger_rollback import LedgerRollback
 from sluice.serving.limits import Token
+from sluice.serving.log import json_log
+from sluice.serving.recipe import ServerRecipe, open_recipe
 from sluice.serving.rollback import Complaint, Done, Hook
 from tests.sluice.registry.ledger_samples import MODEL as LEDGER_MODEL
 from tests.sluice.registry.ledger_samples import Clock, promote_chain, register_sample
@@ -306,6 +310,36 @@ def test_an_abort_also_keeps_production_for_a_while(
     assert ledger.production_number(LEDGER_MODEL) == 2
 
 
+def test_an_alert_on_production_that_an_abort_did_not_end_moves_production(
+    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+) -> None:
+    """Alertmanager tells the same alert again as long as it fires."""
+    promote_chain(ledger, store, 2)
+    begin_rollout(ledger, store, 3)
+    sick = complain(clock, "rollback_production")
+
+    acts = [acting.answer(sick).act]
+    clock.now += timedelta(minutes=5)
+    acts.append(acting.answer(sick).act)
+    clock.now += timedelta(minutes=6)
+    acts += [acting.answer(sick).act for _ in range(2)]
+
+    assert acts == ["aborted", "nothing", "rolled_back", "nothing"]
+    assert ledger.production_number(LEDGER_MODEL) == 1
+
+
+def test_an_alert_on_production_does_not_wait_for_a_rollout_that_began_later(
+    ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
+) -> None:
+    promote_chain(ledger, store, 2)
+    sick = complain(clock, "rollback_production")
+    clock.now += timedelta(minutes=5)
+    begin_rollout(ledger, store, 3)
+
+    assert acting.answer(sick).act == "rolled_back"
+    assert ledger.production_number(LEDGER_MODEL) == 1
+
+
 def test_an_alert_from_before_the_promotion_is_not_about_it(
     ledger: RolloutLedger, store: ArtifactStore, acting: LedgerRollback, clock: Clock
 ) -> None:
@@ -331,6 +365,31 @@ def test_nothing_to_go_back_to_is_said(
 
     assert done.act == "nothing"
     assert "in production" in done.what
+
+
+@pytest.mark.slow
+def test_what_the_hook_of_a_server_changes_is_signed(
+    ledger: RolloutLedger, store: ArtifactStore, clock: Clock, tmp_path: Path
+) -> None:
+    promote_chain(ledger, store, 2)
+    key_file = tmp_path / "registry.key"
+    key_file.write_bytes(b"k" * 32)
+    recipe = ServerRecipe(
+        model=LEDGER_MODEL,
+        settings=quick_settings(),
+        registry_url=f"sqlite:///{tmp_path / 'registry.db'}",
+        artifacts=tmp_path / "artifacts",
+        token=None,
+        hook_token=Token(HOOK_SECRET),
+        registry_key=key_file,
+    )
+
+    with open_recipe(recipe, clock=clock, log=json_log(io.StringIO())) as serving:
+        assert serving.hook is not None
+        done = serving.hook.rollback.answer(complain(clock, "rollback_production"))
+
+    assert done.act == "rolled_back"
+    assert ledger.verify(None, store=store, key=SigningKey.read(key_file)) == []
 
 
 def test_of_senders_at_once_one_aborts(

@@ -334,6 +334,21 @@ def test_production_that_raises_is_told_without_what_it_was_asked(server: Live) 
     assert server.ask(1.0).json()["outputs"] == [[2.0]]
 
 
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_what_both_arms_fail_on_counts_for_both(server: Live, share: float) -> None:
+    """Or a client whose input no model can take would end a healthy rollout, or hide a sick one."""
+    network = server.models[candidate("one")].networks[0]
+    assert isinstance(network, Gated)
+    server.challenge("raises", share=share, shadow=True)
+    network.broken = True
+    answer = server.ask(1.0)
+    server.wait_for(lambda: counts(server, "challenger") == {"requests": 1, "errors": 1})
+    network.broken = False
+
+    assert answer.status_code == 500
+    assert counts(server, "production") == {"requests": 1, "errors": 1}
+
+
 def test_production_that_is_late_is_told_in_time(server: Live, gate: threading.Event) -> None:
     gate.clear()
     began = time.monotonic()

@@ -1,0 +1,102 @@
+"""ROLL-2, DATA-5: what a rollout asks of Dagster is asked again when its run came to nothing."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets.resources import State
+from pipelines.jobs import promotion_job, review_job
+from pipelines.rollout_sensor import requests_of, rollout_sensor
+from sluice.artifacts import ArtifactStore
+from sluice.delivery.drive import drive
+from sluice.home import Home
+from sluice.registry.rollouts import RolloutLedger
+from sluice.rollout.observations import ArmCounts
+from tests.sluice.delivery.delivery_samples import (
+    HEALTHY,
+    PIPELINE,
+    SICK,
+    begin,
+    current,
+    later,
+    pairs,
+    report,
+    two_versions,
+)
+from tests.sluice.registry.ledger_samples import MODEL, Clock
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[RolloutLedger]:
+    with RolloutLedger.open(f"sqlite:///{tmp_path / 'registry.db'}", clock=Clock()) as opened:
+        two_versions(opened, ArtifactStore(tmp_path / "artifacts"))
+        yield opened
+
+
+def keys(ledger: RolloutLedger, *seconds: float) -> list[str]:
+    """Return the run keys so many seconds after the last transition."""
+    rollout = current(ledger)
+    since = ledger.rollout_transitions(rollout.id)[-1].at
+    found = [requests_of(PIPELINE, ledger, rollout, since + timedelta(seconds=s)) for s in seconds]
+    return [str(request.run_key) for requests in found for request in requests]
+
+
+def play(ledger: RolloutLedger, counts: ArmCounts, *, until: str) -> None:
+    for _ in range(10):
+        now = later(ledger)
+        named = pairs(current(ledger), [20, 21])
+        report(ledger, at=now, challenger=counts, samples=named)
+        drive(ledger, MODEL, now=now)
+        if current(ledger).phase == until:
+            return
+    raise AssertionError(current(ledger).phase)
+
+
+def test_a_promotion_whose_run_died_is_asked_for_again(ledger: RolloutLedger) -> None:
+    begin(ledger)
+    play(ledger, HEALTHY, until="held")
+
+    at_once, soon, much_later, back = keys(ledger, 0, 299, 301, -3600)
+
+    assert at_once == soon == back  # a clock that went back asks for nothing twice
+    assert much_later != at_once
+
+
+def test_a_page_that_cannot_be_written_keeps_no_promotion_back(
+    ledger: RolloutLedger, tmp_path: Path
+) -> None:
+    begin(ledger)
+    play(ledger, HEALTHY, until="held")
+    (tmp_path / "reports").write_text("not a folder")
+    state = State.at(Home(root=tmp_path, registry_url=f"sqlite:///{tmp_path / 'registry.db'}"))
+    sensor = rollout_sensor(PIPELINE, [promotion_job(PIPELINE), review_job(PIPELINE)])
+
+    found = sensor(dg.build_sensor_context(resources={"state": state}))
+
+    assert isinstance(found, dg.SensorResult)
+    assert [request.job_name for request in found.run_requests or []] == [f"{MODEL}_promotion"]
+
+
+def test_failed_rows_are_looked_for_until_they_can_have_come(ledger: RolloutLedger) -> None:
+    begin(ledger)
+    play(ledger, SICK, until="rolled_back")
+    day = 86_400
+
+    found = keys(ledger, *(n * day for n in range(30)))
+
+    assert len(found) == 30
+    assert len(set(found)) == 8  # at once, then each day of a week
+
+
+def test_rows_without_names_are_looked_for_once(ledger: RolloutLedger) -> None:
+    begin(ledger)
+    report(ledger, at=later(ledger), challenger=SICK)
+    drive(ledger, MODEL, now=later(ledger))
+
+    assert current(ledger).phase == "rolled_back"
+    assert len(set(keys(ledger, 0, 86_400, 10 * 86_400))) == 1
