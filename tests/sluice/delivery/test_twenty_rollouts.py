@@ -57,7 +57,7 @@ class Played:
     end: Transition
     seconds: float
     swap_s: float
-    """From the decision to the last answer by other weights."""
+    """From the decision until a request was sent for the last time that went by older weights."""
     handles: int
     threads: int
     resident: int
@@ -120,16 +120,18 @@ def bring(ledger: RolloutLedger, store: ArtifactStore, number: int) -> Transitio
 
 
 def swap_s(answers: list[Answer], end: Transition) -> float:
-    """Return how long after the decision the last answer came by weights before it [s]."""
+    """Return how long after the decision the last request was sent that older weights routed [s].
+
+    When it was sent: one that a challenger held up is answered by its deadline, whatever follows.
+    """
     decided = end.at.timestamp()
     new = end.rollout.version if end.outcome == "promote" else end.rollout.production_version
-    old = [
-        answer.answered_at - decided
+    late = [
+        answer.sent_at - decided
         for answer in answers
-        if answer.rollout == end.rollout.id
-        or (answer.answered_at > decided and (answer.version, answer.arm) != (new, "production"))
+        if answer.rollout == end.rollout.id or (answer.version, answer.arm) != (new, "production")
     ]
-    return max(0.0, *old)
+    return max(0.0, *late)
 
 
 def settled(server: psutil.Process, seen: set[psutil.Process]) -> tuple[int, int, int]:
