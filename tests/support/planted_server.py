@@ -108,6 +108,9 @@ def serve_planted(order: Order) -> None:
     from sluice.serving.ledger_weights import LedgerWeights
     from sluice.serving.log import json_log
     from sluice.serving.server import open_serving, serve
+    from sluice.training.orphans import end_with_parent
+
+    end_with_parent(os.getppid())
 
     def clock() -> datetime:
         return datetime.now(UTC)

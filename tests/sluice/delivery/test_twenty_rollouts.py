@@ -37,7 +37,7 @@ GROWTH_BYTES = 16 * 2**20
 SALT = 1000
 """Versions differ by a thousandth: so little that a shift of the predictions is seen."""
 SETTINGS = RolloutSettings(
-    min_step_s=2, min_requests=5, max_step_s=PATIENCE_S, lease_s=60, min_pairs=20
+    min_step_s=1, min_requests=5, max_step_s=PATIENCE_S, lease_s=60, min_pairs=20
 )
 SERVING = ServingSettings(
     samples_per_s=20,
@@ -131,7 +131,7 @@ def swap_s(answers: list[Answer], end: Transition) -> float:
         for answer in answers
         if answer.rollout == end.rollout.id or (answer.version, answer.arm) != (new, "production")
     ]
-    return max(0.0, *late)
+    return max([0.0, *late])
 
 
 def settled(server: psutil.Process, seen: set[psutil.Process]) -> tuple[int, int, int]:
