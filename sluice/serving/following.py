@@ -202,8 +202,9 @@ class Follower:
         if is_news(arrived, self._known):
             if arrived.challenger != self._known.challenger:
                 self.note("challenger", "")  # it was about another one
+            if _arms_of(arrived) != _arms_of(self._known):  # a later lease mends no model
+                self._retry_at, self._failures = 0.0, 0
             self._known = arrived
-            self._retry_at, self._failures = 0.0, 0
         elif arrived != self._known:
             self._metrics.stale_weights.inc()
             self.note(
@@ -227,6 +228,8 @@ class Follower:
             if table.weights == known and not self._lacks_challenger():
                 return
             if time.monotonic() < self._retry_at:
+                if _arms_of(known) == _arms_of(table.weights):  # a step or a lease waits for none
+                    self._follow(replace(table, weights=known))
                 return
             self._building = self._build(table)
         future = self._building.made
@@ -254,10 +257,14 @@ class Follower:
                 2**self._failures, _LONGEST_RETRY
             )
             self._failures += 1
-        made = replace(made, weights=known)
-        if known != table.weights or made.challenger is not table.challenger:
-            self._router.follow(made)
-            self._told("weights", f"epoch {known.epoch} is in force")
+        self._follow(replace(made, weights=known))
+
+    def _follow(self, made: Table) -> None:
+        before = self._router.table
+        if made.weights == before.weights and made.challenger is before.challenger:
+            return
+        self._router.follow(made)
+        self._told("weights", f"epoch {made.weights.epoch} is in force")
 
     def _build(self, before: Table) -> _Building:
         building = _Building(self._known)

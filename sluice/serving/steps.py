@@ -16,14 +16,17 @@ _RECENT = 2000
 """Latencies of production that its p95 is taken from."""
 _ENOUGH = 100
 """With fewer the p95 says little: nothing counts as slower until production has so many."""
+_PROCESS_S = 0.002
+"""What a challenger may be slower for its process alone: the pipe and two wake-ups. Small networks
+answer within less than that, and once promoted they have no pipe [s]."""
 
 
 class Steps:
     """Counts of the step under way; a new epoch or rollout begins a new one.
 
     Touched by the event loop only. ``slower`` is measured against production's p95 when the step
-    began. A server that has just started has none: it takes the first that production gives it,
-    and until then counts no request of either arm as slower.
+    began, and what a process of its own costs. A server that has just started has none: it takes
+    the first that production gives it, and until then counts no request of either arm as slower.
     """
 
     def __init__(self, weights: Weights, *, now: datetime) -> None:
@@ -56,7 +59,7 @@ class Steps:
         if seconds is not None and arm == "production" and fault in (None, "timeouts"):
             self._recent.append(seconds)
             if self._slow_s is None:
-                self._slow_s = self._p95()
+                self._slow_s = self._limit_s()
         if epoch != self._weights.epoch:
             return
         counts = self._counts[arm]
@@ -91,11 +94,11 @@ class Steps:
     def _begin(self, weights: Weights, now: datetime) -> None:
         self._weights = weights
         self._since = now
-        self._slow_s = self._p95()
+        self._slow_s = self._limit_s()
         self._dropped = 0
         self._counts: dict[ArmName, dict[str, int]] = {arm: dict.fromkeys(KINDS, 0) for arm in ARMS}
 
-    def _p95(self) -> float | None:
+    def _limit_s(self) -> float | None:
         if len(self._recent) < _ENOUGH:
             return None
-        return float(np.quantile(np.array(self._recent), 0.95))
+        return float(np.quantile(np.array(self._recent), 0.95)) + _PROCESS_S

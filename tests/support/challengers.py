@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 from sluice.serving.contract import InputContract
 
 CONTRACT = InputContract(columns=("a", "b"), seq_len=3)
-NAMES = ("two", "dies while loading", "hangs while loading", "raises while loading")
+NAMES = (
+    "two",
+    "dies while loading",
+    "hangs while loading",
+    "raises while loading",
+    "raises the first time",
+)
 SEGFAULT, EXIT, LOOP, LEAK, RAISE, BABBLE, TELL_PID, SPAWN = range(101, 109)
 LEAK_BYTES = 2**24
 
@@ -37,10 +43,14 @@ class Awkward:
     def __init__(self, name: str) -> None:
         self.candidate = candidate(name)
         self.leaked: list[mmap.mmap] = []
+        self.is_new = name == "raises the first time"
 
     def predict(
         self, x_NLD: NDArray[np.float32], pause: Callable[[], object] | None
     ) -> NDArray[np.float64]:
+        if self.is_new:
+            self.is_new = False
+            raise RuntimeError("not warm yet")
         for _ in range(2):  # networks
             if pause is not None:
                 pause()

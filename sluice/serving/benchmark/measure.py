@@ -7,12 +7,14 @@ import statistics
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from typing import get_args
 
 import numpy as np
 import torch
 
+from sluice.errors import ContractError
 from sluice.serving.background import in_background
 from sluice.serving.benchmark.load import Load, paced, saturated
 from sluice.serving.benchmark.servers import COLUMNS, SEQ_LEN, Kind, make_deployed
@@ -26,6 +28,7 @@ NAMES: dict[Kind, str] = {
 }
 PACE_PER_S = 100.0
 _CONNECTIONS = 8
+_LOADING_S = 60.0
 
 
 class Measured(Record):
@@ -121,8 +124,25 @@ def _server(kind: Kind) -> Iterator[int]:
     )
     assert process.stdout is not None
     try:
-        yield int(process.stdout.readline())
+        port = int(process.stdout.readline())
+        if kind in ("canary", "shadow"):
+            _await_challenger(port)
+        yield port
     finally:
         process.terminate()
         process.wait(20)
         process.stdout.close()
+
+
+def _await_challenger(port: int) -> None:
+    """Wait until the challenger's process answers: before that it would not be measured."""
+    late = time.monotonic() + _LOADING_S
+    while time.monotonic() < late:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/model") as answer:
+            if json.load(answer)["challenger"] is not None:
+                return
+        time.sleep(0.1)
+    raise ContractError(
+        f"The benchmark's challenger must load within {_LOADING_S:g} s, and has not.",
+        fix="See that the machine has memory and a core to spare, then run it again.",
+    )

@@ -1,7 +1,8 @@
 """The servers that are measured, each a process of ``python -m`` this module and a kind.
 
 The model is the default pipeline's: eight GRUs of 32 units on windows of 22 rows of nine features,
-with random weights, which take as long as trained ones.
+with random weights, which take as long as trained ones. The challenger is in a process of its own,
+as with ``sluice serve``.
 """
 
 import sys
@@ -20,6 +21,8 @@ from sluice.models.settings import ModelSettings
 from sluice.rollout.weights import Weights
 from sluice.serving.contract import InputContract
 from sluice.serving.deployed import Deployed
+from sluice.serving.frames import Recipe
+from sluice.serving.isolation import Isolation
 from sluice.serving.log import json_log
 from sluice.serving.server import listen, open_serving, serve
 from sluice.serving.settings import ServingSettings
@@ -30,6 +33,21 @@ Kind = Literal["shortest", "production", "canary", "shadow"]
 COLUMNS = tuple(f"feature_{number}" for number in range(9))
 SEQ_LEN = 22
 _SEEDS = 8
+LOADER = "sluice.serving.benchmark.servers:load_made"
+_PRODUCTION, _CHALLENGER = 1, 2
+
+
+def load_made(candidate: str) -> Deployed:
+    """Return the model of a candidate digest; called in the challenger's process."""
+    return next(
+        make_deployed(version)
+        for version in (_PRODUCTION, _CHALLENGER)
+        if _candidate(version) == candidate
+    )
+
+
+def _candidate(version: int) -> str:
+    return digest_bytes(str(version).encode())
 
 
 def make_deployed(version: int) -> Deployed:
@@ -47,7 +65,7 @@ def make_deployed(version: int) -> Deployed:
     ]
     return Deployed(
         version=version,
-        candidate=digest_bytes(str(version).encode()),
+        candidate=_candidate(version),
         contract=InputContract(columns=COLUMNS, seq_len=SEQ_LEN),
         target="target",
         networks=tuple(networks),
@@ -69,7 +87,7 @@ def shortest_app(deployed: Deployed) -> FastAPI:
 def serve_kind(kind: Kind) -> None:
     """Serve one of them on a free port, which is printed, until a signal."""
     torch.set_num_threads(1)
-    production, challenger = make_deployed(1), make_deployed(2)
+    production = make_deployed(_PRODUCTION)
     if kind == "shortest":
         with listen("127.0.0.1", 0) as listening:
             listening.listen()
@@ -82,24 +100,25 @@ def serve_kind(kind: Kind) -> None:
         weights = Weights(
             epoch=1,
             production=production.candidate,
-            challenger=challenger.candidate,
+            challenger=_candidate(_CHALLENGER),
             rollout="benchmark",
             share=0.5 if kind == "canary" else 0.0,
             shadow=kind == "shadow",
         )
-    models = {deployed.candidate: deployed for deployed in (production, challenger)}
-    serving = open_serving(
-        "benchmark",
-        MemoryWeights(weights),
-        models.__getitem__,
-        isolate=None,
-        settings=ServingSettings(requests_per_s=1e6, burst_requests=1_000_000, notice_s=0.0),
-        token=None,
-        clock=lambda: datetime.now(UTC),
-        log=json_log(sys.stderr),
-        reports=None,
-    )
-    serve(serving, host="127.0.0.1", port=0, on_ready=lambda port: print(port, flush=True))
+    settings = ServingSettings(requests_per_s=1e6, burst_requests=1_000_000, notice_s=0.0)
+    with Isolation(Recipe(load=LOADER, arguments={}), settings) as isolation:
+        serving = open_serving(
+            "benchmark",
+            MemoryWeights(weights),
+            {production.candidate: production}.__getitem__,
+            isolate=isolation.load,
+            settings=settings,
+            token=None,
+            clock=lambda: datetime.now(UTC),
+            log=json_log(sys.stderr),
+            reports=None,
+        )
+        serve(serving, host="127.0.0.1", port=0, on_ready=lambda port: print(port, flush=True))
 
 
 if __name__ == "__main__":

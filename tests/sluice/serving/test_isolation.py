@@ -292,6 +292,15 @@ def test_swaps_leave_no_process_handle_or_thread(rig: Rig, times: int) -> None:
 
 
 @pytest.mark.slow
+def test_a_process_has_predicted_once_before_a_user_asks(tmp_path: Path) -> None:
+    """A network's first prediction is slow; one that fails is for the guards to judge."""
+    with Isolation(recipe(tmp_path), settings()) as isolation:
+        model = isolation.load(candidate("raises the first time"), threading.Event())
+
+        assert model.predict(window(3.0), None).mean(axis=0).tolist() == [[6.0]]
+
+
+@pytest.mark.slow
 def test_restarts_are_bounded_and_the_last_word_is_told(tmp_path: Path) -> None:
     chosen = settings().model_copy(update={"challenger_restarts": 1})
     with Isolation(recipe(tmp_path), chosen) as isolation:

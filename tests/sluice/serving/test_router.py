@@ -10,7 +10,9 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from tests.sluice.serving.serving_samples import Gated, Live, candidate
+from sluice.rollout.weights import Weights
+from sluice.serving.deployed import Deployed
+from tests.sluice.serving.serving_samples import Gated, Live, candidate, live, quick_settings
 
 
 def counts(server: Live, arm: str) -> dict[str, int]:
@@ -235,6 +237,33 @@ def test_a_challenger_that_cannot_be_served_leaves_production_and_is_said(
     server.wait_for(lambda: any(said in problem for problem in problems(server)))
     assert server.ask(1.0).json()["arm"] == "production"
     assert counts(server, "challenger") == {}
+
+
+def test_a_challenger_that_does_not_load_is_not_tried_at_every_lease(server: Live) -> None:
+    """Whoever looks renews the lease, each second; the pause between two tries outlasts that."""
+    tried: list[str] = []
+    one = server.models[candidate("one")]
+
+    class Counted(dict[str, Deployed]):
+        def __missing__(self, wanted: str) -> Deployed:
+            tried.append(wanted)
+            raise KeyError(wanted)
+
+    models = Counted({one.candidate: one})
+    weights = Weights(epoch=1, production=one.candidate)
+    with live(models, weights, settings=quick_settings(retry_s=600)) as held:
+        until = datetime.now(UTC) + timedelta(seconds=60)
+        held.challenge("gone", share=0.5, expires_at=until)
+        held.wait_for(lambda: any("does not load" in problem for problem in problems(held)))
+        for later in range(1, 4):
+            renewed = held.source.weights.model_copy(
+                update={"expires_at": until + timedelta(seconds=later)}
+            )
+            held.source.weights = renewed
+            held.wait_for(lambda renewed=renewed: held.serving.router.table.weights == renewed)  # type: ignore[misc]
+        held.challenge("gone", share=1.0, expires_at=until)  # another step needs the copies, too
+
+        assert tried == [candidate("gone")] * 2
 
 
 def test_a_production_that_does_not_load_leaves_the_last_known_good(server: Live) -> None:

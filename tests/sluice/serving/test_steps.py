@@ -22,7 +22,7 @@ def rollout(epoch: int) -> Weights:
 
 
 def warm(steps: Steps, *, epoch: int, count: int = 100) -> None:
-    """Production takes 1 to ``count`` ms: the p95 of 100 is 95.05 ms."""
+    """Production takes 1 to ``count`` ms: the p95 of 100 is 95.05 ms, and 2 ms are let pass."""
     for number in range(1, count + 1):
         steps.count("production", epoch=epoch, seconds=number / 1000, fault=None)
 
@@ -31,18 +31,18 @@ def test_slower_is_against_productions_p95_when_the_step_began() -> None:
     steps = Steps(rollout(1), now=NOON)
     warm(steps, epoch=1)
     steps.follow(rollout(2), now=NOON)
-    assert steps.slow_s == pytest.approx(0.09505)
+    assert steps.slow_s == pytest.approx(0.09705)
 
-    for seconds in (0.09, 0.0951, 0.5):
+    for seconds in (0.09, 0.097, 0.0971, 0.5):
         steps.count("challenger", epoch=2, seconds=seconds, fault=None)
     for _ in range(200):  # production slows down in the step: the mark stays
         steps.count("production", epoch=2, seconds=0.2, fault=None)
     window = steps.window(NOON)
 
     assert window is not None
-    assert (window.challenger.requests, window.challenger.slower) == (3, 2)
+    assert (window.challenger.requests, window.challenger.slower) == (4, 2)
     assert window.production.slower == 200
-    assert steps.slow_s == pytest.approx(0.09505)
+    assert steps.slow_s == pytest.approx(0.09705)
 
 
 def test_a_server_that_has_just_started_calls_nothing_slower_until_production_showed_enough() -> (
