@@ -87,7 +87,7 @@ def _events(name: str, news: list[Transition], page: str) -> Events:
         dg.AssetObservation(
             asset_key=dg.AssetKey([name, ROLLOUT]),
             description=transition.summary,
-            metadata=rollout_metadata(transition) | shown,
+            metadata={**rollout_metadata(transition), **shown},
         )
         for transition in news
     ]

@@ -18,7 +18,7 @@ from pipelines.console import RunConsole
 from pipelines.instance import PROCESS_TAG, close_ghost_runs, open_instance, this_process
 from pipelines.jobs import search_name
 from pipelines.resources import resources
-from pipelines.sensors import request_promotion, standing
+from pipelines.sensors import request_promotion, situation
 from sluice.artifacts import ArtifactStore
 from sluice.errors import GateBlocked, Interrupted, SluiceError
 from sluice.home import Home
@@ -85,7 +85,7 @@ def run_pipeline(
         run_id = _execute(definitions, f"{pipeline.name}_training", instance, console)
         event = _candidate_event(instance, pipeline, run_id)
         with State.at(home).ledger() as ledger:
-            now = standing(ledger, pipeline.name)
+            now = situation(ledger, pipeline.name)
         request = request_promotion(pipeline, event, now)
         metadata = _metadata(event)
         waits = str(request.skip_message) if isinstance(request, dg.SkipReason) else ""

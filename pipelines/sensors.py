@@ -1,6 +1,7 @@
 """From a verdict to the job that acts on it: thin, because a sensor is cut off after a minute."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
@@ -14,9 +15,12 @@ from sluice.pipeline import PipelineSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Rollout
 
+START_EVERY_S = 600
+"""A start that failed is tried again after this long at most."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Situation:
     """Where a model stands, as far as its next promotion is concerned."""
 
     production: int | None
@@ -28,13 +32,17 @@ class Standing:
     num_servers: int
     """Servers that answer for the model now."""
 
+    at: datetime
 
-def standing(ledger: RolloutLedger, model: str) -> Standing:
+
+def situation(ledger: RolloutLedger, model: str) -> Situation:
     """Read where a model stands."""
-    return Standing(
+    now = utc_now()
+    return Situation(
         production=ledger.production_number(model),
         rollout=ledger.rollout(model),
-        num_servers=len(live_servers(ledger, model, now=utc_now())),
+        num_servers=len(live_servers(ledger, model, now=now)),
+        at=now,
     )
 
 
@@ -58,13 +66,13 @@ def promotion_sensor(
         if event is None:
             return dg.SkipReason("There is no candidate yet.")
         with state.ledger() as ledger:
-            return request_promotion(pipeline, event, standing(ledger, pipeline.name))
+            return request_promotion(pipeline, event, situation(ledger, pipeline.name))
 
     return sensor
 
 
 def request_promotion(
-    pipeline: PipelineSettings, event: dg.EventLogEntry, now: Standing
+    pipeline: PipelineSettings, event: dg.EventLogEntry, now: Situation
 ) -> dg.RunRequest | dg.SkipReason:
     """Return what one materialization of a candidate asks for.
 
@@ -87,7 +95,10 @@ def request_promotion(
         return dg.SkipReason(waits)
     asset = PRODUCTION if is_first else ROLLOUT
     return dg.RunRequest(
-        run_key=receipt if is_first else f"{receipt}:{ROLLOUT}",
+        # A start that failed is asked for again; one that worked is under way, and waited for.
+        run_key=receipt
+        if is_first
+        else f"{receipt}:{ROLLOUT} {int(now.at.timestamp() // START_EVERY_S)}",
         job_name=promotion_name(pipeline) if is_first else rollout_name(pipeline),
         run_config={"ops": {f"{pipeline.name}__{asset}": {"config": {"version": version}}}},
         tags={
@@ -97,7 +108,7 @@ def request_promotion(
     )
 
 
-def _waits(model: str, version: int, now: Standing) -> str:
+def _waits(model: str, version: int, now: Situation) -> str:
     """Return why no rollout of a version can start now; "" when one can."""
     last = now.rollout
     if last is not None and not last.is_over:

@@ -1,6 +1,7 @@
 """A pipeline is YAML alone: what the component makes of it, and what the sensor asks for."""
 
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
@@ -9,7 +10,7 @@ import pytest
 from pipelines.build import build_definitions
 from pipelines.definitions import defs
 from pipelines.resources import resources
-from pipelines.sensors import Standing, request_promotion
+from pipelines.sensors import Situation, request_promotion
 from sluice.pipeline import (
     PipelineSettings,
     defs_folder,
@@ -157,12 +158,14 @@ def candidate_event(verdict: str, version: int = 3) -> dg.EventLogEntry:
     return event
 
 
-def standing(production: int | None) -> Standing:
-    return Standing(production=production, rollout=None, num_servers=0)
+def situation(production: int | None) -> Situation:
+    return Situation(
+        production=production, rollout=None, num_servers=0, at=datetime(2025, 3, 14, tzinfo=UTC)
+    )
 
 
 def test_promote_asks_for_one_run_of_that_version() -> None:
-    request = request_promotion(read_pipeline(ECHO), candidate_event("PROMOTE"), standing(1))
+    request = request_promotion(read_pipeline(ECHO), candidate_event("PROMOTE"), situation(1))
 
     assert isinstance(request, dg.RunRequest)
     assert request.run_key == "r" * 64
@@ -171,13 +174,13 @@ def test_promote_asks_for_one_run_of_that_version() -> None:
 
 @pytest.mark.parametrize("verdict", ["REJECT", "EQUIVALENT", "INCONCLUSIVE", "promote", ""])
 def test_anything_else_asks_for_nothing(verdict: str) -> None:
-    request = request_promotion(read_pipeline(ECHO), candidate_event(verdict), standing(1))
+    request = request_promotion(read_pipeline(ECHO), candidate_event(verdict), situation(1))
 
     assert isinstance(request, dg.SkipReason)
 
 
 def test_version_in_production_is_not_asked_for_again() -> None:
-    request = request_promotion(read_pipeline(ECHO), candidate_event("PROMOTE"), standing(3))
+    request = request_promotion(read_pipeline(ECHO), candidate_event("PROMOTE"), situation(3))
 
     assert isinstance(request, dg.SkipReason)
     assert "in production already" in str(request.skip_message)
