@@ -77,7 +77,7 @@ def _events(name: str, news: list[Transition], page: str) -> Events:
         dg.AssetObservation(
             asset_key=dg.AssetKey([name, ROLLOUT]),
             description=transition.summary,
-            metadata=rollout_metadata(transition) | {"page": dg.MetadataValue.url(page)},
+            metadata={"page": dg.MetadataValue.url(page), **rollout_metadata(transition)},
         )
         for transition in news
     ]
