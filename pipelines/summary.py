@@ -47,11 +47,12 @@ def summary(report: RunReport, home: Home, console: Console, *, pipeline: str) -
     console.print(_times(report))
     console.print()
     console.print("next", style="bold")
-    for command, does in _next(report, pipeline):
+    for command, does in next_commands(report, pipeline):
         console.print(f"  sluice {escape(command):<{_WIDTH}} {does}", highlight=False)
 
 
-def _next(report: RunReport, pipeline: str) -> list[tuple[str, str]]:
+def next_commands(report: RunReport, pipeline: str) -> list[tuple[str, str]]:
+    """Return what a person may do now, as arguments of ``sluice``, and what each does."""
     steps = [(f"registry show {report.pipeline}", "the version and its receipts")]
     if report.rolls_out:
         steps.append((f"rollout watch {report.pipeline}", "where its rollout stands"))
