@@ -43,6 +43,9 @@ def drift_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=[pipeline.name, DRIFT_REPORT],
+        deps=[
+            dg.AssetKey([pipeline.name, name]) for name in ("drift_reference", "production_model")
+        ],
         group_name=f"{pipeline.name}_drift",
         kinds={"pandas", "parquet"},
         owners=list(pipeline.owners),

@@ -8,6 +8,7 @@ import os
 import dagster as dg
 
 from assets.resources import State, utc_now
+from assets.rollout import ROLLOUT
 from assets.traced import traced
 from sluice.delivery.failures import FailedRows, keep_failures
 from sluice.delivery.quality import note_quality_of
@@ -35,6 +36,7 @@ def rollout_review_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=[pipeline.name, REVIEW],
+        deps=[dg.AssetKey([pipeline.name, ROLLOUT])],
         group_name=f"{pipeline.name}_promotion",
         kinds={"pandas"},
         owners=list(pipeline.owners),

@@ -54,7 +54,7 @@ def register(app: typer.Typer) -> None:
         settings = find_pipeline(pipeline, defs_folder())
         _require_sound(settings)
         home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
-        _run(settings, home, rehearsal=rehearsal, as_json=as_json, started=started)
+        _run(settings, home, given=pipeline, rehearsal=rehearsal, as_json=as_json, started=started)
 
     @app.command()
     def tune(
@@ -219,7 +219,13 @@ def _require_sound(settings: "PipelineSettings") -> None:
 
 
 def _run(
-    settings: "PipelineSettings", home: Home, *, rehearsal: bool, as_json: bool, started: float
+    settings: "PipelineSettings",
+    home: Home,
+    *,
+    given: str,
+    rehearsal: bool,
+    as_json: bool,
+    started: float,
 ) -> None:
     from pipelines.console import RunConsole
     from pipelines.rehearsal import with_rehearsal
@@ -234,6 +240,6 @@ def _run(
     if as_json:
         print(report.model_dump_json(indent=1))
     else:
-        summary(report, home, results())
+        summary(report, home, results(), pipeline=given)
     if not report.gate_said_yes:
         raise typer.Exit(GATE_SAID_NO)

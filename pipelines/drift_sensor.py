@@ -10,6 +10,7 @@ from assets.records import newest_record
 from assets.resources import State
 from pipelines.jobs import drift_name, training_name
 from pipelines.source_look import NoAnswer, SourceLook
+from pipelines.under_way import under_way
 from sluice.artifacts import ArtifactStore
 from sluice.digests import digest_json
 from sluice.drift.held_out import KeptReference, held_out_losses
@@ -68,7 +69,12 @@ def drift_sensor(
             if watch is not None and watch.candidate != version.candidate:
                 watch = None
             answers = [
-                request_training(pipeline, watch, cursor),
+                request_training(
+                    pipeline,
+                    watch,
+                    cursor,
+                    busy=under_way(context.instance, training_name(pipeline)),
+                ),
                 request_look(pipeline, version, watch, cursor, source, state.store, ledger),
             ]
         requests = [found for found in answers if isinstance(found, dg.RunRequest)]
@@ -82,9 +88,16 @@ def drift_sensor(
 
 
 def request_training(
-    pipeline: PipelineSettings, watch: DriftWatch | None, cursor: Cursor
+    pipeline: PipelineSettings, watch: DriftWatch | None, cursor: Cursor, *, busy: str
 ) -> dg.RunRequest | str:
-    """Return the training that drift asks for, or why none; one drift asks for one."""
+    """Return the training that drift asks for, or why none; one drift asks for one.
+
+    Args:
+        pipeline: Whose production drifts.
+        watch: What was found; None before the first look.
+        cursor: What was asked for already.
+        busy: The training under way, which a second one waits for; "" for none.
+    """
     if watch is None:
         return ""
     if watch.training is None:
@@ -93,6 +106,8 @@ def request_training(
     drift = watch.training
     if drift.id == cursor.trained_for:
         return f"For the drift since {drift.began_at:%Y-%m-%d %H:%M} training was started."
+    if busy:
+        return f"{busy} For the drift since {drift.began_at:%Y-%m-%d %H:%M} it is started after."
     return dg.RunRequest(
         run_key=f"drift-{drift.id}",
         job_name=training_name(pipeline),

@@ -8,7 +8,9 @@ from assets.features import FeatureSet
 from assets.records import newest_record
 from assets.resources import State
 from assets.subjects import maker, search_subject
+from pipelines.jobs import training_name
 from pipelines.source_look import NoAnswer, SourceLook
+from pipelines.under_way import under_way
 from sluice.pipeline import PipelineSettings
 from sluice.registry.records import Version
 from sluice.training.members import TrainedModels
@@ -29,7 +31,12 @@ def retrain_schedule(
         description="Retrain when the source's rows, the code or the settings changed since the "
         "newest candidate; else skip, and say so.",
     )
-    def schedule(state: State) -> dg.RunRequest | dg.SkipReason:
+    def schedule(
+        context: dg.ScheduleEvaluationContext, state: State
+    ) -> dg.RunRequest | dg.SkipReason:
+        busy = under_way(context.instance, training_name(pipeline))
+        if busy:
+            return dg.SkipReason(f"{busy} What changed since is for the next tick.")
         return request_retraining(pipeline, state, source)
 
     return schedule

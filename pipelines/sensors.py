@@ -122,6 +122,7 @@ def _waits(model: str, version: int, now: Situation) -> str:
     if not now.num_servers:
         return (
             f"The gate says PROMOTE for version {version}, and no server answers for {model} that "
-            f"could show it real traffic. Start one: sluice serve {model}"
+            f"could show it real traffic. Start one: sluice serve {model} (a pipeline of your own: "
+            "sluice serve with the path of its YAML)"
         )
     return ""

@@ -9,9 +9,18 @@ from pipelines.run import RunReport
 from sluice.digests import short
 from sluice.home import Home
 
+_WIDTH = 34
 
-def summary(report: RunReport, home: Home, console: Console) -> None:
-    """Print the end of a run on ``console``."""
+
+def summary(report: RunReport, home: Home, console: Console, *, pipeline: str) -> None:
+    """Print the end of a run on ``console``.
+
+    Args:
+        report: Of the run.
+        home: State folder.
+        console: Where to print.
+        pipeline: The name or path that was asked for: what other commands want to hear too.
+    """
     console.print()
     console.print(_headline(report), highlight=False)
     console.print(f"  why      {escape(report.reason)}", highlight=False)
@@ -27,7 +36,10 @@ def summary(report: RunReport, home: Home, console: Console) -> None:
     if report.rehearsal:
         style = "" if report.rehearsal_good else "bold red"
         console.print(
-            f"  rollout  rehearsed: {report.rehearsal}", markup=False, highlight=False, style=style
+            f"  rollout  rehearsed, fault {report.rehearsal}",
+            markup=False,
+            highlight=False,
+            style=style,
         )
     console.print()
     console.print(_metrics(report))
@@ -35,8 +47,18 @@ def summary(report: RunReport, home: Home, console: Console) -> None:
     console.print(_times(report))
     console.print()
     console.print("next", style="bold")
-    console.print(f"  sluice registry show {report.pipeline}", highlight=False)
-    console.print("  sluice dev     every decision as a page in the Dagster UI", highlight=False)
+    for command, does in next_commands(report, pipeline):
+        console.print(f"  sluice {escape(command):<{_WIDTH}} {does}", highlight=False)
+
+
+def next_commands(report: RunReport, pipeline: str) -> list[tuple[str, str]]:
+    """Return what a person may do now, as arguments of ``sluice``, and what each does."""
+    steps = [(f"registry show {report.pipeline}", "the version and its receipts")]
+    if report.rolls_out:
+        steps.append((f"rollout watch {report.pipeline}", "where its rollout stands"))
+    elif report.in_production or report.waits:
+        steps.append((f"serve {pipeline}", "answers with what is in production"))
+    return [*steps, (f"dev {pipeline}", "every decision as a page in the Dagster UI")]
 
 
 def _headline(report: RunReport) -> str:

@@ -15,7 +15,7 @@ from sluice.digests import short
 from sluice.evaluation.verdict import Verdict
 from sluice.reports.page import Tone, html_page, table, tag
 from sluice.rollout.agreement import Agreement
-from sluice.rollout.guards import CALLED, read_guards
+from sluice.rollout.guards import CALLED, amount, read_guards
 from sluice.rollout.observations import ArmCounts, Window
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import GuardReading, Outcome, Phase, PredictionDrift, Rollout, Transition
@@ -329,4 +329,4 @@ def _time(at: datetime) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.3g}" if math.isfinite(value) else "-"
+    return amount(value) if math.isfinite(value) else "-"

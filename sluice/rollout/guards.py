@@ -43,7 +43,12 @@ def tell(readings: Sequence[GuardReading], evidence: Evidence) -> str:
     ours, theirs = evidence.challenger.requests, evidence.production.requests
     return "; ".join(
         f"{reading.challenger} {CALLED[reading.guard]} in {ours} requests of the challenger, "
-        f"{reading.production} in {theirs} of production, evidence {reading.evidence:.3g} of "
-        f"{reading.limit:.3g}"
+        f"{reading.production} in {theirs} of production, evidence {amount(reading.evidence)} of "
+        f"{amount(reading.limit)}"
         for reading in sorted(readings, key=lambda reading: -reading.evidence)
     )
+
+
+def amount(value: float) -> str:
+    """Return evidence as people read it: 0.35, 167, 2,555; a power of ten above a million."""
+    return f"{value:,.0f}" if 1000 <= value < 1e6 else f"{value:.3g}"

@@ -72,7 +72,9 @@ class Look:
         if self.rollout.current_step.shadow and dropped > settings.max_dropped * copies:
             yield f"{dropped} of {copies} copies found the queue full."
         if drift is not None and not drift.distance <= drift.limit:
-            yield f"How far its predictions are from production's is not known: {_drift(drift)}."
+            counted = f"{drift.rows} of {settings.min_pairs} requests were answered by both"
+            seen = counted if drift.rows < settings.min_pairs else _drift(drift)
+            yield f"How far its predictions are from production's is not known: {seen}."
         if self.rollout.at_last_step and settings.needs_quality:
             outcome = "none yet" if self.quality is None else self.quality.outcome
             if outcome != "PROMOTE":

@@ -1,6 +1,7 @@
 """ROLL-3: drift is found in Dagster, starts one training, and nothing is trained twice for it."""
 
 import dataclasses
+import socket
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -8,13 +9,14 @@ from pathlib import Path
 import dagster as dg
 import numpy as np
 import pytest
+from dagster._core.definitions.schedule_definition import ScheduleExecutionData
 
 from assets.drift_report import DRIFT_REPORT, kept_reference, what_is_seen
 from assets.records import newest_record
 from assets.resources import State
 from checks.drift import NO_DRIFT
 from pipelines.build import build_definitions
-from pipelines.instance import open_instance
+from pipelines.instance import PROCESS_TAG, open_instance
 from pipelines.resources import resources
 from pipelines.run import RunReport
 from pipelines.schedules import request_retraining
@@ -31,6 +33,9 @@ from tests.pipelines.conftest import ledger_of
 from tests.support.drifting import Torn
 
 pytestmark = pytest.mark.slow
+
+NO_PROCESS = 2**22 + 1
+"""Above the largest process number that Linux gives."""
 
 WINDOW = 150
 GREW = "tests.support.drifting:Growing"
@@ -288,6 +293,40 @@ def test_a_source_that_gave_no_table_is_asked_again(
     assert isinstance(torn, NoAnswer)
     assert (torn.is_slow, "load_rows of the workload raised" in torn.reason) == (False, True)
     assert isinstance(look.ask(), SourceState)
+
+
+def test_a_training_under_way_is_waited_for(home: Home, echo: PipelineSettings) -> None:
+    given = resources(home)
+    definitions = dg.Definitions.merge(build_definitions(echo), dg.Definitions(resources=given))
+    schedule = definitions.resolve_schedule_def("echo_retrain_schedule")
+
+    with open_instance(home) as instance:
+
+        def tick() -> ScheduleExecutionData:
+            with dg.build_schedule_context(
+                instance=instance, resources={"state": given["state"]}
+            ) as context:
+                return schedule.evaluate_tick(context)
+
+        run = instance.create_run_for_job(
+            definitions.resolve_job_def("echo_training"), status=dg.DagsterRunStatus.STARTED
+        )
+        held = tick()
+        killed = instance.create_run_for_job(
+            definitions.resolve_job_def("echo_training"),
+            status=dg.DagsterRunStatus.STARTED,
+            tags={PROCESS_TAG: f"{socket.gethostname()}:{NO_PROCESS}"},
+        )
+        instance.report_run_canceled(run)
+        after = tick()
+        status = instance.get_run_by_id(killed.run_id).status
+
+    assert f"Run {run.run_id[:8]} of echo_training is under way." in held.skip_message
+    assert not held.run_requests
+    assert [request.tags["sluice/changed"] for request in after.run_requests] == [
+        "there is no candidate yet"
+    ]
+    assert status == dg.DagsterRunStatus.FAILURE
 
 
 def test_nothing_in_production_is_no_drift(echo: PipelineSettings, home: Home) -> None:

@@ -88,7 +88,7 @@ def test_each_guard_finds_its_own_harm(guard):
         (60, {"production": ArmCounts()}, "0 of 100 requests of production"),
         (60, {"epoch": 3}, "counts are of epoch 3, the weights of epoch 4"),
         (60, {"epoch": 5}, "counts are of epoch 5"),
-        (60, {"drift": UNKNOWN}, "is not known: nan"),
+        (60, {"drift": UNKNOWN}, "is not known: 0 of 100 requests were answered by both"),
         (
             60,
             {"challenger": ArmCounts(requests=1000, errors=34, slower=50)},
