@@ -61,10 +61,11 @@ def build_definitions(pipeline: PipelineSettings) -> dg.Definitions:
 def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
     training = training_job(pipeline)
     promotion, drift, jobs = promotion_job(pipeline), drift_job(pipeline), []
-    assets, checks, sensors = [], [], []
+    assets, checks, sensors, starting = [], [], [], [promotion]
     if pipeline.rollout is not None:
         rollout = rollout_job(pipeline)
         review = review_job(pipeline)
+        starting.append(rollout)
         jobs += [rollout, review]
         assets += [rollout_asset(pipeline, pipeline.rollout), rollout_review_asset(pipeline)]
         checks.append(rollout_check(pipeline))
@@ -99,7 +100,7 @@ def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
         jobs=[search_job(pipeline), training, promotion, drift, *jobs],
         schedules=[retrain_schedule(pipeline, training)],
         sensors=[
-            promotion_sensor(pipeline, [promotion, *jobs]),
+            promotion_sensor(pipeline, starting),
             drift_sensor(pipeline, [drift, training]),
             *sensors,
         ],
