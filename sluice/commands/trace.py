@@ -60,7 +60,7 @@ def register(app: typer.Typer) -> None:
         else:
             for one in reports:
                 results(markup=False).print(as_text(one))
-        if any(f.severity == "error" for r in reports for f in r.findings):
+        if any(d.finding.severity == "error" for r in reports for d in r.diagnoses):
             raise typer.Exit(GATE_SAID_NO)
 
     app.add_typer(group)

@@ -1,6 +1,6 @@
 """What a rule found in a trace, and what a rule is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,6 +8,7 @@ from pydantic import Field
 
 from sluice.settings import Record
 from sluice.trace.evidence.trace import Trace
+from sluice.trace.faults import Fault
 
 Severity = Literal["error", "confirm", "warning"]
 """Certainly wrong; wrong unless it is meant; worth a look."""
@@ -15,10 +16,15 @@ Severity = Literal["error", "confirm", "warning"]
 Number = float | int | str
 
 
+_CONFIDENCE: dict[Severity, float] = {"error": 0.99, "confirm": 0.6, "warning": 0.3}
+
+
 class Finding(Record):
     """One thing that is wrong, with the evidence for it."""
 
     rule: str
+    fault: Fault
+    confidence: float = Field(ge=0, le=1, description="That it is so, whatever was meant.")
     requirement: str = Field(description="Such as 'TRACE-12'.")
     severity: Severity
     step: int = Field(description="The first step that shows it.")
@@ -30,22 +36,18 @@ class Finding(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One policy over recorded evidence."""
+class Policy:
+    """What is said of every rule, whatever it judges."""
 
     name: str
     """A sentence that is true when nothing is wrong."""
+    fault: Fault
     requirement: str
     requires: str
     """The evidence without which it says nothing."""
     contradicted_by: str
     abstains: str
     """When the evidence is there and it says nothing all the same."""
-    judge: Callable[["Rule", Trace], tuple[Finding, ...]]
-
-    def __call__(self, trace: Trace) -> tuple[Finding, ...]:
-        """Return what is wrong."""
-        return self.judge(self, trace)
 
     def finding(
         self,
@@ -55,11 +57,14 @@ class Rule:
         what: str,
         cause: str,
         fix: str,
+        confidence: float | None = None,
         **evidence: Number,
     ) -> Finding:
-        """Return a finding of this rule."""
+        """Return a finding of this rule; its confidence is that of its severity when None."""
         return Finding(
             rule=self.name,
+            fault=self.fault,
+            confidence=_CONFIDENCE[severity] if confidence is None else confidence,
             requirement=self.requirement,
             severity=severity,
             step=step,
@@ -69,3 +74,25 @@ class Rule:
             evidence=evidence,
             contradicted_by=self.contradicted_by,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule(Policy):
+    """One policy over the evidence of one process."""
+
+    judge: Callable[["Rule", Trace], tuple[Finding, ...]]
+
+    def __call__(self, trace: Trace) -> tuple[Finding, ...]:
+        """Return what is wrong."""
+        return self.judge(self, trace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRule(Policy):
+    """One policy over the processes of a distributed run, one trace each, the first rank first."""
+
+    judge: Callable[["RankRule", Sequence[Trace]], tuple[Finding, ...]]
+
+    def __call__(self, traces: Sequence[Trace]) -> tuple[Finding, ...]:
+        """Return what is wrong between the ranks."""
+        return self.judge(self, traces)

@@ -16,10 +16,21 @@ from sluice.trace.evidence.batches import (
     LoadFact,
     RandomPrint,
 )
+from sluice.trace.evidence.flow import FlowFact, MaskFact, ProbeFact
+from sluice.trace.evidence.inputs import InputFact
+from sluice.trace.evidence.losses import EvaluationFact, LossFact
 from sluice.trace.evidence.measures import StepMeasures, StepNumbers
 from sluice.trace.evidence.membership import Membership
 from sluice.trace.evidence.order import RecentStep, StepWord
+from sluice.trace.evidence.surroundings import (
+    ParallelFact,
+    RateFact,
+    SaveFact,
+    WorkerFact,
+    WrapperFact,
+)
 from sluice.trace.evidence.trace import VERSION, End, Note, SchedulerFact, Start, Trace
+from sluice.trace.evidence.values import ValueFact
 from sluice.trace.storage import HISTORY, RECENT
 from sluice.trace.words import as_mark
 
@@ -93,6 +104,18 @@ def read_trace(folder: Path) -> Trace:
             epochs=_all(EpochPrint, kept, "epoch"),
             randoms=tuple(sorted(_all(RandomPrint, recent, "random"), key=lambda r: r.step)),
             loads=_all(LoadFact, kept, "load"),
+            saves=_all(SaveFact, kept, "save"),
+            rates=_all(RateFact, kept, "rate"),
+            workers=_all(WorkerFact, kept, "worker"),
+            wrappers=_all(WrapperFact, kept, "wrapper"),
+            parallels=_all(ParallelFact, kept, "parallel"),
+            values=_all(ValueFact, kept, "value"),
+            flows=_all(FlowFact, kept, "flow"),
+            masks=_all(MaskFact, kept, "mask"),
+            probes=_all(ProbeFact, kept, "probe"),
+            losses=_all(LossFact, kept, "loss"),
+            evaluations=_all(EvaluationFact, kept, "evaluation"),
+            inputs=_all(InputFact, kept, "input"),
             notes=_all(Note, kept, "note"),
             recent=_recent(recent, places),
             torn_lines=lines.torn,

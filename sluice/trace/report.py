@@ -1,12 +1,15 @@
-"""What a folder of traces says, as text."""
+"""What a folder of traces says: as records, and as text."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sluice.settings import Record
+from sluice.trace.diagnosis import Diagnosis, diagnose
 from sluice.trace.evidence.trace import Trace
-from sluice.trace.finding import Finding
 from sluice.trace.reading import find_traces, read_trace
-from sluice.trace.rules.library import judge
+from sluice.trace.rules.library import judge, judge_ranks
+
+_SEVERITY = {"error": "error", "confirm": "needs confirmation", "warning": "warning"}
 
 
 class ProcessReport(Record):
@@ -17,46 +20,64 @@ class ProcessReport(Record):
     steps: int
     ending: str
     notes: tuple[str, ...]
-    findings: tuple[Finding, ...]
+    diagnoses: tuple[Diagnosis, ...]
 
 
 def report_on(out: Path) -> tuple[ProcessReport, ...]:
-    """Judge every traced process in a folder.
+    """Judge every traced process in a folder; what is wrong between ranks is told by the first.
 
     Raises:
         StorageError: There is no trace.
         ContractError: A trace is damaged.
     """
-    reports = []
-    for folder in find_traces(out):
-        trace = read_trace(folder)
-        reports.append(
-            ProcessReport(
-                folder=str(folder),
-                rank=trace.start.rank,
-                steps=trace.num_steps,
-                ending=_ending(trace),
-                notes=tuple(note.text for note in trace.notes),
-                findings=judge(trace),
-            )
+    folders = find_traces(out)
+    traces = [read_trace(folder) for folder in folders]
+    between = judge_ranks(_ranks(traces))
+    return tuple(
+        ProcessReport(
+            folder=str(folder),
+            rank=trace.start.rank,
+            steps=trace.num_steps,
+            ending=_ending(trace),
+            notes=tuple(note.text for note in trace.notes),
+            diagnoses=diagnose([*judge(trace), *(between if number == 0 else ())]),
         )
-    return tuple(reports)
+        for number, (folder, trace) in enumerate(zip(folders, traces, strict=True))
+    )
 
 
 def as_text(report: ProcessReport) -> str:
-    """Return a report as lines for a terminal."""
+    """Return a report as lines for a terminal: causes first, each with its consequences."""
     lines = [f"{report.folder}: rank {report.rank}, {report.steps} steps, {report.ending}"]
     lines += [f"  note: {note}" for note in report.notes]
-    for finding in report.findings:
-        word = "needs confirmation" if finding.severity == "confirm" else finding.severity
-        lines += [
-            f"  {word}, step {finding.step}: {finding.what}",
-            f"    why: {finding.cause}",
-            f"    do:  {finding.fix}",
-        ]
-    if not report.findings:
-        lines.append("  nothing wrong in the order of events and the membership of parameters")
+    for diagnosis in report.diagnoses:
+        lines += _lines(diagnosis)
+    if not report.diagnoses:
+        lines.append("  nothing wrong was found")
     return "\n".join(lines)
+
+
+def _lines(diagnosis: Diagnosis) -> Iterable[str]:
+    finding = diagnosis.finding
+    yield (
+        f"  {_SEVERITY[finding.severity]}, step {diagnosis.step}: {diagnosis.fault} "
+        f"({diagnosis.confidence:.0%})"
+    )
+    yield f"    seen: {finding.what}"
+    for other in diagnosis.findings[1:]:
+        yield f"          {other.what}"
+    yield f"    why:  {finding.cause}"
+    yield f"    do:   {finding.fix}"
+    yield f"    not so if: {finding.contradicted_by}"
+    for effect in diagnosis.explains:
+        yield f"    so also, step {effect.step}: {effect.what}"
+
+
+def _ranks(traces: Sequence[Trace]) -> list[Trace]:
+    """Return one trace of each rank of the largest group that ran together."""
+    size = max((trace.start.world_size for trace in traces), default=1)
+    by_rank = {t.start.rank: t for t in traces if t.start.world_size == size and t.num_steps}
+    return [by_rank[rank] for rank in sorted(by_rank)]
 
 
 def _ending(trace: Trace) -> str:

@@ -17,6 +17,23 @@ from sluice.registry.ledger import Ledger
 
 ECHO = Path(__file__).parents[1] / "support" / "echo.yaml"
 
+# The assets of every pipeline.
+STAGES = {
+    "raw_data",
+    "features",
+    "poc_report",
+    "best_config",
+    "trained_models",
+    "drift_reference",
+    "evaluation",
+    "promotion_verdict",
+    "candidate",
+    "production_model",
+    "drift_report",
+}
+# What a pipeline that rolls out has besides.
+ROLLOUT = {"rollout", "rollout_review"}
+
 Runner = Callable[[PipelineSettings, Home], RunReport]
 
 

@@ -18,24 +18,7 @@ from sluice.pipeline import (
     known_pipelines,
     read_pipeline,
 )
-from tests.pipelines.conftest import ECHO, home_at
-
-STAGES = {
-    "raw_data",
-    "features",
-    "poc_report",
-    "best_config",
-    "trained_models",
-    "drift_reference",
-    "evaluation",
-    "promotion_verdict",
-    "candidate",
-    "production_model",
-    "drift_report",
-}
-
-
-ROLLOUT = {"rollout", "rollout_review"}
+from tests.pipelines.conftest import ECHO, ROLLOUT, STAGES, home_at
 
 
 @pytest.fixture(scope="module")

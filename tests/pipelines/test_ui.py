@@ -18,7 +18,7 @@ from pipelines.run import RunReport
 from sluice.errors import GateBlocked
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
-from tests.pipelines.conftest import ECHO, home_at, run_line
+from tests.pipelines.conftest import ECHO, ROLLOUT, STAGES, home_at, run_line
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -95,9 +95,9 @@ def test_ui_loads_every_asset_job_schedule_and_sensor(ui: str) -> None:
     assert location["__typename"] == "RepositoryLocation", location
     (repository,) = location["repositories"]
 
-    for name in ("sp500_volatility", "echo"):
-        assets = [a for a in repository["assetNodes"] if a["assetKey"]["path"][0] == name]
-        assert len(assets) == 9
+    for name, stages in {"sp500_volatility": STAGES | ROLLOUT, "echo": STAGES}.items():
+        paths = [asset["assetKey"]["path"] for asset in repository["assetNodes"]]
+        assert {path[1] for path in paths if path[0] == name} == stages
         assert {f"{name}_training", f"{name}_promotion"} <= {j["name"] for j in repository["jobs"]}
         assert f"{name}_retrain_schedule" in {s["name"] for s in repository["schedules"]}
         assert f"{name}_promotion_sensor" in {s["name"] for s in repository["sensors"]}

@@ -12,9 +12,20 @@ from sluice.trace.evidence.batches import (
     LoadFact,
     RandomPrint,
 )
+from sluice.trace.evidence.flow import FlowFact, MaskFact, ProbeFact
+from sluice.trace.evidence.inputs import InputFact
+from sluice.trace.evidence.losses import EvaluationFact, LossFact
 from sluice.trace.evidence.measures import StepMeasures, StepNumbers
 from sluice.trace.evidence.membership import Membership
 from sluice.trace.evidence.order import RecentStep, StepWord
+from sluice.trace.evidence.surroundings import (
+    ParallelFact,
+    RateFact,
+    SaveFact,
+    WorkerFact,
+    WrapperFact,
+)
+from sluice.trace.evidence.values import ValueFact
 
 VERSION = 1
 """Of the files; a reader refuses a newer one."""
@@ -54,14 +65,17 @@ class SchedulerFact(Record):
     index: int
     kind: str
     optimizer: int
+    options: dict[str, float | int | bool | str | None] = Field(
+        default_factory=dict, description="Its plain settings, such as T_max or step_size."
+    )
 
 
 class Trace(Record):
     """One process, from its first event to the last flush.
 
-    Words, memberships, epochs, loads and notes are whole. Measures and numbers are those that are
-    recent and those of some earlier steps; batches and recent steps are recent only. All are in
-    the order of their steps.
+    Words, memberships, epochs, loads, saves, facts of the start and notes are whole. Measures and
+    numbers are those that are recent and those of some earlier steps; batches and recent steps are
+    recent only. All are in the order of their steps.
     """
 
     start: Start
@@ -76,6 +90,18 @@ class Trace(Record):
     epochs: tuple[EpochPrint, ...]
     randoms: tuple[RandomPrint, ...]
     loads: tuple[LoadFact, ...]
+    saves: tuple[SaveFact, ...]
+    rates: tuple[RateFact, ...]
+    workers: tuple[WorkerFact, ...]
+    wrappers: tuple[WrapperFact, ...]
+    parallels: tuple[ParallelFact, ...]
+    values: tuple[ValueFact, ...]
+    flows: tuple[FlowFact, ...]
+    masks: tuple[MaskFact, ...]
+    probes: tuple[ProbeFact, ...]
+    losses: tuple[LossFact, ...]
+    evaluations: tuple[EvaluationFact, ...]
+    inputs: tuple[InputFact, ...]
     notes: tuple[Note, ...]
     recent: tuple[RecentStep, ...]
     torn_lines: int = Field(description="Unfinished last lines of its files, 0 to 3.")

@@ -46,6 +46,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
 
 CLIP_AFTER_STEP = Rule(
     name="gradients are clipped before they are used",
+    fault="clip after step",
     requirement="TRACE-12",
     requires="Two clippings with clip_grad_norm_ or clip_grad_value_.",
     contradicted_by="A clipping of the same parameters between backward() and step().",

@@ -46,6 +46,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
 
 CLIP_BEFORE_UNSCALE = Rule(
     name="gradients are unscaled before they are clipped",
+    fault="clip before unscale",
     requirement="TRACE-12",
     requires="A clipping after a backward pass of a scaled loss.",
     contradicted_by="GradScaler.unscale_ between backward() and the clipping.",

@@ -38,6 +38,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
 
 EVAL_WHILE_TRAINING = Rule(
     name="networks learn in training mode",
+    fault="training in evaluation mode",
     requirement="TRACE-16",
     requires="Two steps from a forward pass of a network that an optimizer has, with dropout or "
     "batch norm in it.",

@@ -1,7 +1,9 @@
-"""Every rule, and what all of them find in a trace."""
+"""Every rule, and what all of them find in the traces of a run."""
+
+from collections.abc import Sequence
 
 from sluice.trace.evidence.trace import Trace
-from sluice.trace.finding import Finding, Rule
+from sluice.trace.finding import Finding, RankRule, Rule
 from sluice.trace.rules.clip_after_step import CLIP_AFTER_STEP
 from sluice.trace.rules.clip_before_unscale import CLIP_BEFORE_UNSCALE
 from sluice.trace.rules.eval_while_training import EVAL_WHILE_TRAINING
@@ -28,10 +30,16 @@ RULES: tuple[Rule, ...] = (
     TRAIN_WHILE_EVALUATING,
 )
 
-_RANK = {"error": 0, "confirm": 1, "warning": 2}
+RANK_RULES: tuple[RankRule, ...] = ()
 
 
 def judge(trace: Trace) -> tuple[Finding, ...]:
-    """Return the findings of every rule: errors first, then by their first step."""
-    found = [finding for rule in RULES for finding in rule(trace)]
-    return tuple(sorted(found, key=lambda finding: (_RANK[finding.severity], finding.step)))
+    """Return the findings of every rule over one process."""
+    return tuple(finding for rule in RULES for finding in rule(trace))
+
+
+def judge_ranks(traces: Sequence[Trace]) -> tuple[Finding, ...]:
+    """Return the findings between the ranks of a distributed run; none for a single process."""
+    if len(traces) < 2:
+        return ()
+    return tuple(finding for rule in RANK_RULES for finding in rule(traces))

@@ -61,6 +61,7 @@ def _is_one_after_other(one: tuple[OwnStep, ...], other: tuple[OwnStep, ...]) ->
 
 PARAMETERS_IN_TWO = Rule(
     name="every parameter is moved by one optimizer",
+    fault="parameters in two optimizers",
     requirement="TRACE-9",
     requires="The membership at a step, and steps of two optimizers.",
     contradicted_by="Losses that are meant to take turns on the same parameters.",

@@ -35,6 +35,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
 
 PARAMETERS_OUTSIDE = Rule(
     name="every parameter that gets gradients is in an optimizer",
+    fault="parameters outside the optimizer",
     requirement="TRACE-9",
     requires="The membership at a step.",
     contradicted_by="Parameters that are meant to rest, of which only the gradients are wanted.",

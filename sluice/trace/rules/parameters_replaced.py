@@ -64,6 +64,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
 
 PARAMETERS_REPLACED = Rule(
     name="the optimizer holds the parameters that the network has now",
+    fault="parameters replaced",
     requirement="TRACE-9",
     requires="The membership at a step.",
     contradicted_by="A gradient, or a network, of the parameters that seem to be left over.",

@@ -41,6 +41,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
 
 SCHEDULER_BEFORE_OPTIMIZER = Rule(
     name="the scheduler steps after its optimizer",
+    fault="scheduler before optimizer",
     requirement="TRACE-11",
     requires="A step of a scheduler and one of its optimizer.",
     contradicted_by="A schedule that is wound forward on purpose before training.",

@@ -49,6 +49,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
 
 STEP_BEFORE_BACKWARD = Rule(
     name="backward comes before the step",
+    fault="step before backward",
     requirement="TRACE-11",
     requires="Two steps.",
     contradicted_by="A backward pass, or gradients set by hand, between two steps.",

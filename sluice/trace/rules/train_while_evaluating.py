@@ -40,6 +40,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
 
 TRAIN_WHILE_EVALUATING = Rule(
     name="networks are judged in evaluation mode",
+    fault="evaluating in training mode",
     requirement="TRACE-16",
     requires="A forward pass without gradients on a DataLoader that no step learns from.",
     contradicted_by="Dropout that is meant to be on, as for an ensemble by chance.",

@@ -40,6 +40,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
 
 ZERO_GRAD_MISPLACED = Rule(
     name="a step uses the gradients that backward brought",
+    fault="gradients cleared before the step",
     requirement="TRACE-13",
     requires="Two steps with a backward pass before them.",
     contradicted_by="A gradient that is there when the step begins.",

@@ -34,6 +34,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
 
 ZERO_GRAD_MISSING = Rule(
     name="gradients are cleared between two steps",
+    fault="gradients carried over",
     requirement="TRACE-13",
     requires="Two steps of one optimizer.",
     contradicted_by="A sum over steps that is meant, as momentum made by hand.",

@@ -1,0 +1,1 @@
+"""One module for each group of faults; ``library`` lists them all."""
