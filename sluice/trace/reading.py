@@ -198,10 +198,12 @@ def _words(kept: Iterable[dict[str, Any]]) -> tuple[tuple[StepWord, ...], dict[i
 
 def _recent(lines: Iterable[dict[str, Any]], places: dict[int, int]) -> tuple[RecentStep, ...]:
     steps = [
-        RecentStep(step=step, word=places[word], times_us=tuple(times))
+        RecentStep(
+            step=step, word=places[word], times_us=tuple(times), ended_us=next(iter(ended), None)
+        )
         for line in lines
         if line["record"] == "steps"
-        for step, word, times in line["rows"]
+        for step, word, times, *ended in line["rows"]
         if word in places
     ]
     return tuple(sorted(steps, key=lambda recent: recent.step))

@@ -20,7 +20,7 @@ from sluice.trace.evidence.order import MarkKind
 from sluice.trace.evidence.trace import End, Note, Start
 from sluice.trace.inventory import Inventory, OptimizerEntry, SchedulerEntry
 from sluice.trace.lane import Lane
-from sluice.trace.measuring import StepInWork, begin_step, end_step
+from sluice.trace.measuring import StepInWork, begin_step, end_step, peak_memory
 from sluice.trace.patches import Patches
 from sluice.trace.recorder import Recorder
 from sluice.trace.settings import TraceSettings
@@ -141,7 +141,15 @@ class Tracer:
             text = f"{self.recorder.dropped_words} steps had orders beyond those told apart."
             self.note("full", text)
         seconds = (self.clock() - self._began) / 1e9
-        self.recorder.write("end", End(steps=self.steps, seconds=seconds, raised=raised))
+        host, device = peak_memory()
+        told = End(
+            steps=self.steps,
+            seconds=seconds,
+            raised=raised,
+            peak_host_bytes=host,
+            peak_device_bytes=device,
+        )
+        self.recorder.write("end", told)
         self._flush()
 
     def note(self, kind: Any, text: str) -> None:

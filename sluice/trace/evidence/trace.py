@@ -49,6 +49,8 @@ class End(Record):
     steps: int
     seconds: float = Field(description="Since the start [s].")
     raised: str = Field(description="What ended the program, as 'ValueError: ...'; '' for nothing.")
+    peak_host_bytes: int = Field(0, description="Most memory of the process; 0 for unknown.")
+    peak_device_bytes: int = Field(0, description="Most memory of tensors on a GPU; 0 without one.")
 
 
 class Note(Record):
