@@ -4,15 +4,31 @@ from collections.abc import Sequence
 
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, RankRule, Rule
+from sluice.trace.rules.checkpoint_not_loaded import CHECKPOINT_NOT_LOADED
 from sluice.trace.rules.clip_after_step import CLIP_AFTER_STEP
 from sluice.trace.rules.clip_before_unscale import CLIP_BEFORE_UNSCALE
+from sluice.trace.rules.clipping_unsuited import CLIPPING_UNSUITED
+from sluice.trace.rules.epoch_order import EPOCH_ORDER
 from sluice.trace.rules.eval_while_training import EVAL_WHILE_TRAINING
+from sluice.trace.rules.moments_unstable import MOMENTS_UNSTABLE
 from sluice.trace.rules.parameters_in_two import PARAMETERS_IN_TWO
 from sluice.trace.rules.parameters_outside import PARAMETERS_OUTSIDE
 from sluice.trace.rules.parameters_replaced import PARAMETERS_REPLACED
+from sluice.trace.rules.ranks_diverge import RANKS_DIVERGE
+from sluice.trace.rules.ranks_labels import RANKS_LABELS
+from sluice.trace.rules.ranks_same_rows import RANKS_SAME_ROWS
+from sluice.trace.rules.ranks_shuffle import RANKS_SHUFFLE
+from sluice.trace.rules.rate_zero import RATE_ZERO
+from sluice.trace.rules.resume_lost import RESUME_LOST
+from sluice.trace.rules.resume_unread import RESUME_UNREAD
+from sluice.trace.rules.scaler_skips import SCALER_SKIPS
+from sluice.trace.rules.schedule_early import SCHEDULE_EARLY
 from sluice.trace.rules.scheduler_before_optimizer import SCHEDULER_BEFORE_OPTIMIZER
+from sluice.trace.rules.selection_still import SELECTION_STILL
 from sluice.trace.rules.step_before_backward import STEP_BEFORE_BACKWARD
 from sluice.trace.rules.train_while_evaluating import TRAIN_WHILE_EVALUATING
+from sluice.trace.rules.worker_streams import WORKER_STREAMS
+from sluice.trace.rules.wrapper_bypassed import WRAPPER_BYPASSED
 from sluice.trace.rules.zero_grad_misplaced import ZERO_GRAD_MISPLACED
 from sluice.trace.rules.zero_grad_missing import ZERO_GRAD_MISSING
 
@@ -28,9 +44,26 @@ RULES: tuple[Rule, ...] = (
     PARAMETERS_OUTSIDE,
     SCHEDULER_BEFORE_OPTIMIZER,
     TRAIN_WHILE_EVALUATING,
+    CHECKPOINT_NOT_LOADED,
+    CLIPPING_UNSUITED,
+    EPOCH_ORDER,
+    MOMENTS_UNSTABLE,
+    RATE_ZERO,
+    RESUME_LOST,
+    RESUME_UNREAD,
+    SCALER_SKIPS,
+    SCHEDULE_EARLY,
+    SELECTION_STILL,
+    WORKER_STREAMS,
+    WRAPPER_BYPASSED,
 )
 
-RANK_RULES: tuple[RankRule, ...] = ()
+RANK_RULES: tuple[RankRule, ...] = (
+    RANKS_DIVERGE,
+    RANKS_LABELS,
+    RANKS_SAME_ROWS,
+    RANKS_SHUFFLE,
+)
 
 
 def judge(trace: Trace) -> tuple[Finding, ...]:
