@@ -1,7 +1,7 @@
 """Replaced attributes, each put back when the trace ends."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -29,14 +29,19 @@ class Patches:
 
     def replace_function(self, owner: Any, name: str, new: Any) -> None:
         """Replace a function of a module, also where it was imported by name already."""
-        old = getattr(owner, name)
+        self.replace_functions(owner, {name: new})
+
+    def replace_functions(self, owner: Any, new: Mapping[str, Any]) -> None:
+        """Replace several functions of a module in one look at all modules."""
+        wanted = {id(vars(owner)[name]): replacement for name, replacement in new.items()}
         for module in list(sys.modules.values()):
             try:
                 globals_ = vars(module)
             except TypeError:  # not everything in there is a module
                 continue
-            for held in [key for key, value in list(globals_.items()) if value is old]:
-                self.replace(module, held, new)
+            for held, value in list(globals_.items()):
+                if id(value) in wanted:
+                    self.replace(module, held, wanted[id(value)])
 
     def on_restore(self, undo: Callable[[], None]) -> None:
         """Call ``undo`` when the rest is put back."""

@@ -37,7 +37,7 @@ def watch_modules(tracer: Tracer) -> None:
         # of a backward pass is recomputed by checkpointing.
         if not tracer.is_on or torch.compiler.is_compiling() or lane.in_backward:
             return original(module, *args, **kwargs)
-        tracer.guard(seen.begin, module)
+        tracer.guard(seen.begin, module, args, kwargs)
         if lane.network is None:  # a loss function, say: what is in it may be a network
             return original(module, *args, **kwargs)
         lane.in_forward = True
@@ -68,10 +68,12 @@ class _Calls:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
-    def begin(self, module: nn.Module) -> None:
+    def begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         tracer, lane = self._tracer, self._tracer.lane
         entry = tracer.inventory.networks.find(module)
         lane.network = None if entry.is_plain else entry
+        if tracer.inputs is not None and not entry.is_plain:
+            tracer.inputs.see(entry.index, module, args, kwargs)
         if entry.is_plain or (entry.names is not None and not tracer.has_statistics):
             return
         measures = (
