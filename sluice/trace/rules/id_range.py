@@ -7,7 +7,7 @@ from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.losses import CLASSES, by_kind, learning_losses
 
-_ROWS_A_CLASS = 20
+_ROWS_A_CLASS, _LEAST_ROWS = 20, 200
 _MOST_CLASSES = 1000
 
 
@@ -69,7 +69,7 @@ def _shifted(rule: Rule, trace: Trace) -> list[Finding]:
         classes = plain[0].input_shape[1]
         rows = sum(f.num_supervised for f in plain)
         low, high = min(f.target_smallest for f in plain), max(f.target_largest for f in plain)
-        if low != 1 or high != classes - 1 or rows < _ROWS_A_CLASS * classes:
+        if low != 1 or high != classes - 1 or rows < max(_ROWS_A_CLASS * classes, _LEAST_ROWS):
             continue
         found.append(
             rule.finding(
