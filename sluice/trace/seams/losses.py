@@ -73,10 +73,9 @@ def watch_losses(tracer: Tracer) -> None:
         raise RuntimeError("the seam of inputs comes before that of losses")
     watch = LossWatch(tracer, tracer.inputs)
     tracer.losses = watch
-    kinds = (*LOSSES, "embedding")
-    tracer.patches.replace_functions(
-        F, {kind: _watched(tracer, watch, kind, getattr(F, kind)) for kind in kinds}
-    )
+    for kind in (*LOSSES, "embedding"):
+        original = getattr(F, kind)
+        tracer.patches.replace_function(F, kind, _watched(tracer, watch, kind, original))
     tracer.on_begin.append(watch.reset)
     tracer.on_end.append(watch.finish)
 
