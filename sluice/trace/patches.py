@@ -13,7 +13,6 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
-        self._holders: dict[int, list[tuple[Any, str]]] | None = None
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
         """Set ``owner.name`` until ``restore``; what another library sets later is left alone."""
@@ -33,14 +32,10 @@ class Patches:
 
     def replace_function(self, owner: Any, name: str, new: Any) -> None:
         """Replace a function of torch, also where it was imported by name already."""
-        if self._holders is None:
-            self._holders = _holders()
-        for module, held in self._holders.get(id(getattr(owner, name)), ()):
-            self.replace(module, held, new)
-
-    def all_replaced(self) -> None:
-        """Forget who holds which function: nothing is replaced from here on."""
-        self._holders = None
+        old = getattr(owner, name)
+        for module, held in _HOLDERS.of(old):
+            if vars(module).get(held) is old:
+                self.replace(module, held, new)
 
     def on_restore(self, undo: Callable[[], None]) -> None:
         """Call ``undo`` when the rest is put back."""
@@ -52,18 +47,33 @@ class Patches:
             self._undo.pop()()
 
 
-def _holders() -> dict[int, list[tuple[Any, str]]]:
-    """Return the modules that hold each function of torch, and under which name.
+class _Holders:
+    """Which modules hold a function of torch, and under which name.
 
-    One pass over all modules serves every function that is replaced.
+    One pass over all modules serves every function that is replaced, and every trace of a process
+    until it imports something new.
     """
-    found: dict[int, list[tuple[Any, str]]] = {}
-    for module in list(sys.modules.values()):
+
+    def __init__(self) -> None:
+        self._found: dict[int, list[tuple[Any, str]]] = {}
+        self._modules = 0
+
+    def of(self, function: Any) -> list[tuple[Any, str]]:
+        """Return the places that held a function when all modules were looked through."""
+        if self._modules != len(sys.modules):
+            self._modules, self._found = len(sys.modules), {}
+            for module in list(sys.modules.values()):
+                self._look(module)
+        return self._found.get(id(function), [])
+
+    def _look(self, module: Any) -> None:
         try:
             held = list(vars(module).items())
         except TypeError:  # not everything in there is a module
-            continue
+            return
         for name, value in held:
-            if type(value) in _FUNCTIONS and (value.__module__ or "").startswith("torch"):
-                found.setdefault(id(value), []).append((module, name))
-    return found
+            if type(value) in _FUNCTIONS and str(value.__module__).startswith("torch"):
+                self._found.setdefault(id(value), []).append((module, name))
+
+
+_HOLDERS = _Holders()
