@@ -111,7 +111,8 @@ class GradientWatch:
 class FirstLook:
     """A look at a few small gradients right after each backward pass.
 
-    The first number that is not finite is told before clipping and the step spread it. Only where reading a number does not wait: on the processor.
+    The first number that is not finite is told before clipping and the step spread it. Only where
+    reading a number does not wait: on the processor.
     """
 
     def __init__(self) -> None:

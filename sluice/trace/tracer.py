@@ -21,7 +21,7 @@ from sluice.trace.evidence.trace import End, Note, Start
 from sluice.trace.evidence.values import ValueFact
 from sluice.trace.inventory import Inventory, OptimizerEntry, SchedulerEntry
 from sluice.trace.lane import Lane
-from sluice.trace.measuring import StepInWork, begin_step, end_step
+from sluice.trace.measuring import StepInWork, begin_step, end_step, peak_memory
 from sluice.trace.patches import Patches
 from sluice.trace.recorder import Recorder
 from sluice.trace.settings import TraceSettings
@@ -65,6 +65,10 @@ class Tracer:
         """What has a state of its own to forget when a trace begins anew."""
         self.on_end: list[Callable[[], None]] = []
         """What still has something to write when the trace ends."""
+        self.before_step: list[Callable[[Any], None]] = []
+        """What else looks at an optimizer before its step."""
+        self.after_step: list[Callable[[Any], None]] = []
+        """And after it."""
         self.begin(folder)
 
     def begin(self, folder: Path) -> None:
@@ -150,7 +154,15 @@ class Tracer:
             text = f"{self.recorder.dropped_words} steps had orders beyond those told apart."
             self.note("full", text)
         seconds = (self.clock() - self._began) / 1e9
-        self.recorder.write("end", End(steps=self.steps, seconds=seconds, raised=raised))
+        host, device = peak_memory()
+        told = End(
+            steps=self.steps,
+            seconds=seconds,
+            raised=raised,
+            peak_host_bytes=host,
+            peak_device_bytes=device,
+        )
+        self.recorder.write("end", told)
         self._flush()
 
     def note(self, kind: Any, text: str) -> None:
