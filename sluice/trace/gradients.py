@@ -127,8 +127,11 @@ class FirstLook:
             self._chosen = self._choose(given)
         for parameter in self._chosen:
             grad = parameter.grad
-            if grad is not None and not math.isfinite(float(grad.detach().sum())):
-                return not_finite([grad]) == []
+            if grad is None or grad.requires_grad:  # of a gradient that is differentiated again
+                continue
+            # A sum that overflows is looked into.
+            if not math.isfinite(grad.sum().item()) and not_finite([grad]):
+                return False
         return True
 
     @staticmethod
