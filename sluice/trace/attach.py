@@ -104,6 +104,7 @@ def attach(
         tracer.guard(watch, tracer)
         if not tracer.is_on:
             break
+    tracer.patches.all_replaced()
     tracer.guard(_watch_forks, tracer, out)
     return tracer
 

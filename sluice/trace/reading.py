@@ -31,7 +31,7 @@ from sluice.trace.evidence.surroundings import (
     WrapperFact,
 )
 from sluice.trace.evidence.trace import VERSION, End, Note, SchedulerFact, Start, Trace
-from sluice.trace.evidence.values import ValueFact
+from sluice.trace.evidence.values import GradientFact, ValueFact
 from sluice.trace.storage import HISTORY, RECENT, workers_file
 from sluice.trace.words import as_mark
 
@@ -112,6 +112,7 @@ def read_trace(folder: Path) -> Trace:
             wrappers=_all(WrapperFact, kept, "wrapper"),
             parallels=_all(ParallelFact, kept, "parallel"),
             values=_all(ValueFact, kept, "value"),
+            gradients=_all(GradientFact, kept, "gradient"),
             flows=_all(FlowFact, kept, "flow"),
             masks=_all(MaskFact, kept, "mask"),
             probes=_all(ProbeFact, kept, "probe"),
@@ -207,10 +208,12 @@ def _words(kept: Iterable[dict[str, Any]]) -> tuple[tuple[StepWord, ...], dict[i
 
 def _recent(lines: Iterable[dict[str, Any]], places: dict[int, int]) -> tuple[RecentStep, ...]:
     steps = [
-        RecentStep(step=step, word=places[word], times_us=tuple(times))
+        RecentStep(
+            step=step, word=places[word], times_us=tuple(times), ended_us=next(iter(ended), None)
+        )
         for line in lines
         if line["record"] == "steps"
-        for step, word, times in line["rows"]
+        for step, word, times, *ended in line["rows"]
         if word in places
     ]
     return tuple(sorted(steps, key=lambda recent: recent.step))

@@ -26,7 +26,7 @@ from sluice.trace.evidence.surroundings import (
     WorkerFact,
     WrapperFact,
 )
-from sluice.trace.evidence.values import ValueFact
+from sluice.trace.evidence.values import GradientFact, ValueFact
 
 VERSION = 1
 """Of the files; a reader refuses a newer one."""
@@ -50,6 +50,8 @@ class End(Record):
     steps: int
     seconds: float = Field(description="Since the start [s].")
     raised: str = Field(description="What ended the program, as 'ValueError: ...'; '' for nothing.")
+    peak_host_bytes: int = Field(0, description="Most memory of the process; 0 for unknown.")
+    peak_device_bytes: int = Field(0, description="Most memory of tensors on a GPU; 0 without one.")
 
 
 class Note(Record):
@@ -102,6 +104,7 @@ class Trace(Record):
     wrappers: tuple[WrapperFact, ...]
     parallels: tuple[ParallelFact, ...]
     values: tuple[ValueFact, ...]
+    gradients: tuple[GradientFact, ...]
     flows: tuple[FlowFact, ...]
     masks: tuple[MaskFact, ...]
     probes: tuple[ProbeFact, ...]
