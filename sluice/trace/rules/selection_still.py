@@ -48,6 +48,20 @@ def _places(trace: Trace, since: int) -> list[tuple[SaveFact, ...]]:
     return [tuple(saves) for saves in found.values()]
 
 
+def _is_wrong_side(evaluations: Sequence[EvaluationFact], saved: set[int]) -> bool:
+    """Tell whether a state was saved at the first evaluation, later at none of the better ones.
+
+    Accuracy may stand still while the loss falls: at some of the better ones it does not.
+    """
+    at = [i for i, e in enumerate(evaluations) if e.step in saved]
+    # The next evaluation has not come yet, and no step was made since this one.
+    if len(at) != len(saved) or at[:1] != [0] or at[-1] >= len(evaluations) / 2:
+        return False
+    losses = [e.mean for e in evaluations]
+    worse = all(losses[i] >= min(losses[:i]) for i in at[1:])
+    return worse and _records(losses[at[-1] + 1 :], min(losses[: at[-1] + 1])) >= _BETTER
+
+
 def _is_chosen(trace: Trace, saves: Sequence[SaveFact]) -> bool:
     """The file is called the best, or what was kept is loaded after the last step."""
     if "best" in PurePath(saves[0].path).name.lower():
@@ -66,8 +80,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         losses = [e.mean for e in evaluations]
         first, better = evaluations[0], _records(losses[1:], losses[0])
         for saves in _places(trace, first.step):
-            # The next evaluation has not come yet, and no step was made since this one.
-            if {save.step for save in saves} != {first.step}:
+            if not _is_wrong_side(evaluations, {save.step for save in saves}):
                 continue
             place = saves[0].path or "the copy in memory"
             found.append(
@@ -75,7 +88,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
                     severity="error" if _is_chosen(trace, saves) else "confirm",
                     step=next(e.step for e in evaluations[1:] if e.mean < _NEAR * losses[0]),
                     what=f"{place} was written at the first of {len(evaluations)} evaluations and "
-                    f"never again, while the validation loss fell {better} times, from "
+                    f"at none that was better, while the validation loss fell {better} times, from "
                     f"{losses[0]:.4g} to {min(losses):.4g}.",
                     cause="The best checkpoint is chosen by another number, or by the wrong side "
                     "of it: what is kept is the worst network.",

@@ -93,6 +93,13 @@ def test_a_best_that_stays_the_first_while_the_loss_falls_is_chosen_wrongly(trac
     assert found.evidence["num_better"] == 5
 
 
+def test_the_worst_of_the_first_ones_is_the_wrong_side_too(trace_of):
+    losses = (2.0, 2.1, 1.5, 1.2, 1.0, 0.9)
+    (found,) = selection(trace_of, losses, saved=[0, 1])
+
+    assert (found.severity, found.step) == ("error", 30)
+
+
 def test_what_is_kept_in_memory_counts_when_it_is_loaded_at_the_end(trace_of):
     load = LoadFact(
         step=24, what="network", kind="Net", subject=0, num_keys=4, num_loaded=4, num_missing=0
@@ -110,11 +117,21 @@ def test_what_is_kept_in_memory_counts_when_it_is_loaded_at_the_end(trace_of):
         (FALLING, [0, 3], "best.pt"),
         (FALLING, [5], "last.pt"),
         (FALLING, [0, 1, 2, 3, 4, 5], "epoch_{}.pt"),
+        (FALLING, [0, 1], "best.pt"),
         ((2.0, 2.1, 2.2, 2.3, 2.4, 2.5), [0], "best.pt"),
         ((2.0, 1.99, 1.9, 1.85, 1.8, 1.75), [0], "best.pt"),
         (FALLING[:3], [0], "best.pt"),
     ],
-    ids=["always", "later too", "at the end", "named by epoch", "rises", "hardly falls", "few"],
+    ids=[
+        "always",
+        "later too",
+        "at the end",
+        "named by epoch",
+        "a plateau",
+        "rises",
+        "hardly falls",
+        "few",
+    ],
 )
 def test_a_choice_that_may_be_right_is_silent(trace_of, losses, saved, path):
     assert selection(trace_of, losses, saved, path) == ()
