@@ -7,7 +7,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import lr_scheduler as schedules
-from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    Subset,
+)
 
 from tests.support.traced.healthy import net, rows
 
@@ -107,6 +113,17 @@ def same_seed_in_every_epoch():
 def one_generator_for_all_epochs():
     generator = torch.Generator().manual_seed(0)
     _train(DataLoader(rows(), batch_size=16, shuffle=True, generator=generator))
+
+
+def never_told_the_epoch():
+    sampler = DistributedSampler(rows(), num_replicas=1, rank=0)
+    _train(DataLoader(rows(), batch_size=16, sampler=sampler))
+
+
+def told_the_epoch():
+    sampler = DistributedSampler(rows(), num_replicas=1, rank=0)
+    loader = DataLoader(rows(), batch_size=16, sampler=sampler)
+    _train(loader, after_epoch=lambda: sampler.set_epoch(1))
 
 
 def in_order():
@@ -287,12 +304,9 @@ def only_the_body_is_loaded():
     _half(model, torch.optim.AdamW(model.parameters()), steps=4)
 
 
-def held_by(number):
-    """Return a function that closes over a generator, and is in a list inside of an object."""
-    generator = np.random.RandomState(number)
-
-    class Pipeline:
-        def __init__(self):
-            self.steps = [lambda x: x + generator.rand()]
-
-    return TensorDataset(torch.zeros(2)), Pipeline()
+def with_a_prefix():
+    """Take the weights of a network that was wrapped."""
+    model = net()
+    state = {f"module.{k}": v for k, v in net().state_dict().items()}
+    model.load_state_dict(state, strict=False)
+    _half(model, torch.optim.AdamW(model.parameters()), steps=4)

@@ -16,7 +16,7 @@ def named(trace):
     return [(f.fault, f.severity, f.step) for f in judge(trace)]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", CHECKPOINT_CASES[:2], ids=lambda case: case.name)
 def test_a_fault_is_named_alone_and_its_twin_is_silent(trace_of, tmp_path, case):
     def program(*, has_fault):
@@ -50,6 +50,10 @@ def test_a_new_optimizer_in_every_epoch_is_asked_about(trace_of):
     assert named(trace_of(seen.new_optimizer_in_every_epoch)) == [
         ("resume lost state", "confirm", 7)
     ]
+
+
+def test_keys_with_a_prefix_reach_nothing(trace_of):
+    assert named(trace_of(seen.with_a_prefix)) == [("checkpoint not loaded", "error", 1)]
 
 
 def test_a_body_without_its_head_is_loaded_on_purpose(trace_of):

@@ -15,6 +15,7 @@ def run(trace_of, case, folder, *, has_fault):
     return trace_of(lambda: case.program(setup))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", LOADING_CASES, ids=lambda case: case.name)
 def test_a_fault_is_named_alone_and_its_twin_is_silent(trace_of, tmp_path, case):
     (found,) = judge(run(trace_of, case, tmp_path, has_fault=True))
@@ -23,6 +24,13 @@ def test_a_fault_is_named_alone_and_its_twin_is_silent(trace_of, tmp_path, case)
     assert found.severity == "error"
     assert abs(found.step - case.starts_at) <= case.within
     assert judge(run(trace_of, case, tmp_path, has_fault=False)) == ()
+
+
+def test_a_sampler_that_is_never_told_the_epoch_repeats_its_order(trace_of):
+    (found,) = judge(trace_of(seen.never_told_the_epoch))
+
+    assert (found.fault, found.severity, found.step) == ("epoch order repeated", "error", 7)
+    assert judge(trace_of(seen.told_the_epoch)) == ()
 
 
 @pytest.mark.parametrize("kind", ["torch", "numpy", "older numpy", "python"])
