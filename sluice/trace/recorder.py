@@ -174,7 +174,7 @@ class Recorder:
     @property
     def has_seen_anything(self) -> bool:
         """Whether the process did anything that is worth a folder."""
-        return self._files is not None or bool(self._counts)
+        return self._files is not None or bool(self._counts) or bool(self._needed)
 
     def microseconds(self, now: int) -> int:
         """Return a time as it stands in the files [us since the start]."""

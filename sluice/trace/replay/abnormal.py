@@ -36,16 +36,16 @@ _Place = tuple[int, int, Abnormal | None]
 
 
 def _inputs(trace: Trace) -> Iterator[_Place]:
-    for fact in trace.inputs:
-        for column in fact.columns:
-            if column.num_non_finite:
-                what = f"{column.num_non_finite} of {fact.shape[0]} rows are not finite"
-                step = fact.step + 1
-                yield (
-                    step,
-                    _INPUT,
-                    Abnormal(step=step, tensor=f"input column {column.column}", what=what),
-                )
+    for fact in trace.bad_numbers:
+        step = fact.step + 1
+        columns = ", ".join(map(str, fact.columns))
+        bad = Abnormal(
+            step=step,
+            tensor=f"{fact.what} column {columns}" if columns else fact.what,
+            what=f"{fact.num_nan} NaN and {fact.num_infinite} infinite numbers in {fact.num_rows} "
+            f"rows of {fact.shape[0] if fact.shape else 1}",
+        )
+        yield step, _INPUT, bad
 
 
 def _measured(trace: Trace) -> Iterator[_Place]:

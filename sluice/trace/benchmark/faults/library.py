@@ -1,6 +1,7 @@
 """Every fault of the benchmark, by its number."""
 
 from sluice.trace.benchmark.case import FaultCase
+from sluice.trace.benchmark.faults import data, losses, tokens
 from sluice.trace.benchmark.faults.checkpoints import CHECKPOINT_CASES
 from sluice.trace.benchmark.faults.loading import LOADING_CASES
 from sluice.trace.benchmark.faults.ranks import RANK_CASES
@@ -15,6 +16,9 @@ FAULT_CASES: tuple[FaultCase, ...] = tuple(
             *SCALING_CASES,
             *SCHEDULE_CASES,
             *CHECKPOINT_CASES,
+            *data.CASES,
+            *losses.CASES,
+            *tokens.CASES,
         ),
         key=lambda case: case.number,
     )
