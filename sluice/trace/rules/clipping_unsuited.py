@@ -14,8 +14,7 @@ _SCALING = frozenset({"SGD", "LBFGS", "ASGD", "Rprop"})
 
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
-    known = () if trace.membership is None else trace.membership.optimizers
-    kinds = {o.index: o.kind for o in known}
+    kinds = {o.index: o.kind for m in trace.memberships for o in m.optimizers}
     found = []
     for optimizer in optimizers_in(trace):
         clips = [
