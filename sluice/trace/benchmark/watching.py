@@ -94,7 +94,7 @@ class Watch:
         self._close_score()
         value = self.unscaled
         if value is None and isinstance(loss, Tensor) and loss.numel() == 1:
-            value = float(loss)
+            value = float(loss.detach())
         self.unscaled = None
         if value is not None:
             self._losses.append(value)
@@ -194,7 +194,7 @@ def _scale(watch: Watch) -> Callable[..., Any]:
 
     def scale(scaler: Any, outputs: Any) -> Any:
         if isinstance(outputs, Tensor) and outputs.numel() == 1:
-            watch.unscaled = float(outputs)
+            watch.unscaled = float(outputs.detach())
         return original(scaler, outputs)
 
     return scale
