@@ -9,7 +9,9 @@ from sluice.trace.benchmark.case import Setup
 from sluice.trace.benchmark.faults.library import FAULT_CASES
 from sluice.trace.benchmark.healthy.library import HEALTHY_CASES
 from sluice.trace.benchmark.healthy.steps import real_points
+from sluice.trace.rules.eval_while_training import EVAL_WHILE_TRAINING
 from sluice.trace.rules.library import judge
+from sluice.trace.rules.parameters_outside import PARAMETERS_OUTSIDE
 
 LEARNS_LESS = {
     "GAN": 10.0,  # two losses against each other: see below
@@ -80,3 +82,15 @@ def test_the_gan_comes_nearer_to_the_points_it_is_shown(tmp_path):
 
     real = real_points(500).mean(0)
     assert (made - real).norm() < 0.5 * real.norm()
+
+
+@pytest.mark.slow
+def test_a_frozen_backbone_in_evaluation_mode_after_a_first_phase_is_no_question(
+    trace_of, tmp_path
+):
+    case = next(case for case in HEALTHY_CASES if case.name == "frozen backbone")
+    trace = trace_of(
+        lambda: case.program(Setup(net="cnn", seed=0, folder=tmp_path, has_fault=False))
+    )
+
+    assert PARAMETERS_OUTSIDE(trace) == EVAL_WHILE_TRAINING(trace) == ()
