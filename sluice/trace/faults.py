@@ -82,6 +82,7 @@ _DEAD: tuple[Fault, ...] = ("vanishing gradients", "dead units")
 EXPLAINS: Mapping[Fault, tuple[Fault, ...]] = {
     "non-finite input": (*_NOT_FINITE, *_NOT_LEARNING, "rate too high", "moments unstable"),
     "nothing supervised": (*_NOT_FINITE, *_NOT_LEARNING, "moments unstable"),
+    "padding mask inverted": (*_NOT_FINITE, *_NOT_LEARNING, *_DEAD),
     "id out of range": (*_NOT_FINITE, *_NOT_LEARNING),
     "non-finite gradient": (
         "loss not finite",

@@ -30,7 +30,7 @@ from sluice.trace.evidence.surroundings import (
     WrapperFact,
 )
 from sluice.trace.evidence.trace import VERSION, End, Note, SchedulerFact, Start, Trace
-from sluice.trace.evidence.values import ValueFact
+from sluice.trace.evidence.values import GradientFact, ValueFact
 from sluice.trace.storage import HISTORY, RECENT
 from sluice.trace.words import as_mark
 
@@ -110,6 +110,7 @@ def read_trace(folder: Path) -> Trace:
             wrappers=_all(WrapperFact, kept, "wrapper"),
             parallels=_all(ParallelFact, kept, "parallel"),
             values=_all(ValueFact, kept, "value"),
+            gradients=_all(GradientFact, kept, "gradient"),
             flows=_all(FlowFact, kept, "flow"),
             masks=_all(MaskFact, kept, "mask"),
             probes=_all(ProbeFact, kept, "probe"),

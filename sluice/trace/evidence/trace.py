@@ -25,7 +25,7 @@ from sluice.trace.evidence.surroundings import (
     WorkerFact,
     WrapperFact,
 )
-from sluice.trace.evidence.values import ValueFact
+from sluice.trace.evidence.values import GradientFact, ValueFact
 
 VERSION = 1
 """Of the files; a reader refuses a newer one."""
@@ -96,6 +96,7 @@ class Trace(Record):
     wrappers: tuple[WrapperFact, ...]
     parallels: tuple[ParallelFact, ...]
     values: tuple[ValueFact, ...]
+    gradients: tuple[GradientFact, ...]
     flows: tuple[FlowFact, ...]
     masks: tuple[MaskFact, ...]
     probes: tuple[ProbeFact, ...]

@@ -47,6 +47,10 @@ def _before(tracer: Tracer, loss: Tensor | None) -> None:
         entry.watch.before_backward()
     if lane.stepping is not None and not lane.has_closure:
         lane.stepping = None  # a step that raised and was caught
+    if tracer.flows.is_due:
+        began = tracer.clock()
+        tracer.flows.learn(loss if type(loss) is Tensor else None)
+        lane.spent += tracer.clock() - began
     if loss is not None and type(loss) is Tensor and loss.numel() == 1:
         lane.losses.append(loss.detach().reshape(()) if loss.dim() else loss.detach())
 
@@ -54,5 +58,7 @@ def _before(tracer: Tracer, loss: Tensor | None) -> None:
 def _after(tracer: Tracer, flags: tuple[str, ...]) -> None:
     lane = tracer.lane
     lane.zero_after_backward = False
+    if not lane.has_scaled:  # a scale that is too large is no fault
+        tracer.look_at_gradients()
     lane.has_scaled = False
     tracer.mark("backward", flags=flags)
