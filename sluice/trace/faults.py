@@ -9,6 +9,7 @@ Fault = Literal[
     "epoch order repeated",
     "ranks see the same rows",
     "ranks shuffle differently",
+    "ranks hold different labels",
     "labels independent of inputs",
     "splits preprocessed differently",
     "validation rows in training",

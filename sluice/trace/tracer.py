@@ -65,6 +65,10 @@ class Tracer:
         """What has a state of its own to forget when a trace begins anew."""
         self.on_end: list[Callable[[], None]] = []
         """What still has something to write when the trace ends."""
+        self.before_step: list[Callable[[Any], None]] = []
+        """What else looks at an optimizer before its step."""
+        self.after_step: list[Callable[[Any], None]] = []
+        """And after it."""
         self.begin(folder)
 
     def begin(self, folder: Path) -> None:

@@ -21,6 +21,7 @@ from sluice.trace.evidence.order import RecentStep, StepWord
 from sluice.trace.evidence.surroundings import (
     ParallelFact,
     RateFact,
+    ReadFact,
     SaveFact,
     WorkerFact,
     WrapperFact,
@@ -68,6 +69,10 @@ class SchedulerFact(Record):
     options: dict[str, float | int | bool | str | None] = Field(
         default_factory=dict, description="Its plain settings, such as T_max or step_size."
     )
+    start: int = Field(0, description="Steps it was told that were made before it, as on a resume.")
+    end: int = Field(
+        0, description="Its own steps until the rate stands still or turns; 0 unknown."
+    )
 
 
 class Trace(Record):
@@ -91,6 +96,7 @@ class Trace(Record):
     randoms: tuple[RandomPrint, ...]
     loads: tuple[LoadFact, ...]
     saves: tuple[SaveFact, ...]
+    reads: tuple[ReadFact, ...]
     rates: tuple[RateFact, ...]
     workers: tuple[WorkerFact, ...]
     wrappers: tuple[WrapperFact, ...]
