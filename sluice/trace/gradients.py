@@ -134,7 +134,8 @@ class FirstLook:
     @staticmethod
     def _choose(given: list[Tensor]) -> list[Tensor]:
         """Take a small one near the input, which most of the others' trouble reaches, and one near
-        the middle."""
+        the middle.
+        """
         middle = len(given) // 2
         parts = given[:_MOST_PROBES], given[middle : middle + _MOST_PROBES]
         found: list[Tensor] = []

@@ -206,9 +206,7 @@ def _few_rows(given: Given, ids: Tensor) -> tuple[Given, slice]:
 
 def _replaced(few: Given, ids: Tensor, other: Tensor, cut: slice) -> Given:
     shown = ids[cut]
-    return _mapped(
-        few, lambda t: other if t.shape == shown.shape and torch.equal(t, shown) else t
-    )
+    return _mapped(few, lambda t: other if t.shape == shown.shape and torch.equal(t, shown) else t)
 
 
 def _mapped(given: Given, change: Callable[[Tensor], Tensor]) -> Given:

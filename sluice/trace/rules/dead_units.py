@@ -40,9 +40,7 @@ def _silent(trace: Trace) -> Iterator[tuple[int, int, str, str, int]]:
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
-    seen = [
-        (o.network, o.module, m.step) for m in trace.measures for o in m.outputs
-    ]
+    seen = [(o.network, o.module, m.step) for m in trace.measures for o in m.outputs]
     looked = Counter((network, module) for network, module, _ in seen)
     last = {(network, module): step for network, module, step in seen}
     steps: dict[tuple[int, str], list[int]] = {}

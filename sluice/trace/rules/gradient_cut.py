@@ -49,7 +49,9 @@ def _under_no_grad(trace: Trace, left: frozenset[int]) -> tuple[int, set[int], s
     membership = trace.membership
     for network in membership.networks if membership is not None else ():
         own = set(network.parameters) & left
-        if not own or own != set(network.parameters) & (membership.optimized if membership else own):
+        if not own or own != set(network.parameters) & (
+            membership.optimized if membership else own
+        ):
             continue
         learning = [w for w in trace.words if w.find("backward") and w.step_mark is not None]
         flags = [

@@ -1,13 +1,23 @@
 """Every fault of the benchmark, by its number."""
 
 from sluice.trace.benchmark.case import FaultCase
-from sluice.trace.benchmark.faults import order
+from sluice.trace.benchmark.faults.checkpoints import CHECKPOINT_CASES
+from sluice.trace.benchmark.faults.loading import LOADING_CASES
+from sluice.trace.benchmark.faults.order import ORDER_CASES
+from sluice.trace.benchmark.faults.ranks import RANK_CASES
+from sluice.trace.benchmark.faults.scaling import SCALING_CASES
+from sluice.trace.benchmark.faults.schedules import SCHEDULE_CASES
 
 FAULT_CASES: tuple[FaultCase, ...] = tuple(
     sorted(
-        [
-            *order.CASES,
-        ],
+        (
+            *LOADING_CASES,
+            *ORDER_CASES,
+            *RANK_CASES,
+            *SCALING_CASES,
+            *SCHEDULE_CASES,
+            *CHECKPOINT_CASES,
+        ),
         key=lambda case: case.number,
     )
 )

@@ -128,7 +128,7 @@ def clip_while_scaled(setup: Setup) -> list[nn.Module]:
     return [model]
 
 
-CASES: tuple[FaultCase, ...] = (
+ORDER_CASES: tuple[FaultCase, ...] = (
     FaultCase(
         number=18,
         name="head replaced after the optimizer was made",
