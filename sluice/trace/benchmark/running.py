@@ -208,7 +208,7 @@ def _attempt(job: Job, mode: Mode, folder: Path, limit_s: float) -> tuple[list[_
     (folder / "own").mkdir(parents=True)
     context = get_context("forkserver")
     processes = [
-        context.Process(target=_in_process, args=(job, mode, folder, rank), daemon=True)
+        context.Process(target=_in_process, args=(job, mode, folder, rank))
         for rank in range(job.ranks)
     ]
     until = time.monotonic() + limit_s
