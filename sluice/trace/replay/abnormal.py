@@ -36,16 +36,11 @@ _Place = tuple[int, int, Abnormal | None]
 
 
 def _inputs(trace: Trace) -> Iterator[_Place]:
-    for fact in trace.inputs:
-        for column in fact.columns:
-            if column.num_non_finite:
-                what = f"{column.num_non_finite} of {fact.shape[0]} rows are not finite"
-                step = fact.step + 1
-                yield (
-                    step,
-                    _INPUT,
-                    Abnormal(step=step, tensor=f"input column {column.column}", what=what),
-                )
+    for fact in trace.bad_numbers:
+        where = f" column {fact.columns[0]}" if len(fact.shape) > 1 else ""
+        what = f"{fact.num_rows} of {fact.shape[0]} rows are not finite"
+        step = fact.step + 1
+        yield step, _INPUT, Abnormal(step=step, tensor=f"{fact.what}{where}", what=what)
 
 
 def _measured(trace: Trace) -> Iterator[_Place]:
