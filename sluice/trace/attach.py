@@ -25,9 +25,13 @@ from sluice.trace.seams.loading import watch_loaders
 from sluice.trace.seams.losses import watch_losses
 from sluice.trace.seams.modules import watch_modules
 from sluice.trace.seams.optimizers import watch_optimizers
+from sluice.trace.seams.parallel import watch_parallel
+from sluice.trace.seams.rates import watch_rates
+from sluice.trace.seams.saving import watch_saves
 from sluice.trace.seams.scaling import watch_scalers
 from sluice.trace.seams.schedulers import watch_schedulers
 from sluice.trace.settings import TraceSettings
+from sluice.trace.storage import workers_file
 from sluice.trace.tracer import Tracer, say_on_stderr
 
 _SEAMS = (
@@ -41,6 +45,9 @@ _SEAMS = (
     watch_schedulers,
     watch_loaders,
     watch_loads,
+    watch_saves,
+    watch_rates,
+    watch_parallel,
 )
 
 _active: list[Tracer] = []
@@ -135,7 +142,7 @@ def _process_folder(out: Path) -> Path:
     number = 1
     while True:
         name = f"process-{os.getpid()}" + (f"-{number}" if number > 1 else "")
-        if not (out / name).exists():
+        if not ((out / name).exists() or workers_file(out / name).exists()):
             return out / name
         number += 1
 

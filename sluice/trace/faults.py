@@ -9,6 +9,7 @@ Fault = Literal[
     "epoch order repeated",
     "ranks see the same rows",
     "ranks shuffle differently",
+    "ranks hold different labels",
     "labels independent of inputs",
     "splits preprocessed differently",
     "validation rows in training",
@@ -82,6 +83,7 @@ _DEAD: tuple[Fault, ...] = ("vanishing gradients", "dead units")
 EXPLAINS: Mapping[Fault, tuple[Fault, ...]] = {
     "non-finite input": (*_NOT_FINITE, *_NOT_LEARNING, "rate too high", "moments unstable"),
     "nothing supervised": (*_NOT_FINITE, *_NOT_LEARNING, "moments unstable"),
+    "padding mask inverted": (*_NOT_FINITE, *_NOT_LEARNING, *_DEAD),
     "id out of range": (*_NOT_FINITE, *_NOT_LEARNING),
     "non-finite gradient": (
         "loss not finite",

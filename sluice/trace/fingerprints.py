@@ -10,12 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.trace.evidence.batches import FieldFact
+from sluice.trace.evidence.batches import FieldFact, SketchFact
 
 _WORD = 2**64
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MOST_FIELDS = 8
 _MOST_WAITING = 2**16
+_FIRST = 32
+_KEPT = 1024
+"""Numbers of a sketch: sets up to this size are whole."""
 
 
 def row_fingerprints(batch: Tensor, *, words: int) -> Tensor:
@@ -41,10 +44,10 @@ def row_fingerprints(batch: Tensor, *, words: int) -> Tensor:
 @lru_cache(maxsize=32)
 def _weights(count: int, device: torch.device) -> Tensor:
     # Odd numbers without pattern; products wrap around at 64 bits.
-    return _mixed(torch.arange(1, count + 1)).bitwise_or(1).to(device)
+    return mixed(torch.arange(1, count + 1)).bitwise_or(1).to(device)
 
 
-def _mixed(numbers: Tensor) -> Tensor:
+def mixed(numbers: Tensor) -> Tensor:
     """Return the mixing of splitmix64: near numbers become far ones."""
     value = numbers.to(torch.int64) * -0x61C8864680B583EB
     value = (value ^ _shifted(value, 30)) * -0x40A7B892E31B1A47
@@ -57,6 +60,12 @@ def _shifted(value: Tensor, by: int) -> Tensor:
     return shifted
 
 
+def sketch_of(mixed_numbers: Tensor) -> SketchFact:
+    """Return the smallest of some mixed numbers, each once: a sample that is the same anywhere."""
+    values = torch.unique(mixed_numbers)
+    return SketchFact(values=tuple(values[:_KEPT].tolist()), is_whole=len(values) <= _KEPT)
+
+
 class OrderFingerprint:
     """Fingerprints of a sequence of row numbers, in its order and in any order."""
 
@@ -65,6 +74,18 @@ class OrderFingerprint:
         self.count = 0
         self._ordered = 0
         self._any_order = 0
+        self._first: list[int] = []
+        self._known = torch.zeros(0, dtype=torch.int64)
+
+    @property
+    def first(self) -> tuple[int, ...]:
+        """The first few numbers."""
+        return tuple((self._first or self._waiting)[:_FIRST])
+
+    def sketch(self) -> SketchFact:
+        """Return a sample of the different numbers."""
+        self._fold()
+        return sketch_of(self._known)
 
     def add(self, numbers: Sequence[int]) -> None:
         """Take the next numbers."""
@@ -79,10 +100,12 @@ class OrderFingerprint:
 
     def _fold(self) -> None:
         numbers = torch.tensor(self._waiting, dtype=torch.int64)
-        mixed = _mixed(numbers)
-        place = _mixed(torch.arange(self.count, self.count + len(numbers))) | 1
-        self._ordered = (self._ordered + int((mixed * place).sum())) % _WORD
-        self._any_order = (self._any_order + int(mixed.sum())) % _WORD
+        told = mixed(numbers)
+        place = mixed(torch.arange(self.count, self.count + len(numbers))) | 1
+        self._ordered = (self._ordered + int((told * place).sum())) % _WORD
+        self._any_order = (self._any_order + int(told.sum())) % _WORD
+        self._first = self._first or self._waiting[:_FIRST]
+        self._known = torch.unique(torch.cat([self._known, told]))[: _KEPT + 1]
         self.count += len(numbers)
         self._waiting = []
 

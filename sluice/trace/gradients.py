@@ -5,6 +5,7 @@ backward or by hand. What a few of them are, against what they were when the opt
 stepped, tells all of these apart for a microsecond a step.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
@@ -14,6 +15,9 @@ from torch import Tensor
 GradientState = Literal["fresh", "none", "zero", "stale"]
 
 _MOST_PROBES = 3
+
+_MOST_NUMBERS = 2**14
+"""In a gradient that is looked at after every backward pass."""
 
 _MOST_LOOKS = 32
 """So often a gradient that seems untouched is looked into: ``.grad.data.zero_()`` leaves no other
@@ -102,6 +106,57 @@ class GradientWatch:
         parts = [given[i::_MOST_PROBES] for i in range(_MOST_PROBES)]
         chosen = [min(part, key=Tensor.numel) for part in parts if part]
         self._probes = [(parameter, None, -1) for parameter in chosen]
+
+
+class FirstLook:
+    """A look at a few small gradients right after each backward pass, so that the first number that
+    is not finite is told before clipping and the step spread it.
+
+    Only where reading a number does not wait: on the processor.
+    """
+
+    def __init__(self) -> None:
+        self._chosen: list[Tensor] | None = None
+
+    def is_finite(self, owner: "HasParameters") -> bool:
+        """Tell whether they are."""
+        if self._chosen is None:
+            given = [p for p in owner.parameters() if p.grad is not None]
+            if not given:
+                return True
+            self._chosen = self._choose(given)
+        for parameter in self._chosen:
+            grad = parameter.grad
+            if grad is not None and not math.isfinite(float(grad.detach().sum())):
+                return not_finite([grad]) == []
+        return True
+
+    @staticmethod
+    def _choose(given: list[Tensor]) -> list[Tensor]:
+        """Take a small one near the input, which most of the others' trouble reaches, and one near
+        the middle.
+        """
+        middle = len(given) // 2
+        parts = given[:_MOST_PROBES], given[middle : middle + _MOST_PROBES]
+        found: list[Tensor] = []
+        for part in parts:
+            best = min(part, key=Tensor.numel, default=None)
+            if best is None or best.device.type != "cpu" or best.numel() > _MOST_NUMBERS:
+                continue
+            grad = best.grad
+            is_plain = grad is not None and type(grad) is Tensor and grad.layout == torch.strided
+            if is_plain and all(best is not other for other in found):
+                found.append(best)
+        return found
+
+
+def not_finite(grads: Sequence[Tensor]) -> list[int]:
+    """Return the positions of dense gradients with a number that is not finite."""
+    return [
+        i
+        for i, grad in enumerate(grads)
+        if grad.layout == torch.strided and not bool(grad.detach().isfinite().all())
+    ]
 
 
 def _is_zero(grad: Tensor) -> bool:

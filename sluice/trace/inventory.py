@@ -15,7 +15,7 @@ from sluice.trace.evidence.membership import (
     ParameterFact,
     StrayModule,
 )
-from sluice.trace.gradients import GradientWatch
+from sluice.trace.gradients import FirstLook, GradientWatch
 from sluice.trace.subjects import Registry
 
 _SENSITIVE = (
@@ -34,6 +34,7 @@ class OptimizerEntry:
     index: int
     ref: "weakref.ref[Any]"
     watch: GradientWatch = field(default_factory=GradientWatch)
+    look: FirstLook = field(default_factory=FirstLook)
     steps: int = 0
     num_groups: int = 0
 
@@ -63,6 +64,8 @@ class NetworkEntry:
     names: dict[int, str] | None = None
     """Names of its modules by identity; None when they must be looked at again."""
     stray: dict[int, "weakref.ref[Any]"] = field(default_factory=dict)
+    next_flow: int = 0
+    """Its forward pass is looked at when so many steps were made."""
 
     def forget_mode(self) -> None:
         """Look at the mode again when it is called next."""

@@ -1,5 +1,6 @@
 """Statistics around one optimizer step: asked for without waiting for the device."""
 
+import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,9 @@ from sluice.trace.inventory import Inventory, OptimizerEntry
 
 _PLAIN = (Tensor, nn.Parameter)
 """Types whose operations have no other meaning, as those of fake or distributed tensors have."""
+
+
+_NARROW = (torch.bfloat16, torch.float16)
 
 
 @dataclass(slots=True)
@@ -65,6 +69,7 @@ def end_step(
     with torch.no_grad():
         now = [_sample(p, sampled) for p in work.parameters]
         updates = _norms(torch._foreach_sub(now, work.samples)) if now else []
+        moved = _moved(work, now, sampled)
         moments, state_step = _moments(optimizer, work.parameters)
     names = list(moments)
 
@@ -80,13 +85,15 @@ def end_step(
                     value * scale
                     for value, scale in zip(values[2 * num : 3 * num], work.scales, strict=True)
                 ),
-                moments=dict(zip(names, values[3 * num :], strict=False)),
+                moved_shares=tuple(values[3 * num : 3 * num + len(moved)]),
+                moments=dict(zip(names, values[3 * num + len(moved) :], strict=False)),
                 state_step=values[-1] if state_step is not None else -1.0,
             )
         )
 
     last = [] if state_step is None else [state_step]
-    deferred.ask([*work.grads, *work.weights, *updates, *moments.values(), *last], fill)
+    asked = [*work.grads, *work.weights, *updates, *moved, *moments.values(), *last]
+    deferred.ask(asked, fill)
     return measure
 
 
@@ -101,8 +108,13 @@ def ask_output(
     with torch.no_grad():
         # Now, as the next module may change it in place.
         values = tensor.detach()
-        asked = [torch.linalg.vector_norm(values, dtype=_wide(values)), torch.count_nonzero(values)]
+        asked = [
+            torch.linalg.vector_norm(values, dtype=_wide(values)),
+            torch.count_nonzero(values),
+            values.max(),
+        ]
     numel, kind = values.numel(), type(module).__name__
+    dtype = str(values.dtype).removeprefix("torch.")
 
     def fill(found: Sequence[float]) -> None:
         measure.append(
@@ -113,6 +125,8 @@ def ask_output(
                 norm=found[0],
                 zero_share=1 - found[1] / numel,
                 numel=numel,
+                largest=found[2],
+                dtype=dtype,
             )
         )
 
@@ -134,9 +148,34 @@ def first_tensor(output: Any) -> Tensor | None:
     return None
 
 
+def peak_memory() -> tuple[int, int]:
+    """Return the most bytes that the process had, and its tensors on GPUs together."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return most, 0
+    devices = range(torch.cuda.device_count())
+    return most, sum(torch.cuda.max_memory_allocated(device) for device in devices)
+
+
 def _sample(parameter: Tensor, most: int) -> Tensor:
     flat = parameter.detach().reshape(-1)
     return flat if flat.numel() <= most else flat[:: -(-flat.numel() // most)]
+
+
+def _moved(work: StepInWork, now: list[Tensor], sampled: int) -> list[Tensor]:
+    """Return the share of numbers with a gradient that moved; nothing for wide types."""
+    if not any(p.dtype in _NARROW for p in work.parameters):
+        return []
+    shares = []
+    for parameter, before, after in zip(work.parameters, work.samples, now, strict=True):
+        grad = parameter.grad
+        if parameter.dtype in _NARROW and grad is not None:
+            pulled = _sample(grad, sampled) != 0
+            share = ((before != after) & pulled).sum() / pulled.sum()
+        else:
+            share = torch.full((), float("nan"), device=parameter.device)
+        shares.append(share)
+    return shares
 
 
 def _norms(tensors: Sequence[Tensor]) -> list[Tensor]:

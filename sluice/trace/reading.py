@@ -25,13 +25,14 @@ from sluice.trace.evidence.order import RecentStep, StepWord
 from sluice.trace.evidence.surroundings import (
     ParallelFact,
     RateFact,
+    ReadFact,
     SaveFact,
     WorkerFact,
     WrapperFact,
 )
 from sluice.trace.evidence.trace import VERSION, End, Note, SchedulerFact, Start, Trace
-from sluice.trace.evidence.values import ValueFact
-from sluice.trace.storage import HISTORY, RECENT
+from sluice.trace.evidence.values import GradientFact, ValueFact
+from sluice.trace.storage import HISTORY, RECENT, workers_file
 from sluice.trace.words import as_mark
 
 R = TypeVar("R", bound=Record)
@@ -105,11 +106,13 @@ def read_trace(folder: Path) -> Trace:
             randoms=tuple(sorted(_all(RandomPrint, recent, "random"), key=lambda r: r.step)),
             loads=_all(LoadFact, kept, "load"),
             saves=_all(SaveFact, kept, "save"),
+            reads=_all(ReadFact, kept, "read"),
             rates=_all(RateFact, kept, "rate"),
-            workers=_all(WorkerFact, kept, "worker"),
+            workers=_all(WorkerFact, lines.of_workers(), "worker"),
             wrappers=_all(WrapperFact, kept, "wrapper"),
             parallels=_all(ParallelFact, kept, "parallel"),
             values=_all(ValueFact, kept, "value"),
+            gradients=_all(GradientFact, kept, "gradient"),
             flows=_all(FlowFact, kept, "flow"),
             masks=_all(MaskFact, kept, "mask"),
             probes=_all(ProbeFact, kept, "probe"),
@@ -139,8 +142,15 @@ class _Lines:
         self._folder = folder
         self.torn = 0
 
+    def of_workers(self) -> Iterator[dict[str, Any]]:
+        """Return what workers of loaders wrote beside the folder; most programs have none."""
+        path = workers_file(self._folder)
+        return self._read(path) if path.exists() else iter(())
+
     def of(self, name: str) -> Iterator[dict[str, Any]]:
-        path = self._folder / name
+        return self._read(self._folder / name)
+
+    def _read(self, path: Path) -> Iterator[dict[str, Any]]:
         try:
             content = path.read_bytes()
         except OSError as error:
@@ -202,10 +212,12 @@ def _words(kept: Iterable[dict[str, Any]]) -> tuple[tuple[StepWord, ...], dict[i
 
 def _recent(lines: Iterable[dict[str, Any]], places: dict[int, int]) -> tuple[RecentStep, ...]:
     steps = [
-        RecentStep(step=step, word=places[word], times_us=tuple(times))
+        RecentStep(
+            step=step, word=places[word], times_us=tuple(times), ended_us=next(iter(ended), None)
+        )
         for line in lines
         if line["record"] == "steps"
-        for step, word, times in line["rows"]
+        for step, word, times, *ended in line["rows"]
         if word in places
     ]
     return tuple(sorted(steps, key=lambda recent: recent.step))

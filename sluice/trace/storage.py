@@ -15,6 +15,11 @@ HISTORY = "history.ndjson"
 RECENT = ("recent-0.ndjson", "recent-1.ndjson")
 
 
+def workers_file(folder: Path) -> Path:
+    """Return the file beside a folder in which the workers of its loaders write whole lines."""
+    return folder.with_name(f"{folder.name}.workers.ndjson")
+
+
 class TraceFiles:
     """The one writer of a folder.
 

@@ -18,19 +18,24 @@ from sluice.trace.cadence import Cadence
 from sluice.trace.evidence.measures import OptimizerMeasure, OutputMeasure, StepMeasures
 from sluice.trace.evidence.order import MarkKind
 from sluice.trace.evidence.trace import End, Note, Start
+from sluice.trace.evidence.values import ValueFact
 from sluice.trace.inventory import Inventory, OptimizerEntry, SchedulerEntry
 from sluice.trace.lane import Lane
-from sluice.trace.measuring import StepInWork, begin_step, end_step
+from sluice.trace.measuring import StepInWork, begin_step, end_step, peak_memory
 from sluice.trace.patches import Patches
 from sluice.trace.recorder import Recorder
 from sluice.trace.seams.means import check_seal
 from sluice.trace.settings import TraceSettings
 from sluice.trace.subjects import Registry
+from sluice.trace.valuing import ask_values, gradient_fact
 from sluice.trace.words import WordBook
 
 if TYPE_CHECKING:  # both are told of the tracer
     from sluice.trace.seams.inputs import InputWatch
     from sluice.trace.seams.losses import LossWatch
+
+_MOST_GRADIENTS = 3
+"""Facts of gradients that were not finite."""
 
 _MOST_MARKS = 4096
 """Marks without a step, as of a long evaluation, before repeats are folded."""
@@ -65,6 +70,10 @@ class Tracer:
         """What has a state of its own to forget when a trace begins anew."""
         self.on_end: list[Callable[[], None]] = []
         """What still has something to write when the trace ends."""
+        self.before_step: list[Callable[[Any], None]] = []
+        """What else looks at an optimizer before its step."""
+        self.after_step: list[Callable[[Any], None]] = []
+        """And after it."""
         self.inputs: InputWatch | None = None
         self.losses: LossWatch | None = None
         self.begin(folder)
@@ -77,6 +86,8 @@ class Tracer:
         )
         self.inventory = Inventory()
         self.schedulers: Registry[SchedulerEntry]
+        self.flows: Any
+        """The passes that are looked at; of ``seams.modules``."""
         self._owners: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self.cadence = Cadence(
             cost_share=self.settings.cost_share, most_between=self.settings.most_steps_between
@@ -86,7 +97,9 @@ class Tracer:
         """Whether the step that comes next has statistics."""
         self._threads: list[dict[str, Any]] = []
         self._began = self._last_step = self.clock()
-        self._last_inventory = self._next_inventory = 0
+        self._last_inventory = self._next_inventory = self._next_values = 0
+        self._told_gradients = 0
+        self._values: list[list[ValueFact]] = []
         self._inventories = 0
         self._measured: list[tuple[int, list[OptimizerMeasure], list[list[OutputMeasure]]]] = []
         self._lock = threading.Lock()
@@ -149,7 +162,15 @@ class Tracer:
             text = f"{self.recorder.dropped_words} steps had orders beyond those told apart."
             self.note("full", text)
         seconds = (self.clock() - self._began) / 1e9
-        self.recorder.write("end", End(steps=self.steps, seconds=seconds, raised=raised))
+        host, device = peak_memory()
+        told = End(
+            steps=self.steps,
+            seconds=seconds,
+            raised=raised,
+            peak_host_bytes=host,
+            peak_device_bytes=device,
+        )
+        self.recorder.write("end", told)
         self._flush()
 
     def note(self, kind: Any, text: str) -> None:
@@ -192,6 +213,17 @@ class Tracer:
                 return entry.index
         return -1
 
+    def look_at_gradients(self) -> None:
+        """See the first gradients that are not finite, and say whose."""
+        if self._told_gradients >= _MOST_GRADIENTS:
+            return
+        for entry in self.inventory.optimizers.entries():
+            if not entry.look.is_finite(entry):
+                self._told_gradients += 1
+                self.recorder.write(
+                    "gradient", gradient_fact(entry, self.inventory, self.steps + 1, self.lane)
+                )
+
     def begin_step(self, entry: OptimizerEntry, flags: tuple[str, ...]) -> None:
         """See what an optimizer is about to do."""
         lane = self.lane
@@ -205,7 +237,8 @@ class Tracer:
         groups = len(entry.groups)
         if groups != entry.num_groups:
             entry.num_groups, self.inventory.is_stale = groups, True
-        if self.has_statistics or self.inventory.is_stale or self.steps >= self._next_inventory:
+        due = min(self._next_inventory, self._next_values)
+        if self.has_statistics or self.inventory.is_stale or self.steps >= due:
             began = self.clock()
             self._look(entry)
             lane.spent += self.clock() - began
@@ -254,6 +287,9 @@ class Tracer:
             taken = self.inventory.take(self.steps + 1)
             if taken is not None:
                 self.recorder.write("membership", taken)
+        if self.steps >= self._next_values:
+            self._next_values = max(2 * self.steps, 1)
+            self._values += ask_values(self.inventory, self.steps + 1, self.recorder.deferred)
         if self.has_statistics:
             self.lane.work = begin_step(entry, sampled=self.settings.sampled_weights)
 
@@ -268,6 +304,10 @@ class Tracer:
             )
             self.recorder.write_measures(fact)
         self._measured = []
+        for told in self._values:
+            for value in told:
+                self.recorder.write("value", value)
+        self._values = []
         self.recorder.flush()
         self.cadence.add_flush(cost_ns=self.clock() - began, num_statistics=num)
 

@@ -15,6 +15,12 @@ class LoaderFact(Record):
     batch_size: int = Field(description="-1 when it does not batch by itself.")
     num_workers: int
     has_generator: bool
+    is_stream: bool = Field(description="Its dataset is iterated over, not indexed.")
+    shuffles: bool = Field(description="Its sampler draws the order of the rows.")
+    sets_epoch: bool = Field(description="Its sampler has a set_epoch().")
+    seed: int = Field(description="Of its sampler; -1 when it has none of its own.")
+    replicas: int = Field(description="Shards that its sampler makes; 0 when it makes none.")
+    rank: int = Field(description="Shard that its sampler gives; -1 for none.")
 
 
 class FieldFact(Record):
@@ -42,6 +48,17 @@ class BatchPrint(Record):
     )
 
 
+class SketchFact(Record):
+    """A set of whole numbers, or a sample of it that is the same in every process.
+
+    Every number is mixed to a 64-bit one, and the smallest are kept: those of two sets up to the
+    smaller of their largest can be compared.
+    """
+
+    values: tuple[int, ...] = Field(description="Mixed numbers in order, each once.")
+    is_whole: bool = Field(description="None was left out.")
+
+
 class EpochPrint(Record):
     """One iteration over a loader, when it ended or the next one began.
 
@@ -50,10 +67,21 @@ class EpochPrint(Record):
 
     loader: int
     epoch: int
+    step: int = Field(description="Steps made before it began.")
+    sampler_epoch: int = Field(description="As its sampler was told; -1 when it has none.")
     num_batches: int
     num_indices: int = Field(description="Row numbers that its sampler gave; 0 when it has none.")
+    first: tuple[int, ...] = Field(description="The first row numbers, at most 32.")
     order: str = Field(description="Fingerprint of the row numbers in their order.")
     rows: str = Field(description="Fingerprint of the same row numbers in any order.")
+    numbers: SketchFact = Field(description="Of the row numbers.")
+    contents: SketchFact = Field(
+        description="Of the fingerprints of rows, those of the first batches of a loader."
+    )
+    num_contents: int = Field(description="Rows that were fingerprinted.")
+    labels: dict[int, int] = Field(
+        description="Rows of each label, among the same rows; none when no tensor looks like one."
+    )
     is_finished: bool
 
 

@@ -20,6 +20,11 @@ class OptimizerMeasure(Record):
         description="Norm of the change by the step, told from a sample of large parameters; "
         "exactly 0 when none of the sample moved."
     )
+    moved_shares: tuple[float, ...] = Field(
+        (),
+        description="Of the sampled numbers with a gradient, those that the step changed; NaN for "
+        "types of more than 16 bits, empty when there are no others.",
+    )
     moments: dict[str, float] = Field(
         description="Norm over all parameters of each tensor of the optimizer's state, such as "
         "'exp_avg', after the step."
@@ -36,6 +41,8 @@ class OutputMeasure(Record):
     norm: float = Field(description="NaN or infinite when any number is.")
     zero_share: float = Field(description="Numbers that are exactly 0, of all.")
     numel: int
+    largest: float = Field(float("nan"), description="Largest number.")
+    dtype: str = ""
 
 
 class ClipMeasure(Record):

@@ -104,3 +104,6 @@ class RecentStep(Record):
         description="When each mark of the word was made [us since the start of the trace]; of a "
         "block that is shown once, the first time."
     )
+    ended_us: int | None = Field(
+        None, description="When the step was over [us since the start of the trace]."
+    )

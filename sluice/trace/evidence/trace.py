@@ -21,11 +21,12 @@ from sluice.trace.evidence.order import RecentStep, StepWord
 from sluice.trace.evidence.surroundings import (
     ParallelFact,
     RateFact,
+    ReadFact,
     SaveFact,
     WorkerFact,
     WrapperFact,
 )
-from sluice.trace.evidence.values import ValueFact
+from sluice.trace.evidence.values import GradientFact, ValueFact
 
 VERSION = 1
 """Of the files; a reader refuses a newer one."""
@@ -49,6 +50,8 @@ class End(Record):
     steps: int
     seconds: float = Field(description="Since the start [s].")
     raised: str = Field(description="What ended the program, as 'ValueError: ...'; '' for nothing.")
+    peak_host_bytes: int = Field(0, description="Most memory of the process; 0 for unknown.")
+    peak_device_bytes: int = Field(0, description="Most memory of tensors on a GPU; 0 without one.")
 
 
 class Note(Record):
@@ -67,6 +70,10 @@ class SchedulerFact(Record):
     optimizer: int
     options: dict[str, float | int | bool | str | None] = Field(
         default_factory=dict, description="Its plain settings, such as T_max or step_size."
+    )
+    start: int = Field(0, description="Steps it was told that were made before it, as on a resume.")
+    end: int = Field(
+        0, description="Its own steps until the rate stands still or turns; 0 unknown."
     )
 
 
@@ -91,11 +98,13 @@ class Trace(Record):
     randoms: tuple[RandomPrint, ...]
     loads: tuple[LoadFact, ...]
     saves: tuple[SaveFact, ...]
+    reads: tuple[ReadFact, ...]
     rates: tuple[RateFact, ...]
     workers: tuple[WorkerFact, ...]
     wrappers: tuple[WrapperFact, ...]
     parallels: tuple[ParallelFact, ...]
     values: tuple[ValueFact, ...]
+    gradients: tuple[GradientFact, ...]
     flows: tuple[FlowFact, ...]
     masks: tuple[MaskFact, ...]
     probes: tuple[ProbeFact, ...]

@@ -6,14 +6,30 @@ from sluice.settings import Record
 
 
 class ValueFact(Record):
-    """One parameter at one step, before it."""
+    """One parameter before one step: before the first one, and those after powers of two."""
 
     parameter: int
     step: int
-    fingerprint: int = Field(description="Of all its numbers; equal tensors have equal ones.")
+    fingerprint: int = Field(
+        description="Of at most 4,096 of its numbers; equal tensors have equal ones."
+    )
     spread: float = Field(description="Largest minus smallest number; 0 for a constant.")
-    row_spread: float = Field(
-        description="Largest difference between two rows at one place; 0 when all rows are the "
-        "same, NaN for less than two dimensions or rows."
+    num_rows: int = Field(description="Length of its first dimension; 0 for less than two.")
+    num_different: int = Field(
+        description="Rows that differ by more than a ten-thousandth of its largest number; 0 for "
+        "less than two dimensions."
     )
     num_non_finite: int
+
+
+class GradientFact(Record):
+    """Gradients that were not finite right after a backward pass of a loss without a scale.
+
+    The first three of a process.
+    """
+
+    step: int = Field(description="The step that was about to be made.")
+    optimizer: int
+    parameters: tuple[int, ...] = Field(description="Whose gradient was not finite, in its order.")
+    num_gradients: int
+    loss: float = Field(description="NaN when it is unknown, too.")

@@ -37,10 +37,15 @@ _Place = tuple[int, int, Abnormal | None]
 
 def _inputs(trace: Trace) -> Iterator[_Place]:
     for fact in trace.bad_numbers:
-        where = f" column {fact.columns[0]}" if len(fact.shape) > 1 else ""
-        what = f"{fact.num_rows} of {fact.shape[0]} rows are not finite"
         step = fact.step + 1
-        yield step, _INPUT, Abnormal(step=step, tensor=f"{fact.what}{where}", what=what)
+        columns = ", ".join(map(str, fact.columns))
+        bad = Abnormal(
+            step=step,
+            tensor=f"{fact.what} column {columns}" if columns else fact.what,
+            what=f"{fact.num_nan} NaN and {fact.num_infinite} infinite numbers in {fact.num_rows} "
+            f"rows of {fact.shape[0] if fact.shape else 1}",
+        )
+        yield step, _INPUT, bad
 
 
 def _measured(trace: Trace) -> Iterator[_Place]:

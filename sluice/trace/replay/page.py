@@ -11,6 +11,7 @@ from sluice.reports.page import Tone, html_page, tag
 from sluice.trace.diagnosis import Diagnosis
 from sluice.trace.evidence.order import Mark, StepWord
 from sluice.trace.evidence.trace import Trace
+from sluice.trace.profile import PHASES, Profile, profile
 from sluice.trace.replay.abnormal import Abnormal, first_abnormal, network_name
 from sluice.trace.replay.grid import module_grid
 from sluice.trace.replay.series import curves
@@ -40,6 +41,7 @@ def replay_page(trace: Trace, diagnoses: Sequence[Diagnosis]) -> str:
         _abnormal(first),
         *(f'<div class="card unsure"><p>{escape(note.text)}</p></div>' for note in trace.notes),
         (_HERE / "player.html").read_text(),
+        _time(profile(trace)),
         _data(trace, diagnoses, first),
     ]
     return html_page(
@@ -108,6 +110,31 @@ def _abnormal(first: Abnormal | None) -> str:
         '<div class="card bad"><h3>First abnormal tensor '
         f"{_jump(first.step)}</h3><p><code>{escape(first.tensor)}</code> at step "
         f"{first.step:,}: {escape(first.what)}.</p></div>"
+    )
+
+
+def _time(told: Profile | None) -> str:
+    if told is None:
+        return ""
+    bars = "".join(
+        f'<i style="width:{100 * one.share:.2f}%;background:var(--c{PHASES.index(one.phase)})"></i>'
+        for one in told.phases
+    )
+    legend = "".join(
+        f'<span><i style="background:var(--c{PHASES.index(one.phase)})"></i>{one.phase} '
+        f"<b>{100 * one.share:.0f} %</b> {one.median_us / 1000:.3g} ms</span>"
+        for one in told.phases
+    )
+    memory = f"; at most {told.peak_host_bytes / 2**20:,.0f} MiB" if told.peak_host_bytes else ""
+    if told.peak_device_bytes:
+        memory += f", {told.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
+    return (
+        '<h2>Where the time goes</h2><div class="card">'
+        f'<div class="bars" role="img" aria-label="Shares of a step">{bars}</div>'
+        f'<div class="legend">{legend}</div>'
+        f"<p><b>{told.bottleneck} first.</b> {escape(told.advice)}</p>"
+        f'<p class="soft">{told.step_us / 1000:.3g} ms a step, over the last {told.steps:,} '
+        f"that were kept{memory}.</p></div>"
     )
 
 

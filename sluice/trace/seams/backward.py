@@ -50,6 +50,10 @@ def _before(tracer: Tracer, loss: Tensor | None) -> None:
         entry.watch.before_backward()
     if lane.stepping is not None and not lane.has_closure:
         lane.stepping = None  # a step that raised and was caught
+    if tracer.flows.is_due:
+        began = tracer.clock()
+        tracer.flows.learn(loss if type(loss) is Tensor else None)
+        lane.spent += tracer.clock() - began
     if tracer.inputs is not None:
         tracer.inputs.learned()
     lane.is_raw_mean = False
@@ -65,6 +69,8 @@ def _before(tracer: Tracer, loss: Tensor | None) -> None:
 def _after(tracer: Tracer, flags: tuple[str, ...]) -> None:
     lane = tracer.lane
     lane.zero_after_backward = False
+    if not lane.has_scaled:  # a scale that is too large is no fault
+        tracer.look_at_gradients()
     lane.has_scaled = False
     seal(tracer)
     tracer.mark("backward", flags=flags)

@@ -2,10 +2,14 @@
 
 import functools
 import weakref
+from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from torch.utils.data import DataLoader
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from sluice.trace.evidence.batches import (
@@ -17,15 +21,21 @@ from sluice.trace.evidence.batches import (
 from sluice.trace.fingerprints import (
     OrderFingerprint,
     field_fact,
+    mixed,
     random_states,
     row_fingerprints,
+    sketch_of,
     tensors_in,
 )
+from sluice.trace.samplers import sampler_facts
+from sluice.trace.seams.workers import watch_workers
 from sluice.trace.subjects import Registry
 from sluice.trace.tracer import Tracer
 
 _WATCHED_EPOCHS = 4
 """Epochs at the start of each loader that are looked at; later ones on powers of two."""
+
+_MOST_LABELS = 64
 
 
 @dataclass(slots=True)
@@ -46,6 +56,11 @@ class _IteratorEntry:
     ref: "weakref.ref[Any]"
     loader: LoaderEntry | None = None
     order: OrderFingerprint = field(default_factory=OrderFingerprint)
+    step: int = 0
+    sampler_epoch: int = -1
+    rows: list[int] = field(default_factory=list)
+    """Fingerprints of the rows that were looked at."""
+    labels: Counter[int] = field(default_factory=Counter)
 
 
 def watch_loaders(tracer: Tracer) -> None:
@@ -56,6 +71,8 @@ def watch_loaders(tracer: Tracer) -> None:
 
     @functools.wraps(make_iter)
     def watched_iter(loader: Any) -> Any:
+        if tracer.is_on and loader.num_workers:
+            tracer.guard(seen.making, loader)
         iterator = make_iter(loader)
         if tracer.is_on:
             tracer.guard(seen.begin, loader, iterator)
@@ -85,11 +102,15 @@ def watch_loaders(tracer: Tracer) -> None:
     tracer.patches.replace(_BaseDataLoaderIter, "_next_index", watched_index)
     tracer.on_begin.append(seen.reset)
     tracer.on_end.append(seen.end)
+    watch_workers(tracer, lambda: seen.for_workers)
 
 
 class _Loading:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
+        self.for_workers: tuple[Path, int, int] | None = None
+        """Folder of the trace, loader and epoch of the workers that are made next: they are forked
+        with it."""
         self.reset()
 
     def reset(self) -> None:
@@ -104,7 +125,8 @@ class _Loading:
         fact = _fact(len(self._all), loader)
         # Programs that make the loader anew for every epoch mean one and the same.
         for known, entry in self._all:
-            if entry.ref() is None and known == fact.model_copy(update={"index": known.index}):
+            same = {"index": known.index, "seed": known.seed}
+            if entry.ref() is None and known == fact.model_copy(update=same):
                 entry.ref = weakref.ref(loader)
                 return entry
         entry = LoaderEntry(fact.index, weakref.ref(loader))
@@ -112,16 +134,22 @@ class _Loading:
         self._tracer.recorder.write("loader", fact)
         return entry
 
+    def making(self, loader: Any) -> None:
+        """Hear that an iterator with workers is about to be made."""
+        entry = self._loaders.find(loader)
+        self.for_workers = self._tracer.recorder.folder, entry.index, entry.epoch + 1
+
     def begin(self, loader: Any, iterator: Any) -> None:
         tracer = self._tracer
         entry = self._loaders.find(loader)
         self._close(entry, is_finished=False)
         entry.epoch += 1
         entry.iterating = self._iterators.find(iterator)
-        entry.iterating.loader = entry
+        entry.iterating.loader, entry.iterating.step = entry, tracer.steps
         tracer.mark("epoch", entry.index)
         if _is_watched(entry.epoch):
             began = tracer.clock()
+            entry.iterating.sampler_epoch = sampler_facts(loader).epoch
             self._print_random()
             tracer.lane.spent += tracer.clock() - began
 
@@ -166,21 +194,10 @@ class _Loading:
         iterating, entry.iterating = entry.iterating, None
         if iterating is None:
             return
-        if not _is_watched(entry.epoch):
-            entry.num_batches, iterating.order = 0, OrderFingerprint()
-            return
-        order, rows = iterating.order.digests()
-        fact = EpochPrint(
-            loader=entry.index,
-            epoch=entry.epoch,
-            num_batches=entry.num_batches,
-            num_indices=iterating.order.count,
-            order=order,
-            rows=rows,
-            is_finished=is_finished,
-        )
-        self._tracer.recorder.write("epoch", fact)
+        if _is_watched(entry.epoch):
+            self._tracer.recorder.write("epoch", _epoch_print(entry, iterating, is_finished))
         entry.num_batches, iterating.order = 0, OrderFingerprint()
+        iterating.rows, iterating.labels = [], Counter()
 
     def _print_batch(self, entry: LoaderEntry, batch: Any) -> None:
         tracer = self._tracer
@@ -188,6 +205,9 @@ class _Loading:
         first = next((t for t in tensors if t.dim() > 0 and t.numel()), None)
         words = tracer.settings.row_words
         rows = () if first is None else tuple(row_fingerprints(first, words=words).tolist())
+        if entry.iterating is not None and _is_watched(entry.epoch):
+            entry.iterating.rows += rows
+            entry.iterating.labels.update(_labels(tensors))
         fact = BatchPrint(
             loader=entry.index,
             epoch=entry.epoch,
@@ -209,11 +229,38 @@ def _is_watched(epoch: int) -> bool:
     return epoch <= _WATCHED_EPOCHS or epoch & (epoch - 1) == 0
 
 
+def _epoch_print(entry: LoaderEntry, iterating: _IteratorEntry, is_finished: bool) -> EpochPrint:
+    order, rows = iterating.order.digests()
+    return EpochPrint(
+        loader=entry.index,
+        epoch=entry.epoch,
+        step=iterating.step,
+        sampler_epoch=iterating.sampler_epoch,
+        num_batches=entry.num_batches,
+        num_indices=iterating.order.count,
+        first=iterating.order.first,
+        order=order,
+        rows=rows,
+        numbers=iterating.order.sketch(),
+        contents=sketch_of(mixed(torch.tensor(iterating.rows, dtype=torch.int64))),
+        num_contents=len(iterating.rows),
+        labels=dict(iterating.labels) if len(iterating.labels) <= _MOST_LABELS else {},
+        is_finished=is_finished,
+    )
+
+
+def _labels(tensors: list[Tensor]) -> list[int]:
+    """Return the labels of a batch: its first whole numbers of one dimension after the inputs."""
+    found = [t for t in tensors[1:] if t.dim() == 1 and not t.is_floating_point()]
+    return found[0].tolist() if found and not found[0].is_complex() else []
+
+
 def _fact(index: int, loader: Any) -> LoaderFact:
     try:
         num_rows = len(loader.dataset)
     except (TypeError, NotImplementedError):  # a stream
         num_rows = -1
+    sampler = sampler_facts(loader)
     return LoaderFact(
         index=index,
         dataset=type(loader.dataset).__name__,
@@ -222,4 +269,10 @@ def _fact(index: int, loader: Any) -> LoaderFact:
         batch_size=-1 if loader.batch_size is None else loader.batch_size,
         num_workers=loader.num_workers,
         has_generator=loader.generator is not None,
+        is_stream=isinstance(loader.dataset, IterableDataset),
+        shuffles=sampler.shuffles,
+        sets_epoch=sampler.sets_epoch,
+        seed=sampler.seed,
+        replicas=sampler.replicas,
+        rank=sampler.rank,
     )

@@ -17,6 +17,7 @@ from torch.nn.modules.module import (
 
 from sluice.trace.inventory import NetworkEntry
 from sluice.trace.measuring import ask_output, first_tensor
+from sluice.trace.seams.flow import Flows
 from sluice.trace.tracer import Tracer
 
 
@@ -31,7 +32,7 @@ def watch_modules(tracer: Tracer) -> None:
             if not lane.inspecting or torch.compiler.is_compiling():
                 return original(module, *args, **kwargs)
             output = original(module, *args, **kwargs)
-            tracer.guard(seen.inside, module, output)
+            tracer.guard(seen.inside, module, args, kwargs, output)
             return output
         # While torch.compile reads the program, it must see the program alone. A forward inside
         # of a backward pass is recomputed by checkpointing.
@@ -45,7 +46,7 @@ def watch_modules(tracer: Tracer) -> None:
             output = original(module, *args, **kwargs)
         finally:
             lane.in_forward = lane.inspecting = False
-        tracer.guard(seen.end, module, output)
+        tracer.guard(seen.end, module, args, kwargs, output)
         return output
 
     tracer.patches.replace(nn.Module, "__call__", functools.wraps(original)(call))
@@ -67,14 +68,20 @@ class _Calls:
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
+        self._flows = tracer.flows = Flows(tracer)
+        tracer.on_begin.append(self._flows.reset)
 
-    def begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tracer, lane = self._tracer, self._tracer.lane
         entry = tracer.inventory.networks.find(module)
         lane.network = None if entry.is_plain else entry
-        if tracer.inputs is not None and not entry.is_plain:
+        if entry.is_plain:
+            return
+        if tracer.inputs is not None:
             tracer.inputs.see(entry.index, module, args, kwargs)
-        if entry.is_plain or (entry.names is not None and not tracer.has_statistics):
+        self._flows.forget()
+        flows = tracer.steps >= entry.next_flow and self._flows.wants()
+        if entry.names is not None and not tracer.has_statistics and not flows:
             return
         measures = (
             tracer.has_statistics
@@ -82,7 +89,7 @@ class _Calls:
             and torch.is_grad_enabled()
             and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
         )
-        if measures or entry.names is None:
+        if measures or flows or entry.names is None:
             began = tracer.clock()
             if entry.names is None:
                 if hasattr(module, "_orig_mod"):
@@ -92,9 +99,13 @@ class _Calls:
             lane.measures, lane.inspecting = measures, True
             if measures:
                 lane.inspected.add(entry.index)
+            if flows:
+                self._flows.begin(entry, module, args, kwargs)
             lane.spent += tracer.clock() - began
 
-    def inside(self, module: nn.Module, output: Any) -> None:
+    def inside(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
         tracer, lane = self._tracer, self._tracer.lane
         began = tracer.clock()
         entry: NetworkEntry = lane.network
@@ -103,13 +114,22 @@ class _Calls:
             if id(module) not in entry.stray and any(p.requires_grad for p in module.parameters()):
                 entry.stray[id(module)] = weakref.ref(module)
                 tracer.inventory.is_stale = True
-        elif lane.measures and not module._modules:
-            self._measure(entry, name, module, output)
+        else:
+            self._flows.inside(name, module, args, kwargs, output)
+            if lane.measures and not module._modules:
+                self._measure(entry, name, module, output)
         lane.spent += tracer.clock() - began
 
-    def end(self, module: nn.Module, output: Any) -> None:
+    def end(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
         tracer, lane = self._tracer, self._tracer.lane
         entry: NetworkEntry = lane.network
+        if self._flows.is_looking:
+            began = tracer.clock()
+            self._flows.inside("", module, args, kwargs, output)
+            self._flows.end()
+            lane.spent += tracer.clock() - began
         if lane.measures:
             lane.measures = False
             began = tracer.clock()

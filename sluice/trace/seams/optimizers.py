@@ -104,6 +104,8 @@ def _before_step(
         *("in backward",) * lane.in_backward,
     )
     tracer.begin_step(tracer.inventory.optimizers.find(optimizer), flags)
+    for look in tracer.before_step:
+        look(optimizer)
 
 
 def _after_step(tracer: Tracer, optimizer: Any) -> None:
@@ -113,3 +115,5 @@ def _after_step(tracer: Tracer, optimizer: Any) -> None:
     if lane.has_closure:
         tracer.mark("stepped", entry.index)
     tracer.end_step(entry)
+    for look in tracer.after_step:
+        look(optimizer)

@@ -5,12 +5,23 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LinearLR,
+    LRScheduler,
+    MultiStepLR,
+    OneCycleLR,
+    PolynomialLR,
+    SequentialLR,
+)
 
 from sluice.trace.evidence.trace import SchedulerFact
 from sluice.trace.inventory import SchedulerEntry
 from sluice.trace.subjects import Registry
 from sluice.trace.tracer import Tracer
+
+_MOVING = frozenset({"last_epoch", "num_bad_epochs", "best", "T_cur", "verbose"})
+_MOST_NUMBERS = 16
 
 
 def watch_schedulers(tracer: Tracer) -> None:
@@ -68,6 +79,43 @@ def _stepped(tracer: Tracer, scheduler: Any) -> None:
 def _entry(tracer: Tracer, index: int, scheduler: Any) -> SchedulerEntry:
     optimizer = getattr(scheduler, "optimizer", None)
     owner = -1 if optimizer is None else tracer.inventory.optimizers.find(optimizer).index
-    kind = type(scheduler).__name__
-    tracer.recorder.write("scheduler", SchedulerFact(index=index, kind=kind, optimizer=owner))
+    fact = SchedulerFact(
+        index=index,
+        kind=type(scheduler).__name__,
+        optimizer=owner,
+        options=_options(scheduler),
+        # Asked after its first step.
+        start=max(int(getattr(scheduler, "last_epoch", 0)) - 1, 0),
+        end=_end(scheduler),
+    )
+    tracer.recorder.write("scheduler", fact)
     return SchedulerEntry(index, weakref.ref(scheduler), owner)
+
+
+def _options(scheduler: Any) -> dict[str, float | int | bool | str | None]:
+    """Return the plain settings, without what moves with every step."""
+    found: dict[str, float | int | bool | str | None] = {}
+    for name, value in vars(scheduler).items():
+        if name.startswith("_") or name in _MOVING:
+            continue
+        if name in ("milestones", "base_lrs"):
+            numbers = sorted(value.elements()) if hasattr(value, "elements") else list(value)
+            if len(numbers) <= _MOST_NUMBERS:
+                found[name] = ", ".join(map(str, numbers))
+        elif isinstance(value, float | int | bool | str | None):
+            found[name] = value
+    return found
+
+
+def _end(scheduler: Any) -> int:
+    """Return its own steps until the rate stands still or turns; 0 when that is not known."""
+    if isinstance(scheduler, SequentialLR):
+        last = _end(scheduler._schedulers[-1])
+        return int(scheduler._milestones[-1]) + last if last else 0
+    if isinstance(scheduler, CosineAnnealingLR):
+        return int(scheduler.T_max)
+    if isinstance(scheduler, LinearLR | PolynomialLR):
+        return int(scheduler.total_iters)
+    if isinstance(scheduler, MultiStepLR):
+        return max(map(int, scheduler.milestones), default=0)
+    return int(scheduler.total_steps) if isinstance(scheduler, OneCycleLR) else 0

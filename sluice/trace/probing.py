@@ -1,0 +1,254 @@
+"""Changes the input or the weights of a copy of a network, and sees what moves (TRACE-4).
+
+The network itself is not touched, and no random number of the program is used: the copy is in
+evaluation mode, on few rows, in single precision, without hooks, and is thrown away.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+from sluice.trace import randomness
+from sluice.trace.masks import arguments, is_tokens, padding_in
+
+_MOST_PARAMETERS = 20_000_000
+"""Numbers in a network that is copied."""
+
+_MOST_NUMBERS = 4_000_000
+"""Numbers in the arguments of a pass."""
+
+_ROWS = 8
+"""Rows of the batch that are used, where the arguments tell what a row is."""
+
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a change did; see ``ProbeFact``."""
+
+    changed: int
+    largest_effect: float
+    real_effect: float = float("nan")
+    parameters: tuple[nn.Parameter, ...] = ()
+
+
+def later_tokens(network: nn.Module, given: Given, ids: Tensor) -> Probe | None:
+    """Change the second half of each row of tokens; None when that cannot be tried."""
+    if not _can_copy(network, given):
+        return None
+    kept = ids.shape[1] // 2
+    with _copied(network) as twin:
+        if twin is None:
+            return None
+        few, cut = _few_rows(given, ids)
+        other = ids[cut].clone()
+        known = ids.detach().unique()
+        if len(known) < 2:
+            return None
+        # Every token becomes another one of the batch: none is unknown to the network.
+        place = torch.searchsorted(known, other[:, kept:])
+        other[:, kept:] = known[(place + 1) % len(known)]
+        first, again = _run(twin, few), _run(twin, few)
+        second = _run(twin, _replaced(few, ids, other, cut))
+        if first is None or again is None or second is None:
+            return None
+        shape = tuple(other.shape)
+        pairs = [
+            (a[:, :kept], b[:, :kept])
+            for a, b, c in zip(first, second, again, strict=True)
+            if tuple(a.shape[:2]) == shape and a.dim() == 3 and torch.equal(a, c)
+        ]
+        if not pairs:
+            return None
+        return Probe(other.shape[1] - kept, _effect(pairs))
+
+
+def padding(network: nn.Module, given: Given) -> Probe | None:
+    """Change the vectors of padding, then those of some real tokens; None if it cannot be tried."""
+    pads = padding_in(given)
+    ids = next((t for t in arguments(given) if is_tokens(t)), None)
+    if pads is None or ids is None or not _can_copy(network, given):
+        return None
+    with _copied(network) as twin:
+        if twin is None:
+            return None
+        few, cut = _few_rows(given, ids)
+        pads, shown = pads[cut], ids[cut]
+        real = ~pads
+        # The first real position may stand for its row; of the others every second one moves.
+        order = real.cumsum(1)
+        moved = real & (order > 1) & (order % 2 == 0)
+        watched = real & ~moved
+        if not bool(pads.any()) or not bool(moved.any()):
+            return None
+        runs = [
+            _run_with_noise(twin, few, shown, chosen)
+            for chosen in (torch.zeros_like(pads), torch.zeros_like(pads), pads, moved)
+        ]
+        if any(run is None for run in runs):
+            return None
+        plain, again, by_pads, by_real = ([*(run or [])] for run in runs)
+        same = [i for i, a in enumerate(plain) if torch.equal(a, again[i])]
+        if not same:
+            return None
+
+        def effect(other: list[Tensor]) -> float:
+            return _effect([_watched(plain[i], other[i], watched) for i in same])
+
+        return Probe(int(pads.sum()), effect(by_pads), effect(by_real))
+
+
+def weights(network: nn.Module, given: Given, names: Sequence[str]) -> Probe | None:
+    """Change some parameters; None when that cannot be tried."""
+    if not _can_copy(network, given):
+        return None
+    with _copied(network) as twin:
+        if twin is None:
+            return None
+        first, again = _run(twin, given), _run(twin, given)
+        for name in names:
+            parameter = twin.get_parameter(name)
+            parameter.data.mul_(-0.5).add_(0.1)
+        second = _run(twin, given)
+        if first is None or again is None or second is None:
+            return None
+        pairs = [(a, b) for a, b, c in zip(first, second, again, strict=True) if torch.equal(a, c)]
+        if not pairs:
+            return None
+        changed = tuple(network.get_parameter(name) for name in names)
+        return Probe(len(names), _effect(pairs), parameters=changed)
+
+
+def _can_copy(network: nn.Module, given: Given) -> bool:
+    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+        return False  # the program's own, which would see passes that it did not make
+    if sum(p.numel() for p in network.parameters()) > _MOST_PARAMETERS:
+        return False
+    if sum(t.numel() for t in arguments(given)) > _MOST_NUMBERS:
+        return False
+    return not randomness.has_own_generator(network)
+
+
+@contextmanager
+def _copied(network: nn.Module) -> Iterator[nn.Module | None]:
+    """Give a copy that is thrown away, in a block that leaves no trace of its own."""
+    with randomness.kept(), torch.no_grad():
+        yield _copy(network)
+
+
+def _copy(network: nn.Module) -> nn.Module | None:
+    try:
+        twin = copy.deepcopy(network)
+    except Exception:  # it holds what cannot be copied, as tensors with a history
+        return None
+    for module in twin.modules():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            hooks.clear()
+        module.training = False  # train() would be a mark
+    return twin.float()
+
+
+def _run(twin: nn.Module, given: Given) -> list[Tensor] | None:
+    """Return the outputs with a fraction; None when the network refuses."""
+    args, kwargs = _mapped(given, lambda t: t.float() if t.is_floating_point() else t)
+    device = next((t.device.type for t in twin.parameters()), "cpu")
+    with torch.autocast(device, enabled=False):
+        try:
+            output = twin(*args, **kwargs)
+        except Exception:  # the program's own code, on an input that it was not written for
+            return None
+    return [t.detach().clone() for t in _floats(output)]
+
+
+def _run_with_noise(
+    twin: nn.Module, given: Given, ids: Tensor, chosen: Tensor
+) -> list[Tensor] | None:
+    """Run with the vectors of chosen positions changed, right after they were looked up."""
+
+    def change(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        if not args or not isinstance(args[0], Tensor) or args[0].shape != ids.shape:
+            return None
+        if not torch.equal(args[0], ids) or output.shape[:-1] != ids.shape:
+            return None
+        size = output.std() + 0.1
+        wave = torch.arange(output.shape[-1], device=output.device).mul(1.7).cos() * size
+        return output + chosen[..., None] * wave
+
+    tables = [m for m in twin.modules() if isinstance(m, nn.Embedding)]
+    if not tables:
+        return None
+    hooks = [table.register_forward_hook(change) for table in tables]
+    try:
+        return _run(twin, given)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _few_rows(given: Given, ids: Tensor) -> tuple[Given, slice]:
+    """Return the arguments with fewer rows, where no other dimension is as long as the rows."""
+    rows = ids.shape[0]
+    others = {n for t in arguments(given) for n in t.shape[1:]}
+    cut = slice(0, _ROWS if rows > _ROWS and rows not in others else rows)
+
+    def fewer(tensor: Tensor) -> Tensor:
+        return tensor[cut] if tensor.dim() and tensor.shape[0] == rows else tensor
+
+    return _mapped(given, lambda t: fewer(t.detach())), cut
+
+
+def _replaced(few: Given, ids: Tensor, other: Tensor, cut: slice) -> Given:
+    shown = ids[cut]
+    return _mapped(few, lambda t: other if t.shape == shown.shape and torch.equal(t, shown) else t)
+
+
+def _mapped(given: Given, change: Callable[[Tensor], Tensor]) -> Given:
+    def one(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return change(value)
+        if type(value) in (list, tuple):
+            return type(value)(one(item) for item in value)
+        if type(value) is dict:
+            return {key: one(item) for key, item in value.items()}
+        return value
+
+    args, kwargs = given
+    return tuple(one(a) for a in args), {key: one(v) for key, v in kwargs.items()}
+
+
+def _floats(output: Any) -> Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        if output.is_floating_point() and output.layout == torch.strided:
+            yield output
+    elif isinstance(output, dict):
+        for item in output.values():
+            yield from _floats(item)
+    elif isinstance(output, list | tuple):
+        for item in output:
+            yield from _floats(item)
+
+
+def _watched(one: Tensor, other: Tensor, watched: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the numbers at watched positions, or all when there are no positions."""
+    if one.dim() >= 2 and one.shape[:2] == watched.shape:
+        return one[watched], other[watched]
+    return one, other
+
+
+def _effect(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:
+    """Return the largest change, of the largest number; NaN when anything is not finite."""
+    effects = [
+        float((a - b).abs().max() / a.abs().max().clamp_min(1e-12))
+        for a, b in pairs
+        if a.numel() and a.shape == b.shape
+    ]
+    if any(e != e for e in effects):
+        return float("nan")
+    return max(effects, default=float("nan"))

@@ -1,0 +1,82 @@
+"""Do the units of a layer begin with different numbers?"""
+
+from sluice.trace.evidence.membership import ParameterFact
+from sluice.trace.evidence.trace import Trace
+from sluice.trace.evidence.values import ValueFact
+from sluice.trace.finding import Finding, Rule
+from sluice.trace.rules.membership import listing
+from sluice.trace.rules.series import facts_of, moved, names_in, values_by_parameter
+
+_LEAST_ROWS = 4
+_LEAST_LOOKS = 3
+_LATEST = 4
+"""Steps after which the rows of a layer that learns are no more the same."""
+
+_MOST_GATES = 4
+"""Blocks of equal rows: a recurrent layer has one for each of its gates."""
+
+
+def _is_equal(value: ValueFact) -> bool:
+    blocks = min(_MOST_GATES, value.num_rows // _LEAST_ROWS)
+    return value.num_rows >= _LEAST_ROWS and 1 <= value.num_different <= max(blocks, 1)
+
+
+def _stays_equal(fact: ParameterFact, values: tuple[ValueFact, ...]) -> bool:
+    """All rows were the same when it was first seen, and are at every later look."""
+    return (
+        fact.is_trainable
+        and bool(fact.names)
+        and len(values) >= _LEAST_LOOKS
+        and values[-1].step > values[0].step + _LATEST
+        and values[0].num_different == 1
+        and all(map(_is_equal, values))
+    )
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    now = trace.membership
+    if now is None:
+        return ()
+    facts, changed, names = facts_of(trace), moved(trace), names_in(trace)
+    values = values_by_parameter(trace)
+    learning = changed & now.optimized
+    graded = {p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient}
+    equal = [
+        p
+        for p, seen in values.items()
+        if p in now.optimized and p in graded and p in facts and _stays_equal(facts[p], seen)
+    ]
+    # A learning rate of zero leaves every weight as it was.
+    if not equal or not learning:
+        return ()
+    still = [p for p in equal if p not in changed]
+    first = min(values[p][0].step for p in equal)
+    rows = values[equal[0]][-1].num_rows
+    return (
+        rule.finding(
+            severity="error",
+            step=first,
+            what=f"In {len(equal)} weights all rows are the same from step {first} to step "
+            f"{max(values[p][-1].step for p in equal)}: {listing([names[p] for p in equal])} "
+            f"({rows} rows in the first)"
+            + (f"; {len(still)} never moved at all." if still else "."),
+            cause="All units of a layer compute the same and get the same gradient: the layer is "
+            "worth one unit.",
+            fix="Begin with different numbers: torch's own initialisation, or nn.init.xavier_ or "
+            "kaiming_ for weights; zero is for biases.",
+            num_weights=len(equal),
+            num_still=len(still),
+        ),
+    )
+
+
+CONSTANT_START = Rule(
+    name="units of a layer begin with different numbers",
+    fault="constant initialisation",
+    requirement="TRACE-8",
+    requires="Three looks at a weight with four rows or more, and some parameter that learns.",
+    contradicted_by="Rows that differ at any look.",
+    abstains="The rows part after the first steps, as those of a zero-initialised output or of "
+    "LoRA do; or nothing learns.",
+    judge=_judge,
+)

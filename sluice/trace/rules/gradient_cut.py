@@ -1,0 +1,157 @@
+"""Does the gradient reach everything that the loss was computed with?"""
+
+from collections.abc import Iterable
+
+from sluice.trace.evidence.trace import Trace
+from sluice.trace.finding import Finding, Rule
+from sluice.trace.rules.membership import has_manual_gradients, listing
+from sluice.trace.rules.series import measures_of, moved, names_in
+from sluice.trace.rules.steps import optimizers_in
+
+_LEAST = 2
+"""Measured steps."""
+
+_MOVES = 1e-5
+_FIX = (
+    "Remove detach(), .data or no_grad() there; if it is meant, set requires_grad to False and "
+    "leave the parameters out of the optimizer."
+)
+
+
+def _left_out(trace: Trace) -> frozenset[int]:
+    """Return trainable parameters of stepping optimizers that never had a gradient, nor moved."""
+    now = trace.membership
+    if now is None:
+        return frozenset()
+    reached = {p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient}
+    held: set[int] = set()
+    for optimizer in now.optimizers:
+        measured = measures_of(trace, optimizer.index)
+        reached |= {p for _, own in measured for p in own.parameters}
+        if optimizer.index in optimizers_in(trace) and len(measured) >= _LEAST:
+            held |= {p for group in optimizer.groups for p in group.parameters}
+    if not reached:  # the loss has no path at all
+        return frozenset()
+    trainable = {p.index for p in now.parameters if p.is_trainable and p.names}
+    return frozenset((held & trainable) - reached - moved(trace))
+
+
+def _under_no_grad(trace: Trace, left: frozenset[int]) -> tuple[int, set[int], str] | None:
+    """Return step, parameters and place of what is called without gradients in learning passes."""
+    names = {n.index: n.name for m in trace.memberships for n in m.networks}
+    for flow in trace.flows:
+        calls = [c for c in flow.calls if set(c.parameters) & left and not c.gives_gradient]
+        learns = any(c.gives_gradient for c in flow.calls)
+        if calls and learns:
+            own = {p for c in calls for p in c.parameters} & left
+            last = f"{names.get(flow.network, '')}.{calls[-1].module}"
+            return flow.step + 1, own, f"{last} runs without gradients (no_grad)"
+    membership = trace.membership
+    for network in membership.networks if membership is not None else ():
+        own = set(network.parameters) & left
+        if not own or own != set(network.parameters) & (
+            membership.optimized if membership else own
+        ):
+            continue
+        learning = [w for w in trace.words if w.find("backward") and w.step_mark is not None]
+        flags = [
+            (w.first_step, w.count, m.flags)
+            for w in learning
+            for m in w.marks[: w.find("backward")[-1]]
+            if m.kind == "forward" and m.subject == network.index
+        ]
+        calls_made = sum(count for _, count, f in flags if "training" in f)
+        if calls_made >= _LEAST and not any("grad" in f for _, _, f in flags):
+            return flags[0][0], own, f"{network.name} runs without gradients (no_grad)"
+    return None
+
+
+def _detached(trace: Trace, left: frozenset[int]) -> tuple[int, set[int], str] | None:
+    """Return step, parameters and place where an output was detached before the next module."""
+    before: dict[int, set[int]] = {}
+    for flow in trace.flows:
+        for call in flow.calls:
+            used = before.setdefault(flow.step, set())
+            if call.cut_from and used & left:
+                into = call.module or call.kind
+                return flow.step + 1, used & left, f"between {call.cut_from} and {into}"
+            used.update(call.parameters)
+    return None
+
+
+def _tried(trace: Trace, left: frozenset[int]) -> tuple[int, set[int], str] | None:
+    for probe in trace.probes:
+        own = set(probe.parameters) & left
+        if probe.probe == "weights" and own and probe.largest_effect > _MOVES:
+            flows = [f for f in trace.flows if f.network == probe.network]
+            called = [c.module for f in flows for c in f.calls if set(c.parameters) & own]
+            place = f"after {called[-1]}" if called else "in the network"
+            return 1, own, f"{place}: other numbers in them move the output"
+    return None
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    left = _left_out(trace)
+    if not left or has_manual_gradients(trace):
+        return ()
+    found = _under_no_grad(trace, left) or _detached(trace, left) or _tried(trace, left)
+    if found is not None:
+        step, own, place = found
+        return (_finding(rule, trace, "error", step, own, f"The cut is {place}."),)
+    return _never_reached(rule, trace, left)
+
+
+def _never_reached(rule: Rule, trace: Trace, left: frozenset[int]) -> tuple[Finding, ...]:
+    """Tell of networks of their own that are called at every step, and never get a gradient."""
+    now = trace.membership
+    if now is None or len(now.networks) < 2:
+        return ()
+    learning = [w for w in trace.words if w.find("backward") and w.step_mark is not None]
+    found = []
+    for network in now.networks:
+        own = set(network.parameters) & left
+        if not own or own != set(network.parameters) & now.optimized:
+            continue
+        used = [
+            w
+            for w in learning
+            if any(
+                m.kind == "forward" and m.subject == network.index and "grad" in m.flags
+                for m in w.marks
+            )
+        ]
+        if sum(w.count for w in used) >= 0.9 * sum(w.count for w in learning):
+            step = used[0].first_step
+            text = f"{network.name} is called at nearly every step."
+            found.append(_finding(rule, trace, "confirm", step, own, text))
+    return tuple(found)
+
+
+def _finding(
+    rule: Rule, trace: Trace, severity: str, step: int, own: Iterable[int], place: str
+) -> Finding:
+    names = names_in(trace)
+    told = [names[p] for p in sorted(own)]
+    return rule.finding(
+        severity="error" if severity == "error" else "confirm",
+        step=step,
+        what=f"{len(told)} parameters are in the optimizer, take part in every step and never get "
+        f"a gradient: {listing(told)}. {place}",
+        cause="The loss cannot reach them: they keep their first values.",
+        fix=_FIX,
+        num_parameters=len(told),
+        num_known=len(names),
+    )
+
+
+GRADIENT_CUT = Rule(
+    name="the gradient reaches what the loss was computed with",
+    fault="gradient cut",
+    requirement="TRACE-16",
+    requires="Two measured steps, and the order of the modules in a learning pass.",
+    contradicted_by="A gradient of one of the parameters, or an output that does not depend on "
+    "them.",
+    abstains="The parameters are frozen, in no optimizer, moved by hand or in a branch that the "
+    "output does not use; gradients are set by hand.",
+    judge=_judge,
+)

@@ -1,0 +1,67 @@
+"""Does the loss lead back to the parameters?"""
+
+from sluice.trace.evidence.trace import Trace
+from sluice.trace.finding import Finding, Rule
+from sluice.trace.rules.steps import OwnStep, first, name_of, optimizers_in, own_steps, total
+
+_LEAST = 2
+
+
+def _is_rearmed(step: OwnStep) -> bool:
+    """Every backward pass began at a tensor without a history, and brought nothing."""
+    passes = step.before("backward", "grad")
+    marks = step.word.marks
+    leaf = passes and all("leaf" in marks[i].flags for i in passes)
+    return bool(leaf) and "fresh" not in step.end.flags
+
+
+def _is_lost(step: OwnStep) -> bool:
+    """There was a forward and a backward pass, nothing was cleared after it, and no gradient."""
+    cleared = max(step.before("zero"), default=-1)
+    return (
+        cleared < step.last_backward
+        and "none" in step.end.flags
+        and bool(step.before("forward"))
+        and not step.before("grad")
+    )
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    found = []
+    lost_all = all(
+        all(_is_lost(s) for s in own_steps(trace, o)) and own_steps(trace, o)
+        for o in optimizers_in(trace)
+    )
+    for optimizer in optimizers_in(trace):
+        steps = own_steps(trace, optimizer)
+        rearmed = tuple(filter(_is_rearmed, steps))
+        shown = rearmed or (tuple(filter(_is_lost, steps)) if lost_all else ())
+        if total(shown) < _LEAST:
+            continue
+        why = "at a tensor without a history" if rearmed else "and reached no parameter"
+        found.append(
+            rule.finding(
+                severity="error",
+                step=first(shown),
+                what=f"{name_of(trace, optimizer)}: in {total(shown)} of {total(steps)} steps "
+                f"backward() began {why}; the step found no new gradient.",
+                cause="The loss was cut from the network (detach(), item(), a new tensor) and "
+                "made to require a gradient again: nothing learns.",
+                fix="Call backward() on the loss as the network gave it; remove "
+                "requires_grad_() and detach() from it.",
+                num_lost=total(shown),
+                num_steps=total(steps),
+            )
+        )
+    return tuple(found)
+
+
+LOSS_WITHOUT_PATH = Rule(
+    name="the loss leads back to the parameters",
+    fault="loss without path",
+    requirement="TRACE-16",
+    requires="Two steps with a backward pass before them.",
+    contradicted_by="A new gradient at the step.",
+    abstains="Some optimizer found gradients, or they were cleared between backward and step.",
+    judge=_judge,
+)

@@ -1,0 +1,69 @@
+"""Does the learning rate leave 0?"""
+
+from sluice.trace.evidence.trace import Trace
+from sluice.trace.finding import Finding, Rule, Severity
+from sluice.trace.rules.rates import rates_of, schedule_steps
+from sluice.trace.rules.steps import name_of, optimizers_in, own_steps
+
+_LEAST_SCHEDULE = 3
+"""Steps of a schedule after which a warmup is above 0."""
+_LEAST, _SURE = 10, 20
+"""Steps with a rate of 0."""
+
+
+def _verdict(scheduled: int, held: int, *, is_whole: bool, is_alone: bool) -> Severity | None:
+    if scheduled >= _LEAST_SCHEDULE and held >= _LEAST:
+        return "error" if is_alone else "confirm"
+    if is_whole and held >= _SURE:
+        return "error" if is_alone else "confirm"
+    return "confirm" if held >= _LEAST else None
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    found = []
+    stepping = optimizers_in(trace)
+    for optimizer in stepping:
+        rates = rates_of(trace, optimizer)
+        steps = own_steps(trace, optimizer)
+        if rates is None or rates.values[0] != 0:
+            continue
+        first = rates.steps[0]
+        left = next((s for s, v in zip(rates.steps, rates.values, strict=True) if v != 0), 0)
+        until = left or rates.last + 1
+        held = sum(
+            min(s.word.count, until - s.word.first_step) for s in steps if s.word.first_step < until
+        )
+        scheduled = sum(
+            schedule_steps(trace, s.index, before=until)
+            for s in trace.schedulers
+            if s.optimizer == optimizer
+        )
+        severity = _verdict(scheduled, held, is_whole=not left, is_alone=len(stepping) == 1)
+        if severity is None:
+            continue
+        steered = f", while its schedule was stepped {scheduled} times" if scheduled else ""
+        found.append(
+            rule.finding(
+                severity=severity,
+                step=first + 1,
+                what=f"{name_of(trace, optimizer)}: the learning rate was exactly 0 in its first "
+                f"{held} steps{steered}; {'it never left 0' if not left else 'then it jumped'}.",
+                cause="Weights stand still while the rate is 0. A warmup that divides whole "
+                "numbers is 0 until its last step.",
+                fix="Divide as floats and begin at the first step: min(1.0, (step + 1) / warmup).",
+                num_steps=held,
+                num_schedule_steps=scheduled,
+            )
+        )
+    return tuple(found)
+
+
+RATE_ZERO = Rule(
+    name="the learning rate leaves 0",
+    fault="rate stays zero",
+    requirement="TRACE-11",
+    requires="Rates of an optimizer whose first is exactly 0 in every group.",
+    contradicted_by="An optimizer that is meant to wait.",
+    abstains="The rate is above 0 after its first steps.",
+    judge=_judge,
+)

@@ -1,0 +1,176 @@
+"""Does training go on with the state that it had?"""
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from sluice.trace.evidence.membership import GroupFact, Membership, OptimizerFact
+from sluice.trace.evidence.trace import SchedulerFact, Trace
+from sluice.trace.finding import Finding, Rule
+from sluice.trace.rules.loaders import learned_from
+from sluice.trace.rules.rates import rates_of, schedule_steps
+from sluice.trace.rules.steps import OwnStep, own_steps, total
+
+_LEAST_BEFORE = 5
+"""Steps that built up a state."""
+_FEW = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Life:
+    """One optimizer from its first step to its last."""
+
+    fact: OptimizerFact
+    at: Membership
+    """The first that has it."""
+    steps: tuple[OwnStep, ...]
+
+    @property
+    def first(self) -> int:
+        return min(s.word.first_step for s in self.steps)
+
+    @property
+    def last(self) -> int:
+        return max(s.word.last_step for s in self.steps)
+
+    @property
+    def parameters(self) -> frozenset[int]:
+        """Those that it can move."""
+        still = {p.index for p in self.at.parameters if not p.is_trainable}
+        return frozenset(p for g in self.fact.groups for p in g.parameters if p not in still)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        known = {p.index: p.shape for p in self.at.parameters}
+        return tuple(known[p] for g in self.fact.groups for p in g.parameters)
+
+    @property
+    def has_state(self) -> bool:
+        groups = self.fact.groups
+        return self.fact.kind != "SGD" or any(g.options.get("momentum") for g in groups)
+
+
+def _lives(trace: Trace) -> tuple[_Life, ...]:
+    found: dict[int, _Life] = {}
+    for membership in trace.memberships:
+        for fact in membership.optimizers:
+            steps = own_steps(trace, fact.index)
+            if fact.index not in found and steps:
+                found[fact.index] = _Life(fact, membership, steps)
+    return tuple(sorted(found.values(), key=lambda life: life.first))
+
+
+def _settings(groups: Iterable[GroupFact]) -> list[dict[str, Any]]:
+    """Return the settings of groups as they were made, before a schedule moved the rate."""
+    told = []
+    for group in groups:
+        options = dict(group.options)
+        begun = options.pop("initial_lr", None)
+        told.append({**options, "lr": options.get("lr") if begun is None else begun})
+    return told
+
+
+def _data(trace: Trace, life: _Life) -> frozenset[str]:
+    """Return what the steps of an optimizer learned from, as equal for loaders made alike."""
+    learned = learned_from(trace)
+    used = {m.about for s in life.steps for m in s.word.marks if m.kind == "forward"} & learned
+    return frozenset(
+        repr(x.model_copy(update={"index": 0, "seed": 0})) for x in trace.loaders if x.index in used
+    )
+
+
+def _begins_anew(trace: Trace, before: _Life, after: _Life) -> bool:
+    """Tell whether the loss is back where it began: another training, not the same one."""
+    told = [(n.step, n.losses[-1]) for n in trace.numbers if n.losses]
+    begun = [loss for step, loss in told if before.first <= step < before.first + _FEW]
+    last = [loss for step, loss in told if before.last - 2 * _FEW < step <= before.last]
+    now = [loss for step, loss in told if after.first <= step < after.first + _FEW][:1]
+    if not (begun and last and now):
+        return False
+    return abs(now[0] - begun[0]) < abs(now[0] - median(last))
+
+
+def _lost_schedule(trace: Trace, before: _Life, after: _Life) -> SchedulerFact | None:
+    """Return the schedule that was begun again before it had ended."""
+    loaded = {load.subject for load in trace.loads if load.what == "scheduler"}
+    old = [s for s in trace.schedulers if s.optimizer == before.fact.index]
+    for new in trace.schedulers:
+        if new.optimizer != after.fact.index or new.index in loaded or new.start:
+            continue
+        if schedule_steps(trace, new.index, before=after.first + 1):  # wound forward
+            continue
+        for one in old:
+            made = schedule_steps(trace, one.index, before=after.first + 1)
+            same = (one.kind, one.options) == (new.kind, new.options)
+            if same and made >= 2 and not (one.end and made >= one.end):
+                return new
+    return None
+
+
+def _is_same_training(trace: Trace, before: _Life, after: _Life) -> bool:
+    between = range(before.last, after.first)
+    was_loaded = any(x.what == "network" and x.step in between for x in trace.loads)
+    if before.parameters == after.parameters:
+        is_same = was_loaded or _data(trace, before) == _data(trace, after)
+    else:
+        gone = not before.parameters & after.parameters
+        is_same = was_loaded and gone and before.shapes == after.shapes
+    return is_same and not _begins_anew(trace, before, after)
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    lives = _lives(trace)
+    found = []
+    for before, after in itertools.pairwise(lives):
+        if before.fact.kind != after.fact.kind or after.first <= before.last:
+            continue
+        if total(before.steps) < _LEAST_BEFORE or not _is_same_training(trace, before, after):
+            continue
+        loaded = any(x.what == "optimizer" and x.subject == after.fact.index for x in trace.loads)
+        made_alike = _settings(before.fact.groups) == _settings(after.fact.groups)
+        schedule = _lost_schedule(trace, before, after) if loaded or made_alike else None
+        state = made_alike and not loaded and before.has_state
+        if not (state or schedule):
+            continue
+        old, new = rates_of(trace, before.fact.index), rates_of(trace, after.fact.index)
+        jump = (
+            f"; the rate went from {old.values[-1]:.3g} to {new.values[0]:.3g}"
+            if old and new
+            else ""
+        )
+        lost = [
+            *[f"the moments and the count of steps of {after.fact.kind}"] * state,
+            *([f"the place in {schedule.kind}"] if schedule else []),
+        ]
+        # Whoever makes a new one in every round means it.
+        is_habit = len([x for x in lives if x.fact.kind == after.fact.kind]) > 2
+        found.append(
+            rule.finding(
+                severity="confirm" if is_habit else "error",
+                step=after.first,
+                what=f"After {total(before.steps)} steps of {before.fact.kind} a new one went on "
+                f"with the same weights and settings; lost are {' and '.join(lost)}{jump}.",
+                cause="Training goes on as if it had just begun: the first steps are too large or "
+                "the schedule runs a second time.",
+                fix="Save and load the state_dict() of the optimizer and of the scheduler with "
+                "that of the network.",
+                num_before=total(before.steps),
+                num_after=total(after.steps),
+            )
+        )
+    return tuple(found[:1])
+
+
+RESUME_LOST = Rule(
+    name="training goes on with the state that it had",
+    fault="resume lost state",
+    requirement="TRACE-13",
+    requires="Two optimizers of one class, one after the other, over the same weights, or over "
+    "weights that were loaded in between.",
+    contradicted_by="A second phase that is meant to begin anew.",
+    abstains="The new one has other settings, parameters or data, its state was loaded, or the "
+    "loss is back where it began.",
+    judge=_judge,
+)

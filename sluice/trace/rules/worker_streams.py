@@ -1,0 +1,95 @@
+"""Does every worker of a loader draw random numbers of its own?"""
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from sluice.trace.evidence.surroundings import WorkerFact
+from sluice.trace.evidence.trace import Trace
+from sluice.trace.finding import Finding, Rule
+from sluice.trace.rules.loaders import epochs_of
+
+
+def _is_drawn_from(facts: Sequence[WorkerFact]) -> bool:
+    """Numbers were drawn in the first batch, and more of the same stream in the second."""
+    return all(fact.after != fact.before and fact.reseeded != "yes" for fact in facts)
+
+
+def _are_copies(one: WorkerFact, other: WorkerFact) -> bool:
+    if one.before != other.before or not _is_drawn_from((one, other)):
+        return False
+    # What cannot tell whether it was seeded anew must have come to the same state, too.
+    return one.after == other.after or {one.reseeded, other.reseeded} == {"no"}
+
+
+def _advances(facts: Sequence[WorkerFact], worker: int) -> bool:
+    """The second batch drew on: a table drawn once, or a seed for each row, does not."""
+    return any(f.worker == worker and f.batch == 2 and _is_drawn_from((f,)) for f in facts)
+
+
+def _copied(facts: Sequence[WorkerFact]) -> frozenset[int]:
+    """Return the workers of one epoch that have the same numbers as another one."""
+    firsts = [fact for fact in facts if fact.batch == 1]
+    return frozenset(
+        fact.worker for pair in combinations(firsts, 2) if _are_copies(*pair) for fact in pair
+    )
+
+
+def _repeats(by_epoch: dict[int, list[WorkerFact]]) -> bool:
+    """Every epoch begins with the same state in the same worker, and draws from it."""
+    firsts = [[f for f in facts if f.batch == 1] for facts in by_epoch.values()]
+    states = {tuple(sorted((f.worker, f.before) for f in found)) for found in firsts}
+    return len(firsts) > 1 and len(states) == 1 and all(map(_is_drawn_from, firsts))
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    found = []
+    streams = {loader.index for loader in trace.loaders if loader.is_stream}
+    sources = dict.fromkeys((f.loader, f.source) for f in trace.workers if f.loader not in streams)
+    for loader, source in sources:
+        facts = [f for f in trace.workers if (f.loader, f.source) == (loader, source)]
+        by_epoch: dict[int, list[WorkerFact]] = {}
+        for fact in facts:
+            by_epoch.setdefault(fact.epoch, []).append(fact)
+        first_epoch = min(by_epoch)
+        copied = _copied(by_epoch[first_epoch])
+        advances = [w for w in copied if _advances(by_epoch[first_epoch], w)]
+        repeats = _repeats(by_epoch)
+        again = any(_advances(facts, worker) for worker in {f.worker for f in facts})
+        if not copied and not (repeats and again):
+            continue
+        begun = {e.epoch: e.step for e in epochs_of(trace, loader)}
+        workers = len({f.worker for f in by_epoch[first_epoch]})
+        of_epochs = f"; all {len(by_epoch)} epochs begin with the same numbers" if repeats else ""
+        shared = (
+            f"{len(copied)} of {workers} workers draw the same random numbers from it"
+            if copied
+            else f"its {workers} workers start anew with every epoch"
+        )
+        found.append(
+            rule.finding(
+                severity="error" if len(advances) > 1 else "confirm",
+                step=begun.get(first_epoch if copied else sorted(by_epoch)[1], 0) + 1,
+                what=f"Loader {loader}: the dataset holds a generator ({source}), and "
+                f"{shared}{of_epochs}.",
+                cause="A worker is a copy of the process with all it holds: the noise of one is "
+                "that of every other, and of every epoch.",
+                fix="Draw from torch's own random numbers, which each worker seeds by itself, or "
+                "seed the generator in worker_init_fn from torch.initial_seed().",
+                num_copied=len(copied),
+                num_workers=workers,
+                num_epochs=len(by_epoch),
+            )
+        )
+    return tuple(found)
+
+
+WORKER_STREAMS = Rule(
+    name="every worker draws random numbers of its own",
+    fault="worker streams copied",
+    requirement="TRACE-6",
+    requires="A generator that the dataset of a loader holds, in two of its workers.",
+    contradicted_by="Another state of the generator when a worker fetches its first batch.",
+    abstains="Nothing is drawn from it, each row seeds it, the dataset is a stream whose workers "
+    "must agree, or workers are started and not forked.",
+    judge=_judge,
+)

@@ -1,0 +1,255 @@
+"""What flows through networks in single learning passes: gradients, cuts, masks, probes.
+
+Looked at are the passes at the first step and at powers of two, so each part may take its time.
+"""
+
+import functools
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sluice.trace.evidence.flow import CallFact, FlowFact, MaskFact, ProbeFact
+from sluice.trace.inventory import NetworkEntry
+from sluice.trace.masks import hidden_by, padding_in
+from sluice.trace.probing import Probe, later_tokens, padding, weights
+from sluice.trace.targets import tells_next_token
+from sluice.trace.tracer import Tracer
+
+_MOST_CALLS = 1024
+_MOST_HELD = 512
+"""Outputs that are kept alive until the step, so that their memory is not given to others."""
+
+_MOST_WAITING = 8
+"""Passes that wait for a backward pass."""
+
+_MOST_MASKS = 32
+"""Facts of masks in a trace."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One forward pass that is looked at."""
+
+    entry: NetworkEntry
+    network: "weakref.ref[nn.Module]"
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    calls: list[CallFact] = field(default_factory=list)
+
+
+class Flows:
+    """Follows the passes of every thread."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: at first, and in a process that was forked off."""
+        self._held: dict[int, tuple[Tensor, str]] = {}
+        self._passes: list[_Pass] = []
+        self._now: dict[int, _Pass] = {}
+        """The pass that runs, by thread."""
+        self._masks = 0
+        self._probed: set[tuple[int, str]] = set()
+        self.is_due = False
+        """Some pass waits for its backward pass."""
+
+    def forget(self) -> None:
+        """Leave a pass that ended with an exception, and those that nothing learned from."""
+        if self._now:
+            self._now.pop(threading.get_ident(), None)
+        if len(self._passes) > _MOST_WAITING:
+            self._passes.clear()
+            self._held.clear()
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether a pass of some thread is looked at."""
+        return bool(self._now)
+
+    def wants(self) -> bool:
+        """Tell whether a pass that begins may learn."""
+        return (
+            torch.is_grad_enabled()
+            and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+            and not _is_transformed()
+        )
+
+    def begin(
+        self, entry: NetworkEntry, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Hear of a pass that is looked at."""
+        entry.next_flow = max(2 * self._tracer.steps, 1)
+        self._now[threading.get_ident()] = _Pass(entry, weakref.ref(module), args, kwargs)
+
+    def inside(
+        self,
+        name: str,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Any,
+    ) -> None:
+        """Hear of the call of a module, of which the network itself is the last."""
+        now = self._now.get(threading.get_ident())
+        if now is None:
+            return
+        full = f"{now.entry.name}.{name}" if name else now.entry.name
+        if (module._parameters or not module._modules) and len(now.calls) < _MOST_CALLS:
+            now.calls.append(self._call(name, module, (args, kwargs), output))
+        if isinstance(module, nn.MultiheadAttention):
+            self._mask(now, name, module, args, kwargs)
+        for tensor in _tensors(output):
+            if tensor.requires_grad and len(self._held) < _MOST_HELD:
+                self._held.setdefault(_memory(tensor), (tensor.detach(), full))
+
+    def _call(self, name: str, module: nn.Module, given: Any, output: Any) -> CallFact:
+        inputs = list(_tensors(given))
+        cuts = (
+            self._held[_memory(t)][1]
+            for t in inputs
+            if not t.requires_grad and _memory(t) in self._held
+        )
+        # The projection inside of an attention is used without a call.
+        owner = isinstance(module, nn.MultiheadAttention)
+        return CallFact(
+            module=name,
+            kind=type(module).__name__,
+            parameters=tuple(
+                self._tracer.inventory.parameters.find(p).index
+                for p in module.parameters(recurse=owner)
+            ),
+            takes_gradient=any(t.requires_grad for t in inputs),
+            gives_gradient=any(t.requires_grad for t in _tensors(output)),
+            cut_from=next(cuts, ""),
+        )
+
+    def end(self) -> None:
+        """Hear that a pass is over."""
+        tracer = self._tracer
+        now = self._now.pop(threading.get_ident(), None)
+        if now is None:
+            return
+        fact = FlowFact(step=tracer.steps, network=now.entry.index, calls=tuple(now.calls))
+        tracer.recorder.write("flow", fact)
+        self._passes.append(now)
+        self.is_due = True
+
+    def learn(self, loss: Tensor | None) -> None:
+        """Hear of the backward pass: what is learned is known now, and the inputs are still there.
+
+        One pass on a copy may follow.
+        """
+        passes, self._passes = self._passes, []
+        self._held.clear()
+        self.is_due = False
+        for done in passes:
+            network = done.network()
+            if network is not None:
+                self._probe(done, network, loss)
+
+    def _probe(self, done: _Pass, network: nn.Module, loss: Tensor | None) -> None:
+        given = (done.args, done.kwargs)
+        ids = None if loss is None else tells_next_token(loss, given)
+        if ids is not None:
+            self._try(done, "later tokens", functools.partial(later_tokens, network, given, ids))
+        if padding_in(given) is not None:
+            self._try(done, "padding", functools.partial(padding, network, given))
+        left_out = self._left_out(done, network) if self._tracer.steps >= 2 else []
+        if left_out:
+            self._try(done, "weights", functools.partial(weights, network, given, left_out))
+
+    def _left_out(self, done: _Pass, network: nn.Module) -> list[str]:
+        """Return names of parameters that were used at several steps, and never had a gradient."""
+        inventory = self._tracer.inventory
+        called = {p for call in done.calls if call.gives_gradient for p in call.parameters}
+        found = []
+        for name, parameter in network.named_parameters():
+            entry = inventory.parameters.find(parameter)
+            entry.has_had_gradient = entry.has_had_gradient or parameter.grad is not None
+            if parameter.requires_grad and not entry.has_had_gradient and entry.index in called:
+                found.append(name)
+        return found
+
+    def _try(self, done: _Pass, kind: Any, probe: Any) -> None:
+        tracer, key = self._tracer, (done.entry.index, kind)
+        if key in self._probed:
+            return
+        self._probed.add(key)
+        lane, before = tracer.lane, tracer.lane.in_forward
+        lane.in_forward = True  # calls of the copy are no marks
+        try:
+            found: Probe | None = probe()
+        finally:
+            lane.in_forward = before
+        if found is not None:
+            tracer.recorder.write(
+                "probe",
+                ProbeFact(
+                    step=tracer.steps,
+                    network=done.entry.index,
+                    probe=kind,
+                    changed=found.changed,
+                    largest_effect=found.largest_effect,
+                    real_effect=found.real_effect,
+                    parameters=tuple(
+                        tracer.inventory.parameters.find(p).index for p in found.parameters
+                    ),
+                ),
+            )
+
+    def _mask(
+        self,
+        now: _Pass,
+        name: str,
+        module: nn.MultiheadAttention,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        mask = kwargs.get("key_padding_mask", args[3] if len(args) > 3 else None)
+        pads = padding_in((now.args, now.kwargs))
+        if mask is None or pads is None or mask.shape != pads.shape or self._masks >= _MOST_MASKS:
+            return
+        self._masks += 1
+        masked = hidden_by(mask)
+        fact = MaskFact(
+            step=self._tracer.steps,
+            network=now.entry.index,
+            module=name,
+            num_rows=pads.shape[0],
+            num_masked=int(masked.sum()),
+            num_positions=pads.numel(),
+            num_padding=int(pads.sum()),
+            num_padding_masked=int((masked & pads).sum()),
+        )
+        self._tracer.recorder.write("mask", fact)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the plain tensors of numbers with a fraction, up to a few levels deep."""
+    if isinstance(value, Tensor):
+        if value.is_floating_point() and type(value) in (Tensor, nn.Parameter):
+            yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _memory(tensor: Tensor) -> int:
+    if tensor.layout != torch.strided:
+        return id(tensor)
+    return tensor.untyped_storage().data_ptr() or id(tensor)
+
+
+def _is_transformed() -> bool:
+    """Tell whether vmap or grad of functorch is at work, whose tensors have no values yet."""
+    return torch._C._functorch.peek_interpreter_stack() is not None

@@ -1,0 +1,32 @@
+"""Learning rates, when they change."""
+
+from typing import Any
+
+from sluice.trace.evidence.surroundings import RateFact
+from sluice.trace.recorder import Thin
+from sluice.trace.tracer import Tracer
+
+_ROWS = 128
+"""Changes of one optimizer before every second one is left out, then three of four, and so on."""
+
+
+def watch_rates(tracer: Tracer) -> None:
+    """Record the rates that each optimizer steps with; those on a device are not read."""
+    known: dict[int, tuple[list[float], Thin]] = {}
+    tracer.on_begin.append(known.clear)
+
+    def look(optimizer: Any) -> None:
+        rates = [group.get("lr") for group in optimizer.param_groups]
+        entry = tracer.inventory.optimizers.find(optimizer)
+        last = known.get(entry.index)
+        if last is not None and last[0] == rates:
+            return
+        thin = Thin(_ROWS) if last is None else last[1]
+        known[entry.index] = rates, thin
+        if all(type(rate) in (float, int) for rate in rates) and thin.takes_next():
+            fact = RateFact(
+                step=tracer.steps + 1, optimizer=entry.index, rates=tuple(map(float, rates))
+            )
+            tracer.recorder.write("rate", fact)
+
+    tracer.before_step.append(look)

@@ -1,0 +1,96 @@
+"""Randomness that a dataset holds, seen in the workers of a loader.
+
+A worker is forked with what is replaced here. It writes what it sees as whole lines beside the
+trace of its parent, and has none of its own.
+"""
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import get_worker_info
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
+
+from sluice.trace.evidence.surroundings import WorkerFact
+from sluice.trace.generators import Source, find_sources
+from sluice.trace.storage import line_of, workers_file
+from sluice.trace.tracer import Tracer
+
+_LOOKS = 2
+"""Batches at the start of each worker."""
+
+Parent = tuple[Path, int, int]
+"""Folder of the trace, loader, epoch."""
+
+
+def watch_workers(tracer: Tracer, parent: Callable[[], Parent | None]) -> None:
+    """Look at the first batches of every worker that is forked.
+
+    Args:
+        tracer: Of this process.
+        parent: Tells the worker whose it is.
+    """
+    looks = _Looks(parent)
+    for cls in (_MapDatasetFetcher, _IterableDatasetFetcher):
+        tracer.patches.replace(cls, "fetch", _watched(tracer, looks, vars(cls)["fetch"]))
+
+
+def _watched(tracer: Tracer, looks: "_Looks", original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def fetch(fetcher: Any, indices: Any) -> Any:
+        if looks.num >= _LOOKS or get_worker_info() is None or not tracer.is_on:
+            return original(fetcher, indices)
+        tracer.guard(looks.before, fetcher)
+        batch = original(fetcher, indices)
+        tracer.guard(looks.after)
+        return batch
+
+    return fetch
+
+
+class _Looks:
+    """What one worker process has seen; in any other process nothing."""
+
+    def __init__(self, parent: Callable[[], Parent | None]) -> None:
+        self._parent = parent
+        self.num = 0
+        self._sources: list[tuple[Source, int, int | None]] = []
+
+    def before(self, fetcher: Any) -> None:
+        """Remember the states before a batch."""
+        roots = {"dataset": fetcher.dataset, "collate_fn": fetcher.collate_fn}
+        self._sources = [(s, s.state(), s.stream()) for s in find_sources(roots)]
+
+    def after(self) -> None:
+        """Write what a batch did to them."""
+        self.num = self.num + 1 if self._sources else _LOOKS
+        parent, info = self._parent(), get_worker_info()
+        if parent is None or info is None:
+            return
+        folder, loader, epoch = parent
+        lines = [
+            line_of(
+                "worker",
+                WorkerFact(
+                    loader=loader,
+                    epoch=epoch,
+                    worker=info.id,
+                    batch=self.num,
+                    source=source.path,
+                    before=before,
+                    after=source.state(),
+                    reseeded=source.was_reseeded(stream),
+                ).model_dump(),
+            )
+            for source, before, stream in self._sources
+        ]
+        if lines:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            mode = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            handle = os.open(workers_file(folder), mode, 0o666)
+            try:
+                os.write(handle, b"".join(lines))
+            finally:
+                os.close(handle)

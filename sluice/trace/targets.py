@@ -1,0 +1,68 @@
+"""What a loss was compared with, read from its graph: is it the input, shifted by one token?"""
+
+from collections import deque
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sluice.trace.masks import arguments, is_tokens
+
+_MOST_NODES = 64
+_LEAST_SHARE = 0.98
+"""Of the targets that count, equal to the next token."""
+
+_MOST_SAME = 0.9
+"""Of them equal to the token itself: more is a text of one token, or a copy."""
+
+
+def tells_next_token(loss: Tensor, given: Any) -> Tensor | None:
+    """Return the tokens among a network's arguments of which the loss's targets are the next ones.
+
+    Args:
+        loss: Before its backward pass; its graph is read, not run.
+        given: Arguments of the network.
+    """
+    targets = _targets(loss)
+    for ids in arguments(given):
+        if is_tokens(ids) and any(_is_shifted(ids.detach(), t) for t in targets):
+            return ids
+    return None
+
+
+def _targets(loss: Tensor) -> list[Tensor]:
+    """Return the class numbers that the nodes nearest to the loss hold, flat, -1 for ignored."""
+    found: list[Tensor] = []
+    todo, seen = deque([loss.grad_fn]), set[Any]()
+    while todo and len(seen) < _MOST_NODES:
+        node = todo.popleft()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        name = type(node).__name__
+        if name.startswith(("NllLoss", "GatherBackward")):
+            held: Any = getattr(node, "_saved_target", None)
+            held = getattr(node, "_saved_index", None) if held is None else held
+            if isinstance(held, Tensor) and held.numel() and not held.is_floating_point():
+                flat = held.detach().reshape(-1).to(torch.int64)
+                ignored = getattr(node, "_saved_ignore_index", -100)
+                # It is told as a whole number without sign.
+                ignored = ignored - 2**64 if ignored >= 2**63 else ignored
+                found.append(torch.where((flat == ignored) | (flat < 0), -1, flat))
+        todo += [following for following, _ in node.next_functions]
+    return found
+
+
+def _is_shifted(ids: Tensor, targets: Tensor) -> bool:
+    rows, length = ids.shape
+    for width in (length, length - 1):
+        if targets.numel() != rows * width:
+            continue
+        told = targets.reshape(rows, width)[:, : length - 1]
+        counted = told >= 0
+        total = int(counted.sum())
+        following = int(((told == ids[:, 1:]) & counted).sum())
+        same = int(((told == ids[:, :-1]) & counted).sum())
+        if total and following >= _LEAST_SHARE * total and same <= _MOST_SAME * total:
+            return True
+    return False
