@@ -64,6 +64,6 @@ def _holders() -> dict[int, list[tuple[Any, str]]]:
         except TypeError:  # not everything in there is a module
             continue
         for name, value in held:
-            if type(value) in _FUNCTIONS and (value.__module__ or "").startswith("torch"):
+            if type(value) in _FUNCTIONS and str(value.__module__).startswith("torch"):
                 found.setdefault(id(value), []).append((module, name))
     return found
