@@ -1,5 +1,6 @@
 """Every seed and fold, fitted; what is already finished is not fitted again."""
 
+import os
 import sys
 import time
 
@@ -9,6 +10,7 @@ import pandas as pd
 from assets.best_config import BestConfig, gpu_pool, with_best
 from assets.features import FeatureSet
 from assets.metadata import picture, table
+from assets.replays import keep_replays
 from assets.resources import Progress, State
 from assets.run_records import write_run
 from assets.subjects import candidate_subject, poc_subject, require_same
@@ -117,6 +119,9 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         )
         for symptom in symptoms:
             context.log.warning(symptom.sentence)
+        traces = keep_replays(pipeline.name, members, state, environ=os.environ)
+        for sentence in traces.errors:
+            context.log.error(sentence)
         return dg.MaterializeResult(
             value=record,
             data_version=dg.DataVersion(record.candidate),
@@ -134,6 +139,11 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                     training_curves_png(curves, unit=pipeline.loaded_workload.loss_unit),
                     "training and validation loss per epoch",
                 ),
+                "tracer": dg.MetadataValue.md(traces.said),
+                **{
+                    f"replay, {name}": dg.MetadataValue.url(url)
+                    for name, url in traces.replays.items()
+                },
                 "units": table(
                     [
                         {

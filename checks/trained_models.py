@@ -8,6 +8,7 @@ import dagster as dg
 from assets.best_config import BestConfig, with_best
 from assets.features import FeatureSet
 from assets.metadata import table
+from assets.replays import errors_of
 from assets.resources import State
 from assets.trained_models import epochs
 from checks.outcomes import blocking, result
@@ -24,6 +25,7 @@ LOG = "event_log_is_valid"
 COMPLETE = "every_seed_and_fold_is_there"
 FINITE = "losses_and_gradients_are_finite"
 ALIVE = "predictions_are_alive"
+SOUND = "the_tracer_found_no_error"
 
 
 def trained_models_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
@@ -44,6 +46,7 @@ def trained_models_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinitio
                 "Predictions on the test rows vary, in proportion to the targets.",
                 reads=[features_key, best_key],
             ),
+            blocking(SOUND, asset, "No training had a silent fault that its trace shows."),
         ],
         ins={
             "trained_models": dg.AssetIn(key=asset),
@@ -58,6 +61,7 @@ def trained_models_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinitio
         yield _complete(pipeline, trained_models, features, asset)
         yield _finite(state, trained_models, asset)
         yield _alive(with_best(pipeline, best_config), state, trained_models, features, asset)
+        yield _sound(trained_models, asset)
 
     return trained_models_checks
 
@@ -115,6 +119,26 @@ def _finite(state: State, trained: TrainedModels, asset: list[str]) -> dg.AssetC
         else f"All losses and gradient norms of {len(curves)} epochs are finite.",
         metadata={"largest gradient norm": float(numbers["grad_norm_max"].max())},
     )
+
+
+def _sound(trained: TrainedModels, asset: list[str]) -> dg.AssetCheckResult:
+    told = [sentence for member in trained.members for sentence in errors_of(member)]
+    traced = sum(bool(member.replay) for member in trained.members)
+    warnings = sum(
+        diagnosis.finding.severity != "error"
+        for member in trained.members
+        for diagnosis in member.diagnoses
+    )
+    if told:
+        seen = " ".join(told[:3]) + (f" And {len(told) - 3} more." if len(told) > 3 else "")
+    elif not traced:
+        seen = "No training was traced: set training.trace to true to have them watched."
+    else:
+        seen = (
+            f"{traced} of {len(trained.members)} trainings were traced: no error, "
+            f"{warnings} to look at."
+        )
+    return result(SOUND, asset, passed=not told, seen=seen, metadata={"traced": traced})
 
 
 def _alive(

@@ -19,6 +19,9 @@ run_monitoring:
 concurrency:
   pools:
     default_limit: 1
+python_logs:
+  # The terminal of `sluice dev`: what happened, not every event. The UI shows them all.
+  python_log_level: INFO
 """
 
 PRINT_TO_THE_TERMINAL = {

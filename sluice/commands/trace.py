@@ -1,5 +1,6 @@
 """``sluice trace``: what goes wrong inside any PyTorch program, without a change to it."""
 
+import json
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +23,7 @@ class _RunsWhatFollows(TyperGroup):
 
 
 def register(app: typer.Typer) -> None:
-    """Add ``sluice trace -- ...`` and ``sluice trace report``."""
+    """Add ``sluice trace -- ...``, ``sluice trace report`` and ``sluice trace replay``."""
     group = typer.Typer(
         name="trace",
         cls=_RunsWhatFollows,
@@ -62,5 +63,27 @@ def register(app: typer.Typer) -> None:
                 results(markup=False).print(as_text(one))
         if any(d.finding.severity == "error" for r in reports for d in r.diagnoses):
             raise typer.Exit(GATE_SAID_NO)
+
+    @group.command("replay", epilog="Example: sluice trace replay traces")
+    def replay(
+        folder: Annotated[Path, typer.Argument(help="Folder of the traces.")],
+        tensorboard: Annotated[
+            Path | None,
+            typer.Option(help="Write the curves for TensorBoard, too.", show_default=False),
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Write a page for each process that plays its training back."""
+        from sluice.trace.replay.write import write_replays, write_tensorboard
+
+        pages = write_replays(folder)
+        points = None if tensorboard is None else write_tensorboard(folder, tensorboard)
+        if as_json:
+            print(json.dumps({"pages": [str(page) for page in pages], "points": points}))
+            return
+        for page in pages:
+            results(markup=False).print(str(page))
+        if tensorboard is not None:
+            results(markup=False).print(f"{points:,} points in {tensorboard}")
 
     app.add_typer(group)

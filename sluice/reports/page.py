@@ -1,5 +1,7 @@
 """The frame of every page for people: one HTML document that fetches nothing from anywhere."""
 
+import base64
+import hashlib
 import re
 from collections.abc import Sequence
 from html import escape, unescape
@@ -8,7 +10,7 @@ from typing import Literal, cast
 Tone = Literal["good", "bad", "unsure", "plain"]
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""No script and no request, whatever text found its way into the page."""
+"""No script but the page's own and no request, whatever text found its way into the page."""
 
 _STYLE = """
 :root{--ink:#1c2430;--soft:#5b6675;--line:#dde2e9;--page:#f6f7f9;--card:#fff;--mark:#eef1f5;
@@ -46,17 +48,23 @@ a{color:inherit}
 """
 
 
-def html_page(title: str, body: str, *, style: str = "") -> str:
+def html_page(title: str, body: str, *, style: str = "", script: str = "") -> str:
     """Return a whole document.
 
     Args:
         title: Plain text; the index of reports shows it.
         body: HTML whose values were escaped.
         style: Further rules of this page's own.
+        script: This page's own, run at its end; without text from elsewhere.
     """
+    policy = _POLICY
+    if script:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        policy += f"; script-src 'sha256-{digest}'"
+        body += f"\n<script>{script}</script>"
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n"
         f"<body><main>\n{body}\n</main></body>\n</html>\n"

@@ -20,7 +20,9 @@ from sluice.trace.evidence.trace import VERSION, Start
 from sluice.trace.seams.backward import watch_backward
 from sluice.trace.seams.checkpoints import watch_loads
 from sluice.trace.seams.clipping import watch_clipping
+from sluice.trace.seams.inputs import watch_inputs
 from sluice.trace.seams.loading import watch_loaders
+from sluice.trace.seams.losses import watch_losses
 from sluice.trace.seams.modules import watch_modules
 from sluice.trace.seams.optimizers import watch_optimizers
 from sluice.trace.seams.parallel import watch_parallel
@@ -33,6 +35,8 @@ from sluice.trace.storage import workers_file
 from sluice.trace.tracer import Tracer, say_on_stderr
 
 _SEAMS = (
+    watch_inputs,
+    watch_losses,
     watch_modules,
     watch_backward,
     watch_optimizers,
@@ -104,6 +108,7 @@ def attach(
         tracer.guard(watch, tracer)
         if not tracer.is_on:
             break
+    tracer.patches.all_replaced()
     tracer.guard(_watch_forks, tracer, out)
     return tracer
 

@@ -112,10 +112,10 @@ class GradientWatch:
 
 
 class FirstLook:
-    """A look at a few small gradients right after each backward pass, so that the first number that
-    is not finite is told before clipping and the step spread it.
+    """A look at a few small gradients right after each backward pass.
 
-    Only where reading a number does not wait: on the processor.
+    The first number that is not finite is told before clipping and the step spread it. Only where
+    reading a number does not wait: on the processor.
     """
 
     def __init__(self) -> None:
@@ -136,9 +136,7 @@ class FirstLook:
 
     @staticmethod
     def _choose(given: list[Tensor]) -> list[Tensor]:
-        """Take a small one near the input, which most of the others' trouble reaches, and one near
-        the middle.
-        """
+        """Take a small one near the input, where most trouble ends, and one near the middle."""
         middle = len(given) // 2
         parts = given[:_MOST_PROBES], given[middle : middle + _MOST_PROBES]
         found: list[Tensor] = []

@@ -1,5 +1,6 @@
 """What is going on in one thread of the program right now."""
 
+from collections import deque
 from typing import Any
 
 from sluice.trace.evidence.measures import OutputMeasure
@@ -30,6 +31,18 @@ class Lane:
         """What was asked for before the step that runs."""
         self.outputs: list[list[OutputMeasure]] = []
         """Measured since the last step with statistics."""
+        self.called = -1
+        """Index of the network that was called last; loss functions are no networks."""
+        self.given: tuple[Any, ...] = ()
+        """Weak references to the tensors it was given."""
+        self.group: Any = None
+        """The calls of its kind."""
+        self.compared: Any = None
+        """The last loss function that can be differentiated: name, weak input and target, rest."""
+        self.means: deque[Any] = deque(maxlen=8)
+        """Weak references to the last losses that are means."""
+        self.is_raw_mean = False
+        """The loss of the backward pass that runs is a mean that nothing divides."""
         self.begin_word()
         self.loader = -1
         self.steps = 0
@@ -46,5 +59,9 @@ class Lane:
         self.scale: Any = None
         self.has_scaled = False
         self.zero_after_backward = False
+        self.sealed: list[tuple[Any, Any, int]] = []
+        """Parameters, their gradients after several backward passes, the versions of these."""
+        self.is_edited = False
+        """The program changed such gradients itself."""
         self.inspected: set[int] = set()
         """Networks whose outputs were measured since the last step."""

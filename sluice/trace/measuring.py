@@ -1,5 +1,6 @@
 """Statistics around one optimizer step: asked for without waiting for the device."""
 
+import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -145,6 +146,15 @@ def first_tensor(output: Any) -> Tensor | None:
             if found is not None:
                 return found
     return None
+
+
+def peak_memory() -> tuple[int, int]:
+    """Return the most bytes that the process had, and its tensors on GPUs together."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return most, 0
+    devices = range(torch.cuda.device_count())
+    return most, sum(torch.cuda.max_memory_allocated(device) for device in devices)
 
 
 def _sample(parameter: Tensor, most: int) -> Tensor:

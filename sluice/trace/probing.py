@@ -53,7 +53,7 @@ def later_tokens(network: nn.Module, given: Given, ids: Tensor) -> Probe | None:
         if len(known) < 2:
             return None
         # Every token becomes another one of the batch: none is unknown to the network.
-        place = torch.searchsorted(known, other[:, kept:])
+        place = torch.searchsorted(known, other[:, kept:].contiguous())
         other[:, kept:] = known[(place + 1) % len(known)]
         first, again = _run(twin, few), _run(twin, few)
         second = _run(twin, _replaced(few, ids, other, cut))

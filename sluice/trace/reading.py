@@ -17,7 +17,7 @@ from sluice.trace.evidence.batches import (
     RandomPrint,
 )
 from sluice.trace.evidence.flow import FlowFact, MaskFact, ProbeFact
-from sluice.trace.evidence.inputs import InputFact
+from sluice.trace.evidence.inputs import BadNumbersFact, IdFact, InputFact, PairFact, RowsFact
 from sluice.trace.evidence.losses import EvaluationFact, LossFact
 from sluice.trace.evidence.measures import StepMeasures, StepNumbers
 from sluice.trace.evidence.membership import Membership
@@ -119,6 +119,10 @@ def read_trace(folder: Path) -> Trace:
             losses=_all(LossFact, kept, "loss"),
             evaluations=_all(EvaluationFact, kept, "evaluation"),
             inputs=_all(InputFact, kept, "input"),
+            rows=_all(RowsFact, kept, "rows"),
+            pairs=_all(PairFact, kept, "pair"),
+            bad_numbers=_all(BadNumbersFact, kept, "bad_numbers"),
+            ids=_all(IdFact, kept, "ids"),
             notes=_all(Note, kept, "note"),
             recent=_recent(recent, places),
             torn_lines=lines.torn,
@@ -208,10 +212,12 @@ def _words(kept: Iterable[dict[str, Any]]) -> tuple[tuple[StepWord, ...], dict[i
 
 def _recent(lines: Iterable[dict[str, Any]], places: dict[int, int]) -> tuple[RecentStep, ...]:
     steps = [
-        RecentStep(step=step, word=places[word], times_us=tuple(times))
+        RecentStep(
+            step=step, word=places[word], times_us=tuple(times), ended_us=next(iter(ended), None)
+        )
         for line in lines
         if line["record"] == "steps"
-        for step, word, times in line["rows"]
+        for step, word, times, *ended in line["rows"]
         if word in places
     ]
     return tuple(sorted(steps, key=lambda recent: recent.step))

@@ -69,7 +69,7 @@ class Recorder:
         self._series: list[tuple[str, Record]] = []
         self._detail: deque[tuple[str, Record]] = deque(maxlen=_MOST_LINES)
         self._counts: dict[int, list[int]] = {}
-        self._steps: deque[tuple[int, int, tuple[int, ...], list[int]]] = deque(
+        self._steps: deque[tuple[int, int, tuple[int, ...], list[int], int]] = deque(
             maxlen=_RECENT_STEPS
         )
         self._numbers: deque[tuple[int, Losses, Clips, Tensor | None, bool]] = deque(
@@ -110,7 +110,7 @@ class Recorder:
             counted[2] += 1
         if is_open:
             return
-        self._steps.append((step, word, shown, lane.times))
+        self._steps.append((step, word, shown, lane.times, self._clock()))
         if lane.losses or lane.clips or lane.scale is not None:
             keep = self._thin_numbers.takes_next()
             row = (step, tuple(lane.losses), tuple(lane.clips), lane.scale, keep)
@@ -174,7 +174,7 @@ class Recorder:
     @property
     def has_seen_anything(self) -> bool:
         """Whether the process did anything that is worth a folder."""
-        return self._files is not None or bool(self._counts)
+        return self._files is not None or bool(self._counts) or bool(self._needed)
 
     def microseconds(self, now: int) -> int:
         """Return a time as it stands in the files [us since the start]."""
@@ -192,8 +192,8 @@ class Recorder:
     def _step_lines(self) -> Iterable[bytes]:
         if self._steps:
             rows = [
-                [step, word, [(times[i] - self._began) // 1000 for i in shown]]
-                for step, word, shown, times in self._steps
+                [step, word, [self.microseconds(times[i]) for i in shown], self.microseconds(end)]
+                for step, word, shown, times, end in self._steps
                 if word != OVERFLOW
             ]
             yield line_of("steps", {"rows": rows})

@@ -6,6 +6,7 @@ from pathlib import Path
 from sluice.settings import Record
 from sluice.trace.diagnosis import Diagnosis, diagnose
 from sluice.trace.evidence.trace import Trace
+from sluice.trace.profile import Profile, profile
 from sluice.trace.reading import find_traces, read_trace
 from sluice.trace.rules.library import judge, judge_ranks
 
@@ -20,6 +21,7 @@ class ProcessReport(Record):
     steps: int
     ending: str
     notes: tuple[str, ...]
+    profile: Profile | None
     diagnoses: tuple[Diagnosis, ...]
 
 
@@ -40,6 +42,7 @@ def report_on(out: Path) -> tuple[ProcessReport, ...]:
             steps=trace.num_steps,
             ending=_ending(trace),
             notes=tuple(note.text for note in trace.notes),
+            profile=profile(trace),
             diagnoses=diagnose([*judge(trace), *(between if number == 0 else ())]),
         )
         for number, (folder, trace) in enumerate(zip(folders, traces, strict=True))
@@ -54,6 +57,8 @@ def as_text(report: ProcessReport) -> str:
         lines += _lines(diagnosis)
     if not report.diagnoses:
         lines.append("  nothing wrong was found")
+    if report.profile is not None:
+        lines += _time(report.profile)
     return "\n".join(lines)
 
 
@@ -71,6 +76,18 @@ def _lines(diagnosis: Diagnosis) -> Iterable[str]:
     yield f"    not so if: {finding.contradicted_by}"
     for effect in diagnosis.explains:
         yield f"    so also, step {effect.step}: {effect.what}"
+
+
+def _time(told: Profile) -> Iterable[str]:
+    shares = ", ".join(f"{one.phase} {one.share:.0%}" for one in told.phases)
+    yield f"  time of a step: {told.step_us / 1000:.3g} ms ({shares})"
+    if told.peak_host_bytes:
+        device = f", {told.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
+        yield (
+            f"  memory at most: {told.peak_host_bytes / 2**20:,.0f} MiB"
+            f"{device if told.peak_device_bytes else ''}"
+        )
+    yield f"    {told.bottleneck} first: {told.advice}"
 
 
 def _ranks(traces: Sequence[Trace]) -> list[Trace]:

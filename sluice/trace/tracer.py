@@ -10,7 +10,7 @@ import traceback
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -21,13 +21,18 @@ from sluice.trace.evidence.trace import End, Note, Start
 from sluice.trace.evidence.values import ValueFact
 from sluice.trace.inventory import Inventory, OptimizerEntry, SchedulerEntry
 from sluice.trace.lane import Lane
-from sluice.trace.measuring import StepInWork, begin_step, end_step
+from sluice.trace.measuring import StepInWork, begin_step, end_step, peak_memory
 from sluice.trace.patches import Patches
 from sluice.trace.recorder import Recorder
+from sluice.trace.seams.means import check_seal
 from sluice.trace.settings import TraceSettings
 from sluice.trace.subjects import Registry
 from sluice.trace.valuing import ask_values, gradient_fact
 from sluice.trace.words import WordBook
+
+if TYPE_CHECKING:  # both are told of the tracer
+    from sluice.trace.seams.inputs import InputWatch
+    from sluice.trace.seams.losses import LossWatch
 
 _MOST_GRADIENTS = 3
 """Facts of gradients that were not finite."""
@@ -70,6 +75,8 @@ class Tracer:
         """What else looks at an optimizer before its step."""
         self.after_step: list[Callable[[Any], None]] = []
         """And after it."""
+        self.inputs: InputWatch | None = None
+        self.losses: LossWatch | None = None
         self.begin(folder)
 
     def begin(self, folder: Path) -> None:
@@ -100,6 +107,7 @@ class Tracer:
         lane = self.lane
         lane.begin_word()
         lane.number, lane.work, lane.outputs = -1, None, []
+        lane.called, lane.given, lane.group = -1, (), None
         for reset in self.on_begin:
             reset()
 
@@ -165,7 +173,15 @@ class Tracer:
             text = f"{self.recorder.dropped_words} steps had orders beyond those told apart."
             self.note("full", text)
         seconds = (self.clock() - self._began) / 1e9
-        self.recorder.write("end", End(steps=self.steps, seconds=seconds, raised=raised))
+        host, device = peak_memory()
+        told = End(
+            steps=self.steps,
+            seconds=seconds,
+            raised=raised,
+            peak_host_bytes=host,
+            peak_device_bytes=device,
+        )
+        self.recorder.write("end", told)
         self._flush()
 
     def note(self, kind: Any, text: str) -> None:
@@ -226,6 +242,9 @@ class Tracer:
         if "closure" not in flags:  # which brings the gradients later
             state = entry.watch.at_step(entry, zero_after_backward=lane.zero_after_backward)
             flags = (state, "carried", *flags) if entry.watch.carried else (state, *flags)
+            if lane.sealed:
+                check_seal(lane)
+                flags += ("edited",) * lane.is_edited
         self.mark("step", entry.index, flags=flags)
         groups = len(entry.groups)
         if groups != entry.num_groups:

@@ -3,6 +3,7 @@
 from pydantic import Field
 
 from sluice.settings import Record
+from sluice.trace.diagnosis import Diagnosis
 
 
 class Member(Record):
@@ -21,6 +22,12 @@ class Member(Record):
         description="Index label of the last row that training or validation saw."
     )
     seconds: float = Field(description="Fitting time [s], over all attempts.")
+    diagnoses: tuple[Diagnosis, ...] = Field(
+        (), description="What its trace shows to be wrong, ranked; () without a trace."
+    )
+    replay: str = Field(
+        "", description="Artifact digest of the page that plays its training back; '' for none."
+    )
 
 
 class TrainedModels(Record):

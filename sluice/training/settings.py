@@ -38,7 +38,7 @@ CHANGING = tuple(name for name in Change.model_fields if name != "from_epoch")
 """Settings that may change in mid-training: neither shapes nor steps per epoch depend on them."""
 
 
-NO_EFFECT = frozenset({"checkpoint_every_epochs", "loader_workers"})
+NO_EFFECT = frozenset({"checkpoint_every_epochs", "loader_workers", "trace"})
 """Training settings that change no bit of a result."""
 
 
@@ -92,6 +92,9 @@ class TrainSettings(Settings):
         ge=0,
         le=64,
         description="Processes that gather batches ahead; 0 for none. It changes no bit.",
+    )
+    trace: bool = Field(
+        True, description="Watch the training for silent faults. It changes no bit."
     )
 
     @model_validator(mode="after")

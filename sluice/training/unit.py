@@ -38,6 +38,7 @@ from sluice.training.ranks import ONE, Ranks
 from sluice.training.seeds import Stream, derive_seed, deterministic
 from sluice.training.settings import NO_EFFECT, TrainSettings
 from sluice.training.unit_log import epoch_fields, rewind
+from sluice.training.unit_trace import UnitTrace, watched
 from sluice.training.weights import pack_model
 from sluice.workloads.load import load_workload
 from sluice.workloads.workload import Examples, Workload
@@ -264,8 +265,9 @@ def _fit(
             log.write("epoch_complete", **epoch_fields(spec.seed, fold.fold_id, history[-1]))
             checkpoints.offer(state)
 
-        for result in epochs(keep=keep):
-            on_event(unit_event(spec, "epoch", result.epoch, result=result))
+        with watched(folder, on=spec.training.trace) as trace:
+            for result in epochs(keep=keep):
+                on_event(unit_event(spec, "epoch", result.epoch, result=result))
 
         best = history[workload.select_epoch({r.epoch: r.val_loss for r in history}) - 1]
         metrics = _test_metrics(workload, model, rows["test"], frame)
@@ -289,11 +291,17 @@ def _fit(
         test_metrics=metrics,
         trained_through=str(frame.index[max(fold.train.stop, fold.val.stop) - 1]),
         seconds=sum(result.seconds for result in history),
+        **_findings(trace, store),
     )
     outcome = {"key": digest_json(subject), "member": member.model_dump(mode="json")}
     write_atomic(folder / "result.json", json.dumps(outcome, indent=2).encode())
     discard_checkpoints(folder)
     return member
+
+
+def _findings(trace: UnitTrace, store: ArtifactStore) -> dict[str, Any]:
+    diagnoses = trace.diagnoses()
+    return {"diagnoses": diagnoses, "replay": trace.keep_replay(diagnoses, store)}
 
 
 def _epochs(

@@ -104,6 +104,7 @@ def test_bad_rows_are_named(
     assert not (tmp_path / "home" / "runs").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_good_run_works_after_a_bad_one(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,6 +77,7 @@ def test_show_and_history_after_a_run(
     assert "promotion_job" in json.dumps(history)
 
 
+@pytest.mark.exhaustive
 def test_run_again_says_in_a_line_that_nothing_changed(
     green: tuple[Home, RunReport],
     monkeypatch: pytest.MonkeyPatch,

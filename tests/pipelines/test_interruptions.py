@@ -109,6 +109,7 @@ def test_killed_run_ends_with_the_bits_of_one_never_killed(
     assert statuses.count(dg.DagsterRunStatus.FAILURE) == 1
 
 
+@pytest.mark.exhaustive
 def test_full_disk_while_writing_a_checkpoint_is_said_and_the_next_run_works(
     long_echo: Path, home: Home, echo: PipelineSettings, run: Runner
 ) -> None:

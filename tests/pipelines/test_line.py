@@ -216,6 +216,7 @@ def test_a_better_candidate_that_breaks_a_guard_is_filed_and_not_promoted(
         assert ledger.verify(None, store=ArtifactStore(home.artifacts), key=key) == []
 
 
+@pytest.mark.exhaustive
 def test_other_seeds_are_compared_with_production_and_cannot_be_promoted_by_hand(
     green: tuple[Home, RunReport], echo: PipelineSettings, run: Runner
 ) -> None:
@@ -305,6 +306,7 @@ def test_feature_that_looks_ahead_stops_the_line(
     assert "The features gate said fail" in failure(alone)
 
 
+@pytest.mark.exhaustive
 def test_models_of_other_folds_are_not_evaluated(
     green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:

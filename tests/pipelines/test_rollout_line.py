@@ -32,8 +32,15 @@ from sluice.serving.settings import ServingSettings
 pytestmark = pytest.mark.slow
 
 QUICK = RolloutSettings(shares=(0.5, 1.0), min_step_s=0.5, min_requests=30, min_pairs=10)
+# Trainings run beside it on the same cores: late is not what these tests are about.
 SERVING = ServingSettings(
-    poll_s=0.05, report_s=0.1, samples_per_s=200, notice_s=0.0, requests_per_s=1e5
+    poll_s=0.05,
+    report_s=0.1,
+    samples_per_s=200,
+    notice_s=0.0,
+    requests_per_s=1e5,
+    deadline_s=9.0,
+    challenger_deadline_s=8.0,
 )
 
 

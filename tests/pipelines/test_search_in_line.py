@@ -114,6 +114,7 @@ def test_its_page_in_the_ui_has_pictures_and_a_table(
     assert metadata["whole study"].value.endswith(".html")
 
 
+@pytest.mark.exhaustive
 def test_same_again_reads_the_search_and_starts_no_ray(
     searched: tuple[Home, RunReport],
     searching: PipelineSettings,

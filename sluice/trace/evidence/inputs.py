@@ -1,49 +1,111 @@
 """What went into the networks: columns, rows and tokens, while they learn and while not."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from sluice.settings import Record
 
 
 class ColumnFact(Record):
-    """One column of an input, over the rows of a batch."""
+    """One column of an input, over its finite numbers."""
 
-    column: int = Field(description="Position in the last dimension.")
+    column: int = Field(description="Position in a row, or in the last dimension of wide rows.")
     mean: float
     std: float
     smallest: float
     largest: float
-    num_non_finite: int
 
 
 class TokenFact(Record):
-    """A batch of whole numbers of shape (rows, positions)."""
+    """Whole numbers of shape (rows, positions)."""
 
-    num_rows: int
-    num_positions: int
+    num_positions: int = Field(description="Of the last batch.")
     smallest: int
     largest: int
-    first_two_equal: int = Field(
-        description="Rows whose first two tokens are the same and occur nowhere else in the row."
-    )
-    last_run: int = Field(description="Token that ends most rows, more than once; -1 for none.")
-    num_last_run: int = Field(description="Rows that end with it more than once.")
-    num_before_last_run: int = Field(description="Different tokens that stand before such an end.")
+    first: int = Field(description="The token that most rows of the first batch begin with.")
+    num_first: int = Field(description="Rows that begin with it.")
+    num_doubled: int = Field(description="Of those, rows that have it twice there and never again.")
+    num_longer: int = Field(description="Of those, rows that begin with it three times or more.")
 
 
 class InputFact(Record):
-    """The first tensor that a network was given, at one call.
+    """The first tensor that a network was given, over its first calls of one kind.
 
-    The first calls of each network are recorded, learning and not, and those of steps with
-    statistics.
+    One is written after 1, 4, 16 and 64 calls and when the trace ends; the last one holds all.
     """
+
+    step: int = Field(description="Steps made before the last of these calls.")
+    first_step: int = Field(description="Steps made before the first.")
+    network: int
+    loader: int = Field(description="Of the last batch; -1 for none.")
+    is_learning: bool = Field(
+        description="Gradients were on, and the network in training mode or a backward pass next."
+    )
+    num_calls: int
+    num_rows: int
+    shape: tuple[int, ...] = Field(description="At the last call.")
+    dtype: str
+    by_position: bool = Field(description="A column is a position in the whole row.")
+    columns: tuple[ColumnFact, ...] = Field(description="At most 64, evenly spread.")
+    tokens: TokenFact | None = Field(None, description="None for numbers that are no tokens.")
+
+
+class RowsFact(Record):
+    """The rows of one call of a network, one of its first 64 of a kind."""
 
     step: int = Field(description="Steps made before it.")
     network: int
     loader: int = Field(description="Of the last batch; -1 for none.")
-    is_learning: bool = Field(description="Gradients were on, and the network in training mode.")
-    shape: tuple[int, ...]
-    dtype: str
-    columns: tuple[ColumnFact, ...] = Field(description="At most 64, evenly spread.")
-    tokens: TokenFact | None = Field(description="None for numbers that are no tokens.")
+    is_learning: bool
+    is_whole: bool = Field(description="Tokens or other whole numbers.")
+    rows: tuple[int, ...] = Field(
+        description="A 64-bit fingerprint of each row, of at most 1,024 rows."
+    )
+
+
+class PairFact(Record):
+    """Rows of an input beside the targets that they were learned with."""
+
+    step: int = Field(description="Steps made before it.")
+    network: int
+    kind: str = Field(description="Of the loss function.")
+    is_class: bool = Field(description="The targets are class ids.")
+    is_whole: bool = Field(description="The input is tokens or other whole numbers.")
     rows: tuple[int, ...] = Field(description="A 64-bit fingerprint of each row.")
+    targets: tuple[float, ...]
+    num_features: int
+    features: str = Field(
+        description="Of each row, standardised by the first batch: 16-bit floats as base64."
+    )
+
+
+class BadNumbersFact(Record):
+    """A tensor with NaN or infinity that a network or a loss function was given."""
+
+    step: int = Field(description="Steps made before it.")
+    network: int
+    loader: int = Field(description="Of the last batch; -1 for none.")
+    what: Literal["input", "target"]
+    is_learning: bool
+    shape: tuple[int, ...]
+    num_nan: int
+    num_infinite: int
+    columns: tuple[int, ...] = Field(description="The first 8 in a row that have any.")
+    num_columns: int
+    rows: tuple[int, ...] = Field(description="The first 8 of the batch that have any.")
+    num_rows: int
+
+
+class IdFact(Record):
+    """Ids outside the table that they were to be looked up in."""
+
+    step: int = Field(description="Steps made before it.")
+    network: int
+    loader: int = Field(description="Of the last batch; -1 for none.")
+    kind: str = Field(description="Function of torch.nn.functional, such as 'embedding'.")
+    num_allowed: int = Field(description="Ids from 0 to one less are allowed.")
+    smallest: int
+    largest: int
+    num_outside: int
+    num_ids: int

@@ -5,10 +5,25 @@ from pydantic import Field
 from sluice.settings import Record
 
 
+class NextTokens(Record):
+    """Targets of shape (rows, positions) beside the tokens that the network was given."""
+
+    num_rows: int
+    next_share: float = Field(
+        description="Of the targets that count, those that are the next token of the input."
+    )
+    num_tails: int = Field(description="Rows whose last target is ignored.")
+    shortest_tail: int = Field(description="Ignored targets at the end of a row, at least.")
+    num_last: int = Field(description="Different last targets that count, in rows with a tail.")
+    last_share: float = Field(description="Of the most frequent of them, in rows with a tail.")
+    num_unsupervised: int = Field(description="Rows in which every target is ignored.")
+
+
 class LossFact(Record):
     """One call of a function of ``torch.nn.functional`` that compares outputs with targets.
 
-    The first calls of each function and network are recorded, and those of steps with statistics.
+    The first calls of each function and network are recorded, those of some steps with
+    statistics, and those that a loss comes from that is not finite.
     """
 
     step: int = Field(description="Steps made before it.")
@@ -18,21 +33,27 @@ class LossFact(Record):
     is_learning: bool = Field(description="The loss can be differentiated.")
     reduction: str = Field(description="'mean', 'sum' or 'none'.")
     made_by: str = Field(
-        description="Name of the autograd node that made the input, such as 'SoftmaxBackward0'; "
-        "'' when it has none."
+        description="Name of the autograd node that made the input, such as 'SoftmaxBackward0', "
+        "behind those that only change its shape; '' when it has none."
     )
     input_shape: tuple[int, ...]
     target_shape: tuple[int, ...]
     smallest: float = Field(description="Of the input.")
     largest: float
-    row_sum_low: float = Field(description="Smallest sum over the classes; NaN without classes.")
+    row_sum_low: float = Field(
+        description="Smallest sum over the classes, of exp(input) for nll_loss; NaN without "
+        "classes."
+    )
     row_sum_high: float
     target_is_integer: bool
-    target_smallest: float = Field(description="Of the targets that count.")
+    target_smallest: float = Field(description="Of the targets that count; NaN for none.")
     target_largest: float
     num_targets: int
     num_supervised: int = Field(description="Targets that are not ignored.")
     value: float = Field(description="The loss, its mean when it is not reduced.")
+    tokens: NextTokens | None = Field(
+        None, description="None unless input and targets are whole numbers of the same rows."
+    )
 
 
 class EvaluationFact(Record):
@@ -43,4 +64,4 @@ class EvaluationFact(Record):
     loader: int = Field(description="-1 for none.")
     kind: str = Field(description="Of the loss function.")
     num_calls: int
-    mean: float
+    mean: float = Field(description="Of the calls; for a sum or none reduced, over its numbers.")

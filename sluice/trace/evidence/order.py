@@ -50,7 +50,8 @@ MarkKind = Literal[
 - step: an optimizer begins its step. subject: optimizer. Flags: one of "fresh", "none", "zero",
   "stale", the gradients it finds: new since its last step, all absent, all zero, those of its last
   step; "carried" when they were never cleared since its last step. Instead of these "closure" when
-  it has one. Also "by scaler"; "in backward".
+  it has one. Also "by scaler"; "in backward"; "edited" when the program itself changed gradients
+  of several backward passes.
 - stepped: the step of an optimizer with a closure ended; its closure's marks are in between.
 - skip: a gradient scaler left out the step of an optimizer. subject: optimizer.
 - schedule: a learning-rate scheduler's step. subject: scheduler; about: its optimizer.
@@ -102,4 +103,7 @@ class RecentStep(Record):
     times_us: tuple[int, ...] = Field(
         description="When each mark of the word was made [us since the start of the trace]; of a "
         "block that is shown once, the first time."
+    )
+    ended_us: int | None = Field(
+        None, description="When the step was over [us since the start of the trace]."
     )

@@ -13,7 +13,7 @@ from sluice.trace.evidence.batches import (
     RandomPrint,
 )
 from sluice.trace.evidence.flow import FlowFact, MaskFact, ProbeFact
-from sluice.trace.evidence.inputs import InputFact
+from sluice.trace.evidence.inputs import BadNumbersFact, IdFact, InputFact, PairFact, RowsFact
 from sluice.trace.evidence.losses import EvaluationFact, LossFact
 from sluice.trace.evidence.measures import StepMeasures, StepNumbers
 from sluice.trace.evidence.membership import Membership
@@ -50,6 +50,8 @@ class End(Record):
     steps: int
     seconds: float = Field(description="Since the start [s].")
     raised: str = Field(description="What ended the program, as 'ValueError: ...'; '' for nothing.")
+    peak_host_bytes: int = Field(0, description="Most memory of the process; 0 for unknown.")
+    peak_device_bytes: int = Field(0, description="Most memory of tensors on a GPU; 0 without one.")
 
 
 class Note(Record):
@@ -109,6 +111,10 @@ class Trace(Record):
     losses: tuple[LossFact, ...]
     evaluations: tuple[EvaluationFact, ...]
     inputs: tuple[InputFact, ...]
+    rows: tuple[RowsFact, ...]
+    pairs: tuple[PairFact, ...]
+    bad_numbers: tuple[BadNumbersFact, ...]
+    ids: tuple[IdFact, ...]
     notes: tuple[Note, ...]
     recent: tuple[RecentStep, ...]
     torn_lines: int = Field(description="Unfinished last lines of its files, 0 to 3.")

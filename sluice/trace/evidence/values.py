@@ -13,7 +13,8 @@ class ValueFact(Record):
     fingerprint: int = Field(
         description="Of at most 4,096 of its numbers; equal tensors have equal ones."
     )
-    spread: float = Field(description="Largest minus smallest number; 0 for a constant.")
+    smallest: float
+    largest: float
     num_rows: int = Field(description="Length of its first dimension; 0 for less than two.")
     num_different: int = Field(
         description="Rows that differ by more than a ten-thousandth of its largest number; 0 for "

@@ -5,15 +5,30 @@ from sluice.trace.evidence.trace import Trace
 from sluice.trace.evidence.values import ValueFact
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.membership import listing
-from sluice.trace.rules.series import facts_of, moved, names_in, values_by_parameter
+from sluice.trace.rules.series import (
+    facts_of,
+    measures_of,
+    moved,
+    names_in,
+    values_by_parameter,
+)
+from sluice.trace.rules.steps import optimizers_in
 
 _LEAST_ROWS = 4
 _LEAST_LOOKS = 3
 _LATEST = 4
 """Steps after which the rows of a layer that learns are no more the same."""
 
+_KINDS = ("Linear", "Conv1d", "Conv2d", "Conv3d", "GRU", "LSTM", "RNN", "Bilinear")
+
 _MOST_GATES = 4
 """Blocks of equal rows: a recurrent layer has one for each of its gates."""
+
+
+_FIX = (
+    "Begin with different numbers: torch's own initialisation, or nn.init.xavier_uniform_ or "
+    "kaiming_uniform_ for weights; zero is for biases."
+)
 
 
 def _is_equal(value: ValueFact) -> bool:
@@ -34,6 +49,61 @@ def _stays_equal(fact: ParameterFact, values: tuple[ValueFact, ...]) -> bool:
 
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    now = trace.membership
+    if now is None:
+        return ()
+    found = _equal(rule, trace)
+    return found or _filled(rule, trace)
+
+
+def _filled(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    """Tell of weights that began with one number everywhere, if rows of others part them later.
+
+    Zero is a good start for the last layer of a branch. Of layers one behind the other it is not:
+    the gradient of the first is zero until those behind it have moved, step by step.
+    """
+    now = trace.membership
+    if now is None:
+        return ()
+    facts, names, values = facts_of(trace), names_in(trace), values_by_parameter(trace)
+    layers = {p for f in trace.flows for c in f.calls if c.kind in _KINDS for p in c.parameters}
+    zero_steps: dict[int, set[int]] = {}
+    for optimizer in optimizers_in(trace):
+        for step, own in measures_of(trace, optimizer):
+            for p, norm in zip(own.parameters, own.grad_norms, strict=True):
+                if norm == 0 and max(own.rates) > 0:
+                    zero_steps.setdefault(p, set()).add(step)
+    filled = []
+    for p in sorted(layers & now.optimized):
+        fact, first = facts.get(p), values.get(p, ())[:1]
+        if fact is None or not first or not fact.is_trainable or not fact.names:
+            continue
+        if first[0].num_different != 1 or min(fact.shape[:2], default=0) < _LEAST_ROWS:
+            continue
+        value = first[0]
+        is_number = value.smallest == value.largest != 0
+        is_stuck = value.smallest == value.largest == 0 and {1, 2} <= zero_steps.get(p, set())
+        if value.step == 1 and (is_number or is_stuck):
+            filled.append(p)
+    if not filled:
+        return ()
+    told = values[filled[0]][0].largest
+    return (
+        rule.finding(
+            severity="error",
+            step=1,
+            confidence=0.95,
+            what=f"{len(filled)} weights began with one number everywhere ({told:.3g} in the "
+            f"first): {listing([names[p] for p in filled])}.",
+            cause="All units of a layer begin as one, and only their biases tell them apart.",
+            fix=_FIX,
+            num_weights=len(filled),
+        ),
+    )
+
+
+def _equal(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    """Tell of weights whose rows are the same, and stay so."""
     now = trace.membership
     if now is None:
         return ()
@@ -62,8 +132,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             + (f"; {len(still)} never moved at all." if still else "."),
             cause="All units of a layer compute the same and get the same gradient: the layer is "
             "worth one unit.",
-            fix="Begin with different numbers: torch's own initialisation, or nn.init.xavier_ or "
-            "kaiming_ for weights; zero is for biases.",
+            fix=_FIX,
             num_weights=len(equal),
             num_still=len(still),
         ),

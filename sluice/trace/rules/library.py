@@ -4,22 +4,33 @@ from collections.abc import Sequence
 
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, RankRule, Rule
+from sluice.trace.rules.accumulation import ACCUMULATION
+from sluice.trace.rules.begin_doubled import BEGIN_DOUBLED
 from sluice.trace.rules.checkpoint_not_loaded import CHECKPOINT_NOT_LOADED
 from sluice.trace.rules.clip_after_step import CLIP_AFTER_STEP
 from sluice.trace.rules.clip_before_unscale import CLIP_BEFORE_UNSCALE
 from sluice.trace.rules.clipping_unsuited import CLIPPING_UNSUITED
+from sluice.trace.rules.constant_column import CONSTANT_COLUMN
 from sluice.trace.rules.constant_start import CONSTANT_START
 from sluice.trace.rules.dead_units import DEAD_UNITS
+from sluice.trace.rules.end_unsupervised import END_UNSUPERVISED
 from sluice.trace.rules.epoch_order import EPOCH_ORDER
 from sluice.trace.rules.eval_while_training import EVAL_WHILE_TRAINING
 from sluice.trace.rules.frozen import FROZEN
 from sluice.trace.rules.gradient_cut import GRADIENT_CUT
+from sluice.trace.rules.id_range import ID_RANGE
+from sluice.trace.rules.labels_independent import LABELS_INDEPENDENT
 from sluice.trace.rules.later_tokens import LATER_TOKENS
+from sluice.trace.rules.logits_extreme import LOGITS_EXTREME
+from sluice.trace.rules.loss_broadcasts import LOSS_BROADCASTS
+from sluice.trace.rules.loss_domain import LOSS_DOMAIN
 from sluice.trace.rules.loss_not_falling import LOSS_NOT_FALLING
 from sluice.trace.rules.loss_not_finite import LOSS_NOT_FINITE
 from sluice.trace.rules.loss_without_path import LOSS_WITHOUT_PATH
 from sluice.trace.rules.moments_unstable import MOMENTS_UNSTABLE
 from sluice.trace.rules.non_finite_gradient import NON_FINITE_GRADIENT
+from sluice.trace.rules.non_finite_input import NON_FINITE_INPUT
+from sluice.trace.rules.nothing_supervised import NOTHING_SUPERVISED
 from sluice.trace.rules.padding_inverted import PADDING_INVERTED
 from sluice.trace.rules.parameters_in_two import PARAMETERS_IN_TWO
 from sluice.trace.rules.parameters_outside import PARAMETERS_OUTSIDE
@@ -33,10 +44,12 @@ from sluice.trace.rules.rate_zero import RATE_ZERO
 from sluice.trace.rules.resume_lost import RESUME_LOST
 from sluice.trace.rules.resume_unread import RESUME_UNREAD
 from sluice.trace.rules.rounded_away import ROUNDED_AWAY
+from sluice.trace.rules.rows_leaked import ROWS_LEAKED
 from sluice.trace.rules.scaler_skips import SCALER_SKIPS
 from sluice.trace.rules.schedule_early import SCHEDULE_EARLY
 from sluice.trace.rules.scheduler_before_optimizer import SCHEDULER_BEFORE_OPTIMIZER
 from sluice.trace.rules.selection_still import SELECTION_STILL
+from sluice.trace.rules.splits_differ import SPLITS_DIFFER
 from sluice.trace.rules.step_before_backward import STEP_BEFORE_BACKWARD
 from sluice.trace.rules.tie_lost import TIE_LOST
 from sluice.trace.rules.train_while_evaluating import TRAIN_WHILE_EVALUATING
@@ -90,6 +103,19 @@ RULES: tuple[Rule, ...] = (
     SELECTION_STILL,
     WORKER_STREAMS,
     WRAPPER_BYPASSED,
+    ACCUMULATION,
+    BEGIN_DOUBLED,
+    CONSTANT_COLUMN,
+    END_UNSUPERVISED,
+    ID_RANGE,
+    LABELS_INDEPENDENT,
+    LOGITS_EXTREME,
+    LOSS_BROADCASTS,
+    LOSS_DOMAIN,
+    NON_FINITE_INPUT,
+    NOTHING_SUPERVISED,
+    ROWS_LEAKED,
+    SPLITS_DIFFER,
 )
 
 RANK_RULES: tuple[RankRule, ...] = (

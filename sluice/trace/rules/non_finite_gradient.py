@@ -30,7 +30,15 @@ def _first(trace: Trace) -> tuple[int, float, list[int], int] | None:
 
 def _nearest(trace: Trace, bad: list[int]) -> int:
     """Return the parameter that is used last: the trap is behind it, and spoils what is before."""
-    order = [p for flow in trace.flows[:4] for c in flow.calls for p in c.parameters]
+    calls = [call for flow in trace.flows[:4] for call in flow.calls]
+    names = {call.module for call in calls}
+    # Where a module with others inside of it uses parameters of its own, its call does not tell.
+    order = [
+        p
+        for call in calls
+        if call.module and not any(name.startswith(f"{call.module}.") for name in names)
+        for p in call.parameters
+    ]
     place = {p: i for i, p in enumerate(order)}
     return max(bad, key=lambda p: (place.get(p, -1), p))
 

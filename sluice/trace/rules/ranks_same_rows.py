@@ -24,7 +24,7 @@ def _same_inputs(traces: Sequence[Trace]) -> tuple[int, int]:
     (0, 0) when any step had others.
     """
     by_rank = [
-        {i.step: frozenset(i.rows) for i in trace.inputs if i.is_learning and i.rows}
+        {seen.step: frozenset(seen.rows) for seen in trace.rows if seen.is_learning and seen.rows}
         for trace in traces
     ]
     steps = sorted(frozenset.intersection(*(frozenset(rows) for rows in by_rank)))

@@ -11,8 +11,8 @@ from sluice.trace.rules.steps import name_of, optimizers_in
 _LEAST = 3
 """Measured steps."""
 
-_ALMOST_NONE, _FEW = 0.15, 0.4
-"""Share of the numbers with a gradient that a step moves."""
+_NEVER_MORE, _FEW = 0.35, 0.4
+"""Share of the numbers with a gradient that a step moves: the largest of all steps, the median."""
 
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
@@ -27,16 +27,16 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         if len(shares) < _LEAST:
             continue
         typical = statistics.median(share for _, share, _ in shares)
-        early = statistics.median(share for _, share, _ in shares[:_LEAST])
-        if not max(typical, early) < _FEW:
+        largest = max(share for _, share, _ in shares)
+        if typical >= _FEW:
             continue
         found.append(
             rule.finding(
-                severity="error" if max(typical, early) < _ALMOST_NONE else "confirm",
+                severity="error" if largest < _NEVER_MORE else "confirm",
                 step=shares[0][0],
                 what=f"{name_of(trace, optimizer)}: a step moves {typical:.1%} of the 16-bit "
-                f"weights that have a gradient (median of {len(shares)} measured steps, learning "
-                f"rate {shares[0][2]:.3g}).",
+                f"weights that have a gradient (median of {len(shares)} measured steps, never "
+                f"more than {largest:.1%}, learning rate {shares[0][2]:.3g}).",
                 cause="The update of a weight is under half of its last digit and is rounded "
                 "away: most weights never move.",
                 fix="Keep the weights in float32 and use torch.autocast, or raise the learning "

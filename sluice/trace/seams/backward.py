@@ -1,11 +1,13 @@
 """Backward passes: ``loss.backward()``, ``torch.autograd.backward`` and ``torch.autograd.grad``."""
 
 import functools
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sluice.trace.seams.means import is_raw_mean, seal
 from sluice.trace.tracer import Tracer
 
 
@@ -28,6 +30,7 @@ def watch_backward(tracer: Tracer) -> None:
         flags = ("scaled",) * lane.has_scaled
         if isinstance(tensors, Tensor) and tensors.is_leaf:
             flags += ("leaf",)
+        flags += ("raw mean",) * lane.is_raw_mean
         tracer.guard(_after, tracer, flags)
 
     @functools.wraps(grad)
@@ -51,8 +54,16 @@ def _before(tracer: Tracer, loss: Tensor | None) -> None:
         began = tracer.clock()
         tracer.flows.learn(loss if type(loss) is Tensor else None)
         lane.spent += tracer.clock() - began
+    if tracer.inputs is not None:
+        tracer.inputs.learned()
+    lane.is_raw_mean = False
     if loss is not None and type(loss) is Tensor and loss.numel() == 1:
-        lane.losses.append(loss.detach().reshape(()) if loss.dim() else loss.detach())
+        value = loss.detach().reshape(()) if loss.dim() else loss.detach()
+        lane.losses.append(value)
+        lane.is_raw_mean = is_raw_mean(loss, lane)
+        # Only here can it be told what a loss came from; to read it elsewhere waits for a device.
+        if tracer.losses is not None and value.is_cpu and not math.isfinite(value.item()):
+            tracer.losses.bad_loss()
 
 
 def _after(tracer: Tracer, flags: tuple[str, ...]) -> None:
@@ -61,4 +72,5 @@ def _after(tracer: Tracer, flags: tuple[str, ...]) -> None:
     if not lane.has_scaled:  # a scale that is too large is no fault
         tracer.look_at_gradients()
     lane.has_scaled = False
+    seal(tracer)
     tracer.mark("backward", flags=flags)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sluice.trace.seams.means import check_seal, seal
 from sluice.trace.tracer import Tracer
 
 
@@ -23,6 +24,8 @@ def _watched(tracer: Tracer, original: Callable[..., Any], flag: str) -> Callabl
     def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
         if not tracer.is_on:
             return original(parameters, *args, **kwargs)
+        if tracer.lane.sealed:
+            tracer.guard(check_seal, tracer.lane)
         if isinstance(parameters, Tensor):
             given: list[Any] = [parameters]
             found = original(parameters, *args, **kwargs)
@@ -41,5 +44,6 @@ def _watched(tracer: Tracer, original: Callable[..., Any], flag: str) -> Callabl
 def _clipped(tracer: Tracer, parameters: list[Any], flag: str, norm: Any, most: Any) -> None:
     subject = tracer.owner_of(parameters[0]) if parameters else -1
     tracer.mark("clip", subject, flags=(flag,))
+    seal(tracer)
     if type(norm) is Tensor and isinstance(most, int | float):
         tracer.lane.clips.append((subject, norm.detach(), float(most)))

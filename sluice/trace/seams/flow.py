@@ -104,7 +104,7 @@ class Flows:
         if (module._parameters or not module._modules) and len(now.calls) < _MOST_CALLS:
             now.calls.append(self._call(name, module, (args, kwargs), output))
         if isinstance(module, nn.MultiheadAttention):
-            self._mask(now, name, module, args, kwargs)
+            self._mask(now, name, args, kwargs)
         for tensor in _tensors(output):
             if tensor.requires_grad and len(self._held) < _MOST_HELD:
                 self._held.setdefault(_memory(tensor), (tensor.detach(), full))
@@ -208,7 +208,6 @@ class Flows:
         self,
         now: _Pass,
         name: str,
-        module: nn.MultiheadAttention,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:

@@ -81,6 +81,8 @@ class _Calls:
         lane.network = None if entry.is_plain else entry
         if entry.is_plain:
             return
+        if tracer.inputs is not None:
+            tracer.inputs.see(entry.index, module, args, kwargs)
         self._flows.forget()
         flows = tracer.steps >= entry.next_flow and self._flows.wants()
         if entry.names is not None and not tracer.has_statistics and not flows:

@@ -29,9 +29,20 @@ def watch_optimizers(tracer: Tracer) -> None:
         tracer.patches.on_restore(hook.remove)
     _watch_zero(tracer)
     _watch_new(tracer)
-    for thing in gc.get_objects():
-        if issubclass(type(thing), torch.optim.Optimizer):
-            tracer.inventory.optimizers.find(thing)
+    for optimizer in _those_there():
+        tracer.inventory.optimizers.find(optimizer)
+
+
+def _those_there() -> list[Any]:
+    """Return the optimizers that were made before."""
+    kinds, todo = set[type](), [torch.optim.Optimizer]
+    while todo:
+        kind = todo.pop()
+        if kind not in kinds:
+            kinds.add(kind)
+            todo += kind.__subclasses__()
+    # Every object refers to its class: this asks for few of them, where all would be looked at.
+    return [thing for thing in gc.get_referrers(*kinds) if type(thing) in kinds]
 
 
 def _watch_zero(tracer: Tracer) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch.amp.grad_scaler import GradScaler
 
+from sluice.trace.seams.means import check_seal, seal
 from sluice.trace.tracer import Tracer
 
 
@@ -25,7 +26,11 @@ def watch_scalers(tracer: Tracer) -> None:
 
     @functools.wraps(unscale)
     def watched_unscale(scaler: Any, optimizer: Any) -> None:
+        if tracer.is_on and tracer.lane.sealed:
+            tracer.guard(check_seal, tracer.lane)
         unscale(scaler, optimizer)
+        if tracer.is_on and tracer.lane.sealed:
+            tracer.guard(seal, tracer)
         if tracer.is_on and scaler.is_enabled() and not tracer.lane.in_scaler:
             tracer.guard(_unscaled, tracer, optimizer)
 

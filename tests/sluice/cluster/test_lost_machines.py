@@ -41,6 +41,7 @@ def test_a_machine_lost_in_mid_study_changes_no_decision(two_machines, tmp_path)
     assert decisions(result) == decisions(expected)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_machine_lost_in_mid_training_changes_no_bit(two_machines, specs):
     """Its unit goes on elsewhere from its checkpoint; a finished one is not fitted twice."""

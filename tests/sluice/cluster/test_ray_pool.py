@@ -66,6 +66,7 @@ def test_workers_on_ray_decide_nothing(ray_here, scheduler, tmp_path):
     assert str(os.getpid()) not in marks
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
 def test_a_worker_that_dies_is_replaced_and_its_part_runs_again(tmp_path):
@@ -78,6 +79,7 @@ def test_a_worker_that_dies_is_replaced_and_its_part_runs_again(tmp_path):
     assert decisions(result) == decisions(expected)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
 def test_a_trial_that_kills_every_worker_ends_the_search_and_is_tried_anew(tmp_path):

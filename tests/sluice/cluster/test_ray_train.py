@@ -44,6 +44,7 @@ def test_ray_train_gives_the_bits_of_plain_processes_also_when_one_is_killed(ray
     assert not list((tmp_path / "ray" / "runs").glob(".ranks-*"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
 def test_the_users_bug_comes_through_and_is_not_tried_again(tmp_path):

@@ -352,7 +352,9 @@ def test_a_loop_is_compiled_where_no_cache_can_lie():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trouble", ["full disk", "torn index", "torn code"])
+@pytest.mark.parametrize(
+    "trouble", ["full disk", "torn index", pytest.param("torn code", marks=pytest.mark.exhaustive)]
+)
 def test_a_cache_that_cannot_be_used_stops_nothing(tmp_path, trouble):
     script = (
         "import numpy as np; from sluice.data import bar_ends;"

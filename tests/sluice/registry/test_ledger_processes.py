@@ -64,6 +64,7 @@ def test_publisher_killed_anywhere_loses_nothing(url: str, tmp_path: Path) -> No
     assert list(keys.values()) == said["history"]
 
 
+@pytest.mark.exhaustive
 def test_racing_writers_agree(url: str, tmp_path: Path) -> None:
     """Eight processes make the tables, file one candidate, file eight, and answer one question."""
     said = drive("register", url, tmp_path)

@@ -153,7 +153,8 @@ def test_a_server_that_was_killed_serves_what_the_ledger_says_and_counts_anew(
     seen = advance(rollout, first, now=first.until, production=before).rollout
 
     assert nursery.end(port, signal.SIGKILL) == -signal.SIGKILL
-    nursery.start(port)
+    nursery.start(port)  # ready with production alone: the challenger loads beside it
+    _until(lambda: httpx.get(f"{url}/model").json()["challenger"] is not None)
     card = httpx.get(f"{url}/model").json()
     own = Window.model_validate(httpx.get(f"{url}/rollout").json()["window"])
     still = _reported(ledger, rollout, 60)

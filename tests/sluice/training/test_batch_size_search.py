@@ -126,6 +126,7 @@ def measured() -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_real_search_finds_what_the_activations_allow(measured):
     found, more = (BatchSizeResult.model_validate(measured["found"][mib]) for mib in ("32", "64"))

@@ -262,7 +262,7 @@ PARENT = """
     ("number", "to_all", "status", "said"),
     [
         (signal.SIGINT, True, 130, "Interrupted Training was stopped with 0 of 2 units finished"),
-        (signal.SIGKILL, False, -9, ""),
+        pytest.param(signal.SIGKILL, False, -9, "", marks=pytest.mark.exhaustive),
     ],
 )
 def test_no_process_outlives_its_parent(tmp_path, number, to_all, status, said):

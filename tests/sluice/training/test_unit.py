@@ -18,6 +18,7 @@ from sluice.artifacts import ArtifactStore
 from sluice.data.table import load_table
 from sluice.errors import SettingsError, StorageError
 from sluice.failfast.log.event_log import read_events, validate_log
+from sluice.trace.reading import find_traces, read_trace
 from sluice.training.loop import predict
 from sluice.training.unit import find_finished, train_unit
 from sluice.training.weights import load_member
@@ -100,7 +101,8 @@ def test_log_is_valid_and_complete(specs):
     report = validate_log(path, test_metrics=("test_loss", "test_rmse"), headline="")
     first = read_events(path).events[0]
 
-    assert sorted(p.name for p in path.parent.iterdir()) == ["events.ndjson", "lock", "result.json"]
+    left = sorted(p.name for p in path.parent.iterdir())
+    assert left == ["events.ndjson", "lock", "result.json", "traces"]
     assert report.counts == {"fold_start": 1, "epoch_complete": 4, "fold_complete": 1}
     assert (first["train_size"], first["seed"]) == (len(spec.fold.train) - 7, 0)
 
@@ -298,3 +300,22 @@ def test_killed_in_the_middle_of_an_epoch_ends_with_the_same_bits(specs, tmp_pat
     assert resumed_from == min(2, heard[0].epochs_done)
     assert bits(member) == bits(expected)
     assert events(cut, member) == events(whole, expected)
+
+
+def test_a_unit_is_traced_and_its_bits_are_those_of_one_that_is_not(specs):
+    """TRACE-1: the trainer's own default."""
+    (spec,) = specs()
+    traced = train_unit(spec, ignore)
+    plain = dataclasses.replace(
+        spec,
+        training=spec.training.model_copy(update={"trace": False}),
+        runs=spec.runs.with_name("others"),
+    )
+    untraced = train_unit(plain, ignore)
+
+    assert (untraced.weights, untraced.replay) == (traced.weights, "")
+    assert traced.diagnoses == ()
+    page = ArtifactStore(spec.artifacts).get(traced.replay).decode()
+    assert "nothing wrong" in page
+    (folder,) = find_traces(unit_folder(spec) / "traces")
+    assert read_trace(folder).num_steps > traced.epochs_run

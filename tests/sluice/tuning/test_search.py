@@ -70,7 +70,9 @@ def killed(folder, own, *, after):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", ["random", "asha", "pbt", pytest.param("tpe", marks=pytest.mark.exhaustive)]
+)
 def test_a_search_killed_again_and_again_ends_as_one_that_was_not(case, tmp_path):
     """TUNE-3: SIGKILL every few outcomes; trials, stops and exploits are those of one run."""
     own = CASES[case]

@@ -10,8 +10,8 @@ from sluice.trace.benchmark import programs as benchmark
 STEPS = 6
 
 
-def rows(num=96, features=8, classes=3):
-    generator = torch.Generator().manual_seed(1)
+def rows(num=96, features=8, classes=3, seed=1):
+    generator = torch.Generator().manual_seed(seed)
     x = torch.randn(num, features, generator=generator)
     return TensorDataset(x, torch.randint(classes, (num,), generator=generator))
 
@@ -28,7 +28,7 @@ def net(features=8, classes=3):
 
 def with_validation():
     torch.manual_seed(0)
-    model, held_out = net(), DataLoader(rows(32), batch_size=16)
+    model, held_out = net(), DataLoader(rows(32, seed=2), batch_size=16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     for _ in range(2):

@@ -58,6 +58,7 @@ def run_python(tmp_path, *arguments):
     )
 
 
+@pytest.mark.exhaustive
 def test_each_check_in_a_script_judges_its_own_workload(tmp_path):
     (tmp_path / "two.py").write_text(
         f"{IMPORTS}class Good(OwnNet): pass\nclass Bad(BrokenModel): pass\n"
@@ -121,6 +122,7 @@ def test_a_module_of_a_package_may_import_relatively(tmp_path):
     assert done.stdout == "training for hours\n"
 
 
+@pytest.mark.exhaustive
 def test_a_script_that_cannot_be_read_again_says_where(tmp_path):
     (tmp_path / "train.py").write_text(
         f"{IMPORTS}from pathlib import Path\n"
@@ -173,6 +175,7 @@ def test_the_check_fails_and_says_what_can_be_said(gate, name, check_name, seen)
     assert failed.seconds < 3
 
 
+@pytest.mark.exhaustive
 def test_data_that_load_only_once_cost_no_result_that_is_known(gate, tmp_path, monkeypatch):
     monkeypatch.setenv("SLUICE_TEST_MARK", str(tmp_path / "mark"))
 
@@ -192,6 +195,7 @@ def test_an_error_class_of_the_users_own_arrives_as_ours(capsys):
     assert (failed["summary"], failed["fix"]) == ("The token has expired.", "Log in again.")
 
 
+@pytest.mark.exhaustive
 def test_a_home_with_brackets_in_its_name_is_no_markup(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "[" / "a] b"))
 
@@ -199,6 +203,7 @@ def test_a_home_with_brackets_in_its_name_is_no_markup(tmp_path, monkeypatch, ca
     assert "[/a] b/gates" in capfd.readouterr().err.replace("\n", "")
 
 
+@pytest.mark.exhaustive
 def test_closed_streams_do_not_end_up_in_the_log(tmp_path):
     command = f"{sys.executable} -m sluice poc {MODULE.replace('awkward', 'stuck')}:Talkative"
 

@@ -266,7 +266,7 @@ def outcome_of(case, rate, *, seed=0, **training):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("rate", [1e-2, 1e-1])
+@pytest.mark.parametrize("rate", [1e-2, pytest.param(1e-1, marks=pytest.mark.exhaustive)])
 def test_losses_of_every_kind_learn_and_pass(case, rate):
     finding = outcome_of(case, rate)
 
@@ -329,6 +329,7 @@ def two_units(num_features, num_outputs):
     return nn.Sequential(nn.Linear(num_features, 2), nn.Tanh(), nn.Linear(2, num_outputs))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", [mlp, two_units])
 def test_models_that_learn_by_different_amounts_pass_with_more_seeds(architecture):
@@ -387,6 +388,7 @@ def test_a_slow_way_to_a_rare_class_or_a_mixture_is_no_warning(case, rate):
         assert finding.outcome == "pass", finding
 
 
+@pytest.mark.exhaustive
 def test_a_longer_real_training_may_start_more_slowly():
     brief, long = (outcome_of("squared", 1.5e-5, max_epochs=epochs) for epochs in (25, 5000))
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from sluice.trace.benchmark.faults.library import FAULT_CASES
 from sluice.trace.rules.library import RULES, judge
 from tests.support.traced import faulty
 from tests.support.traced.healthy import HEALTHY
@@ -70,4 +71,10 @@ def test_every_rule_says_when_it_is_silent_and_what_contradicts_it():
 
 
 def test_every_rule_is_shown_by_a_fault():
-    assert {rule for _, rule, _, _ in FAULTS} == {rule.name for rule in RULES}
+    """By a program here, or by a case of the benchmark."""
+    here = {rule for _, rule, _, _ in FAULTS}
+    answers = {fault for case in FAULT_CASES for fault in case.answers}
+
+    alone = {r.name for r in RULES if r.name not in here and r.fault not in answers}
+
+    assert alone <= {"logits are moderate at the start"}  # a warning; see test_near_misses

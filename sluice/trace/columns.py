@@ -1,0 +1,71 @@
+"""Running statistics of the columns of a network's input."""
+
+import torch
+from torch import Tensor
+
+from sluice.trace.evidence.inputs import ColumnFact
+
+MOST_COLUMNS = 64
+_MOST_NUMBERS = 2**16
+
+
+class ColumnSums:
+    """Count, sums and extremes of each column, over batches of the same width.
+
+    Args:
+        batch: The first batch of floating point numbers, (rows, ...).
+    """
+
+    def __init__(self, batch: Tensor) -> None:
+        row = batch[0].numel()
+        self.by_position = row <= MOST_COLUMNS or batch.dim() < 3
+        self._width = row if self.by_position else batch.shape[-1]
+        step = -(-self._width // MOST_COLUMNS)
+        self._places = range(0, self._width, step)
+        self._step = step
+        num = len(self._places)
+        self._count = torch.zeros(num, dtype=torch.float64)
+        self._sum, self._squares = self._count.clone(), self._count.clone()
+        self._shift = torch.zeros(num, dtype=torch.float64)
+        self._low = torch.full((num,), torch.inf, dtype=torch.float64)
+        self._high = -self._low
+
+    def add(self, batch: Tensor) -> None:
+        """Take one batch; one of another width is left out."""
+        values = batch.detach()
+        row = values[0].numel()
+        if (row if self.by_position else values.shape[-1]) != self._width:
+            return
+        table = values.reshape(-1, self._width)[:, :: self._step]
+        if table.numel() > _MOST_NUMBERS:
+            table = table[:: -(-table.numel() // _MOST_NUMBERS)]
+        table = table.to("cpu", torch.float64)
+        finite = table.isfinite()
+        if not bool(finite.all()):
+            self._low = torch.minimum(self._low, table.where(finite, torch.inf).amin(0))
+            self._high = torch.maximum(self._high, table.where(finite, -torch.inf).amax(0))
+            table = table.where(finite, self._shift)
+            self._count += finite.sum(0)
+        else:
+            if not self._count.any():
+                self._shift = table.mean(0)  # sums of squares around a far point lose digits
+            low, high = torch.aminmax(table, dim=0)
+            self._low, self._high = torch.minimum(self._low, low), torch.maximum(self._high, high)
+            self._count += table.shape[0]
+        moved = table - self._shift
+        self._sum += moved.sum(0)
+        self._squares += (moved * moved).sum(0)
+
+    def facts(self) -> tuple[ColumnFact, ...]:
+        """Return the statistics of each column that had a finite number."""
+        mean = self._sum / self._count
+        std = (self._squares / self._count - mean * mean).clamp(min=0).sqrt()
+        told = torch.stack([mean + self._shift, std, self._low, self._high], 1).tolist()
+        return tuple(
+            ColumnFact(column=place, mean=m, std=0.0 if low == high else s, smallest=low,
+                       largest=high)
+            for place, (m, s, low, high), count in zip(
+                self._places, told, self._count.tolist(), strict=True
+            )
+            if count
+        )  # fmt: skip

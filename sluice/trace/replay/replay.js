@@ -1,0 +1,296 @@
+"use strict";
+const run = JSON.parse(document.getElementById("run").textContent);
+const last = Math.max(run.steps, 1);
+const $ = (id) => document.getElementById(id);
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const isNumber = (value) => typeof value === "number";
+let at = 1;
+
+function said(value) {
+  if (value === null || value === undefined) return "–";
+  if (!isNumber(value)) return value;
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e5)) return value.toExponential(2);
+  return String(Number(value.toPrecision(4)));
+}
+
+function place(items, key, step) { // the last item that is not after a step
+  let low = 0, high = items.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (key(items[middle]) <= step) low = middle + 1; else high = middle;
+  }
+  return low - 1;
+}
+
+function element(tag, parent, text, name) {
+  const made = document.createElement(tag);
+  if (text !== undefined) made.textContent = text;
+  if (name) made.className = name;
+  if (parent) parent.append(made);
+  return made;
+}
+
+function sharp(canvas, height) {
+  const width = canvas.clientWidth || 300, ratio = window.devicePixelRatio || 1;
+  canvas.style.height = height + "px";
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  const draw = canvas.getContext("2d");
+  draw.scale(ratio, ratio);
+  return [draw, width, height];
+}
+
+function onDrag(canvas, left, right, width) {
+  const go = (event) => {
+    const box = canvas.getBoundingClientRect();
+    const share = (event.clientX - box.left - left) / (box.width - left - right);
+    show(1 + share * (last - 1));
+  };
+  canvas.addEventListener("pointerdown", (event) => { canvas.setPointerCapture(event.pointerId); go(event); });
+  canvas.addEventListener("pointermove", (event) => { if (event.buttons) go(event); });
+}
+
+// ---- curves
+const LEFT = 58, RIGHT = 8, TOP = 8, BOTTOM = 20, HEIGHT = 170;
+const charts = [];
+
+function scaleOf(lines) {
+  const values = lines.flatMap((line) => line.map((point) => point[1])).filter(isNumber);
+  if (!values.length) return null;
+  let low = values[0], high = values[0];
+  for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
+  const positive = values.filter((value) => value > 0).sort((a, b) => a - b);
+  // A few values near 0, as at the end of a schedule, are no reason for logarithms.
+  const isLog = low >= 0 && positive.length > 0 && high / positive[Math.floor(positive.length / 20)] > 200;
+  if (isLog) { low = Math.log10(positive[0]); high = Math.log10(high); }
+  if (high - low < 1e-12 * Math.max(1, Math.abs(high))) {
+    const room = Math.abs(high) * 0.1 || 1; low -= room; high += room;
+  }
+  const room = (high - low) * 0.05;
+  return { low: low - room, high: high + room, isLog };
+}
+
+function chart(title, lines) {
+  const card = element("div", $("curves"), undefined, "card");
+  element("h3", card, title);
+  const legend = element("div", card, undefined, "legend"), canvas = element("canvas", card);
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", `${title} over the steps`);
+  const names = Object.keys(lines), values = names.map((name) => {
+    const item = element("span", legend);
+    element("i", item).style.background = `var(--c${names.indexOf(name) % 6})`;
+    item.append(name + " ");
+    return element("b", item);
+  });
+  const scale = scaleOf(Object.values(lines));
+  charts.push({ canvas, lines, names, values, scale });
+  onDrag(canvas, LEFT, RIGHT);
+}
+
+function drawChart({ canvas, lines, names, values, scale }) {
+  const [draw, width, height] = sharp(canvas, HEIGHT);
+  const x = (step) => LEFT + (width - LEFT - RIGHT) * (last > 1 ? (step - 1) / (last - 1) : 0.5);
+  draw.font = "11px system-ui, sans-serif";
+  draw.fillStyle = css("--soft"); draw.strokeStyle = css("--line");
+  const y = (value) => {
+    const told = scale.isLog ? Math.log10(Math.max(value, 1e-300)) : value;
+    const share = (told - scale.low) / (scale.high - scale.low);
+    return TOP + (height - TOP - BOTTOM) * (1 - Math.min(Math.max(share, 0), 1));
+  };
+  if (scale) {
+    for (let i = 0; i <= 3; i++) {
+      const told = scale.low + ((scale.high - scale.low) * (i + 0.25)) / 3.5, value = scale.isLog ? 10 ** told : told;
+      draw.beginPath(); draw.moveTo(LEFT, y(value)); draw.lineTo(width - RIGHT, y(value)); draw.stroke();
+      draw.textAlign = "right"; draw.fillText(said(Number(value.toPrecision(2))), LEFT - 6, y(value) + 4);
+    }
+  }
+  draw.textAlign = "left"; draw.fillText("1", LEFT, height - 5);
+  draw.textAlign = "right"; draw.fillText(last.toLocaleString("en"), width - RIGHT, height - 5);
+  names.forEach((name, number) => {
+    const line = lines[name];
+    draw.strokeStyle = draw.fillStyle = css(`--c${number % 6}`);
+    draw.lineWidth = 1.5; draw.beginPath();
+    let isOpen = false;
+    for (const [step, value] of line) {
+      if (!isNumber(value)) { isOpen = false; continue; }
+      if (isOpen) draw.lineTo(x(step), y(value)); else draw.moveTo(x(step), y(value));
+      isOpen = true;
+    }
+    draw.stroke();
+    if (line.length < 40) for (const [step, value] of line) if (isNumber(value)) {
+      draw.beginPath(); draw.arc(x(step), y(value), 2, 0, 7); draw.fill();
+    }
+    draw.fillStyle = css("--bad");
+    for (const [step, value] of line) if (!isNumber(value)) draw.fillRect(x(step) - 1, height - BOTTOM - 5, 2, 5);
+    const found = line[place(line, (point) => point[0], at)];
+    values[number].textContent = found ? said(found[1]) : "–";
+    values[number].className = found && !isNumber(found[1]) ? "bad-number" : "";
+  });
+  draw.lineWidth = 1;
+  for (const { step, severity } of run.findings) {
+    draw.strokeStyle = css(severity === "error" ? "--bad" : "--unsure");
+    draw.setLineDash([3, 3]); draw.beginPath(); draw.moveTo(x(step), TOP); draw.lineTo(x(step), height - BOTTOM); draw.stroke();
+  }
+  draw.setLineDash([]); draw.strokeStyle = css("--ink");
+  draw.beginPath(); draw.moveTo(x(at), TOP); draw.lineTo(x(at), height - BOTTOM); draw.stroke();
+}
+
+// ---- the map of modules
+const KINDS = {
+  forward: ["size of outputs", "log"], backward: ["size of gradients", "log"],
+  update: ["update of weight", "log"], zeros: ["zeros in outputs", "share"],
+};
+let kind = "forward";
+const map = element("canvas", $("map"));
+map.setAttribute("role", "img"); map.setAttribute("aria-label", "Modules over the measured steps");
+onMapDrag();
+
+function rowsOf() {
+  return run.grid.modules.map((name, row) => [name, run.grid[kind][row]]).filter(([, values]) => values.some((v) => v !== null));
+}
+
+function mapLeft(width) { return Math.min(230, width * 0.36); }
+const ROW = 17;
+
+function onMapDrag() {
+  const go = (event) => {
+    const box = map.getBoundingClientRect(), left = mapLeft(box.width), steps = run.grid.steps;
+    const column = Math.floor(((event.clientX - box.left - left) / (box.width - left)) * steps.length);
+    if (steps.length) show(steps[Math.min(Math.max(column, 0), steps.length - 1)]);
+  };
+  map.addEventListener("pointerdown", (event) => { map.setPointerCapture(event.pointerId); go(event); });
+  map.addEventListener("pointermove", (event) => { if (event.buttons) go(event); });
+}
+
+function colour(share, isDark) {
+  const light = isDark ? 14 + 58 * share : 96 - 60 * share;
+  return `hsl(${215 - 25 * share} ${35 + 45 * share}% ${light}%)`;
+}
+
+function drawMap() {
+  const rows = rowsOf(), steps = run.grid.steps, isDark = matchMedia("(prefers-color-scheme:dark)").matches;
+  const [draw, width] = sharp(map, Math.max(rows.length, 1) * ROW + 22), left = mapLeft(width);
+  const isLog = KINDS[kind][1] === "log";
+  const told = (value) => (isLog ? Math.log10(Math.max(value, 1e-12)) : value);
+  let low = Infinity, high = -Infinity;
+  for (const [, values] of rows) for (const value of values) if (isNumber(value) && (!isLog || value > 0)) {
+    low = Math.min(low, told(value)); high = Math.max(high, told(value));
+  }
+  if (!isLog) { low = 0; high = 1; }
+  if (isLog) low = Math.max(low, high - 8);
+  const cell = (width - left) / Math.max(steps.length, 1), now = place(steps, (s) => s, at);
+  draw.font = "12px system-ui, sans-serif"; draw.textBaseline = "middle";
+  rows.forEach(([name, values], row) => {
+    const shown = now >= 0 ? values[now] : null, value = said(shown);
+    draw.textAlign = "right"; draw.fillStyle = css(isNumber(shown) || shown === null ? "--ink" : "--bad");
+    draw.fillText(value, left - 8, row * ROW + ROW / 2);
+    const room = left - 20 - draw.measureText(value).width;
+    let text = name;
+    while (text.length > 4 && draw.measureText(text).width > room) text = "…" + text.slice(2);
+    draw.textAlign = "left"; draw.fillStyle = css("--soft"); draw.fillText(text, 0, row * ROW + ROW / 2);
+    values.forEach((found, column) => {
+      if (found === null) return;
+      const share = isNumber(found) ? Math.min(Math.max((told(found) - low) / (high - low || 1), 0), 1) : 0;
+      draw.fillStyle = isNumber(found) ? colour(share, isDark) : css("--bad");
+      draw.fillRect(left + column * cell, row * ROW + 1, Math.max(cell, 1) + 0.4, ROW - 2);
+    });
+  });
+  draw.fillStyle = css("--soft"); draw.textAlign = "left";
+  const base = rows.length * ROW + 11;
+  if (steps.length) {
+    draw.fillText(steps[0].toLocaleString("en"), left, base);
+    draw.textAlign = "right"; draw.fillText(steps[steps.length - 1].toLocaleString("en"), width, base);
+  }
+  if (now >= 0) {
+    draw.strokeStyle = css("--ink"); draw.lineWidth = 1.5;
+    draw.strokeRect(left + now * cell, 0.75, Math.max(cell, 2), rows.length * ROW - 1.5);
+  }
+  const key = $("key"); key.textContent = "";
+  if (!rows.length) { key.textContent = "nothing was measured"; return; }
+  element("span", key, said(isLog ? 10 ** low : 0));
+  element("i", key).style.background = `linear-gradient(90deg, ${colour(0, isDark)}, ${colour(1, isDark)})`;
+  element("span", key, said(isLog ? 10 ** high : 1));
+  element("i", key, undefined, "bad"); element("span", key, "not finite");
+  element("span", key, `${steps.length} measured steps; the numbers are of step ${now >= 0 ? steps[now].toLocaleString("en") : "–"}`);
+}
+
+// ---- the step that is shown
+function showNumbers() {
+  const table = element("table");
+  for (const { lines, names } of charts) for (const name of names) {
+    const found = lines[name][place(lines[name], (point) => point[0], at)];
+    if (!found) continue;
+    const row = element("tr", table), title = charts.find((c) => c.lines === lines).title;
+    element("td", row, `${title}${name === title ? "" : ", " + name}`);
+    element("td", row, said(found[1]), isNumber(found[1]) ? "number" : "number bad-number");
+    element("td", row, found[0] === at ? "" : `step ${found[0].toLocaleString("en")}`, "soft");
+  }
+  $("numbers").replaceChildren(table.rows.length ? table : element("p", null, "nothing was measured yet", "soft"));
+}
+
+function showOrder() {
+  const box = $("order"); box.textContent = "";
+  const fitting = run.words.filter((word) => word.first <= at && at <= word.last);
+  const words = fitting.sort((a, b) => b.count - a.count).slice(0, 3);
+  for (const word of words) {
+    const line = element("p", box);
+    for (const mark of word.marks) {
+      element("span", line, mark, mark.startsWith("skip") ? "skip" : mark.startsWith("step") ? "end" : "");
+    }
+    element("small", line, `${word.count.toLocaleString("en")} of the steps ${word.first.toLocaleString("en")} to ${word.last.toLocaleString("en")}`, "soft");
+  }
+  if (!words.length) element("p", box, "no order was kept for this step", "soft");
+}
+
+let waiting = false;
+function show(step) {
+  at = Math.min(Math.max(Math.round(step), 1), last);
+  if (waiting) return;
+  waiting = true;
+  requestAnimationFrame(() => {
+    waiting = false;
+    $("at").value = at;
+    $("step").textContent = `step ${at.toLocaleString("en")} of ${last.toLocaleString("en")}`;
+    charts.forEach(drawChart); drawMap(); showNumbers(); showOrder();
+  });
+}
+
+for (const [title, lines] of Object.entries(run.curves)) { chart(title, lines); charts[charts.length - 1].title = title; }
+for (const [name, [label]] of Object.entries(KINDS)) {
+  const button = element("button", $("kinds"), label);
+  button.setAttribute("aria-pressed", String(name === kind));
+  button.addEventListener("click", () => {
+    kind = name;
+    for (const other of $("kinds").children) other.setAttribute("aria-pressed", String(other === button));
+    drawMap();
+  });
+}
+for (const { step, severity, fault } of run.findings) {
+  const mark = element("b", $("track"), undefined, severity);
+  mark.style.left = `${last > 1 ? (100 * (step - 1)) / (last - 1) : 50}%`; mark.title = `${fault}, step ${step}`;
+}
+$("at").max = last;
+$("at").addEventListener("input", (event) => show(Number(event.target.value)));
+$("back").addEventListener("click", () => show(at - 1));
+$("forth").addEventListener("click", () => show(at + 1));
+for (const button of document.querySelectorAll("button.jump")) button.addEventListener("click", () => {
+  show(Number(button.dataset.step)); $("player").scrollIntoView({ behavior: "smooth" });
+});
+let playing = null;
+$("play").addEventListener("click", () => {
+  if (playing !== null) { clearInterval(playing); playing = null; $("play").textContent = "▶"; return; }
+  if (at >= last) show(1);
+  $("play").textContent = "❚❚";
+  playing = setInterval(() => {
+    if (at >= last) { $("play").click(); return; }
+    show(at + Math.max(1, last / 300));
+  }, 40);
+});
+document.addEventListener("keydown", (event) => {
+  if (event.target.tagName === "INPUT") return;
+  if (event.key === "ArrowRight") show(at + 1); else if (event.key === "ArrowLeft") show(at - 1);
+});
+addEventListener("resize", () => show(at));
+matchMedia("(prefers-color-scheme:dark)").addEventListener("change", () => show(at));
+show(run.findings.length ? run.findings[0].step : run.abnormal ? run.abnormal.step : 1);

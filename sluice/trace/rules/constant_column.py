@@ -1,0 +1,112 @@
+"""Does every column of the inputs vary?"""
+
+from itertools import pairwise
+from statistics import correlation, median
+
+from sluice.trace.evidence.inputs import ColumnFact, InputFact
+from sluice.trace.evidence.trace import Trace
+from sluice.trace.finding import Finding, Rule
+from sluice.trace.rules.losses import network_name, numbers
+from sluice.trace.rules.splits_differ import latest
+
+_LEAST_ROWS = 200
+_VARIES = 0.15
+"""Deviation over range of a column in which more than a few rows differ."""
+_STANDARD_MEAN, _STANDARD_STD = 0.3, (0.6, 1.6)
+_LEAST_COLUMNS = 5
+_SMOOTH, _LEAST_SMOOTH = 0.3, 16
+_LIVELY = 0.4
+"""Of the median deviation."""
+_SHOWN = 8
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    found = []
+    for network in sorted({f.network for f in trace.inputs}):
+        facts = latest(trace, network)
+        learned = [f for (learning, _), f in facts.items() if learning]
+        judged = [f for (learning, _), f in facts.items() if not learning]
+        if len(learned) != 1 or learned[0].num_rows < _LEAST_ROWS:
+            continue
+        finding = _of(rule, trace, learned[0], judged)
+        if finding is not None:
+            found.append(finding)
+    return tuple(found)
+
+
+def _of(rule: Rule, trace: Trace, learned: InputFact, judged: list[InputFact]) -> Finding | None:
+    still = [c for c in learned.columns if c.smallest == c.largest]
+    if not still or len(learned.columns) < _LEAST_COLUMNS or len(still) == len(learned.columns):
+        return None
+    for reason, certain in (
+        ("it varies when the network is judged", [c for c in still if _varies(c, judged)]),
+        ("all others are standardised", still if _others_are_standard(learned) else []),
+        ("those beside it vary", [c for c in still if _is_hole(c, learned)]),
+    ):
+        if certain:
+            column = certain[0]
+            listed = numbers([c.column for c in certain[:_SHOWN]], len(certain))
+            return rule.finding(
+                severity="error",
+                step=learned.first_step + 1,
+                what=f"{network_name(trace, learned.network)}: column {listed} of "
+                f"{learned.shape[-1] if not learned.by_position else len(learned.columns)} is "
+                f"{column.smallest:.4g} in all {learned.num_rows} rows looked at, since the first "
+                f"batch, and {reason}.",
+                cause="What this column could tell is lost to the network.",
+                fix="Look for the step of the preprocessing that fills or drops this column.",
+                confidence=0.9,
+                column=column.column,
+                num_columns=len(certain),
+                num_rows=learned.num_rows,
+            )
+    return None
+
+
+def _varies(column: ColumnFact, judged: list[InputFact]) -> bool:
+    for fact in judged:
+        other = next((c for c in fact.columns if c.column == column.column), None)
+        if (
+            other is not None
+            and fact.num_rows >= _LEAST_ROWS // 4
+            and other.largest > other.smallest
+        ):
+            return other.std / (other.largest - other.smallest) > _VARIES
+    return False
+
+
+def _others_are_standard(fact: InputFact) -> bool:
+    others = [c for c in fact.columns if c.largest > c.smallest]
+    low, high = _STANDARD_STD
+    return all(abs(c.mean) < _STANDARD_MEAN and low < c.std < high for c in others)
+
+
+def _is_hole(column: ColumnFact, fact: InputFact) -> bool:
+    """Tell whether a position of an image or a curve is still and both beside it vary.
+
+    Positions whose deviations change gradually are such; the border of an image has one side only
+    that varies.
+    """
+    stds = {c.column: c.std for c in fact.columns}
+    beside = [stds.get(column.column - 1), stds.get(column.column + 1)]
+    sides = [s for s in beside if s is not None]
+    columns = sorted(stds)
+    follow = [(stds[a], stds[b]) for a, b in pairwise(columns) if stds[a] and stds[b]]
+    if len(sides) < 2 or len(follow) < _LEAST_SMOOTH:
+        return False
+    one, other = [a for a, _ in follow], [b for _, b in follow]
+    if len(set(one)) < 2 or len(set(other)) < 2 or correlation(one, other) < _SMOOTH:
+        return False
+    return min(sides) > _LIVELY * median(s for s in stds.values() if s)
+
+
+CONSTANT_COLUMN = Rule(
+    name="every column of the inputs varies",
+    fault="constant column",
+    requirement="TRACE-2",
+    requires="200 rows of numbers in five columns or more that a network learned from.",
+    contradicted_by="A column that is kept for what occurs later.",
+    abstains="The column is one of a raw table, or at the border of an image, as pixels are that "
+    "no image uses.",
+    judge=_judge,
+)

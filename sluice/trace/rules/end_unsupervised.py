@@ -1,0 +1,58 @@
+"""Is the token that ends a text among the targets?"""
+
+from sluice.trace.evidence.losses import LossFact, NextTokens
+from sluice.trace.evidence.trace import Trace
+from sluice.trace.finding import Finding, Rule
+from sluice.trace.rules.losses import CLASSES, by_kind, learning_losses
+
+_NEXT = 0.9
+_LEAST_ROWS, _LEAST_KINDS = 24, 4
+_VARIED = 0.75
+"""A word that ends more of the rows than this may be an end token."""
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    found = []
+    for (kind, _), facts in by_kind(learning_losses(trace, *CLASSES)).items():
+        told = [(f, f.tokens) for f in facts if f.tokens is not None]
+        if not told or any(t.next_share < _NEXT for _, t in told):
+            continue
+        finding = _of(rule, kind, told)
+        if finding is not None:
+            found.append(finding)
+    return tuple(found)
+
+
+def _of(rule: Rule, kind: str, told: list[tuple[LossFact, NextTokens]]) -> Finding | None:
+    rows = sum(t.num_rows for _, t in told)
+    tails = sum(t.num_tails for _, t in told)
+    kinds = max(t.num_last for _, t in told)
+    last_share = sum(t.last_share * t.num_tails for _, t in told) / max(tails, 1)
+    # The longest row of a batch needs no padding: where it has a tail all the same, its own end
+    # is what is ignored.
+    if rows < _LEAST_ROWS or tails < rows or kinds < _LEAST_KINDS or last_share > _VARIED:
+        return None
+    shortest = min(t.shortest_tail for _, t in told)
+    return rule.finding(
+        severity="error" if shortest == 1 else "confirm",
+        step=told[0][0].step + 1,
+        what=f"{kind}: in all {rows} of {rows} rows looked at the last target is ignored, also in "
+        f"the longest of each batch, and the last one that counts is any of {kinds} tokens or "
+        "more.",
+        cause="The end of a text is masked out as padding: the network never learns to stop.",
+        fix="Give padding a token of its own, or mask targets by the length of each row.",
+        num_rows=rows,
+        num_last=kinds,
+        shortest_tail=shortest,
+    )
+
+
+END_UNSUPERVISED = Rule(
+    name="the token that ends a text is among the targets",
+    fault="end token never supervised",
+    requirement="TRACE-3",
+    requires="24 rows whose targets are the next tokens of what the network was given.",
+    contradicted_by="Texts that have no end, as windows of one long stream that are padded.",
+    abstains="A row is supervised to its last place, or one token ends most rows.",
+    judge=_judge,
+)

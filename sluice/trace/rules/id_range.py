@@ -1,0 +1,113 @@
+"""Are all ids inside the table they are looked up in?"""
+
+import math
+
+from sluice.trace.evidence.losses import LossFact
+from sluice.trace.evidence.trace import Trace
+from sluice.trace.finding import Finding, Rule
+from sluice.trace.rules.losses import CLASSES, by_kind, learning_losses
+
+_ROWS_A_CLASS, _LEAST_ROWS = 20, 200
+_MOST_CLASSES = 1000
+
+
+def _outside(rule: Rule, trace: Trace) -> list[Finding]:
+    found = {}
+    for fact in trace.ids:
+        if fact.kind in found:
+            continue
+        what = "token" if fact.kind == "embedding" else "class"
+        last = fact.num_allowed - 1
+        found[fact.kind] = rule.finding(
+            severity="error",
+            step=fact.step + 1,
+            what=f"{fact.kind} was given {fact.num_outside} of {fact.num_ids} {what} ids outside 0 "
+            f"to {last}: {fact.smallest} to {fact.largest}.",
+            cause="The program ends here, or on another device reads what is not its own.",
+            fix=f"Make the table {fact.largest + 1} wide, or number the ids from 0."
+            if fact.smallest >= 0
+            else "Number the ids from 0; mask with ignore_index, not with -1.",
+            num_outside=fact.num_outside,
+            smallest=fact.smallest,
+            largest=fact.largest,
+            num_allowed=fact.num_allowed,
+        )
+    return list(found.values())
+
+
+def _beyond_unit(rule: Rule, trace: Trace) -> list[Finding]:
+    """Targets of a binary loss that are no probabilities: 1 and 2 instead of 0 and 1."""
+    kinds = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
+    found = []
+    for (kind, _), facts in by_kind(learning_losses(trace, *kinds)).items():
+        wrong = [f for f in facts if f.target_smallest < 0 or f.target_largest > 1]
+        if not wrong:
+            continue
+        low, high = min(f.target_smallest for f in wrong), max(f.target_largest for f in wrong)
+        found.append(
+            rule.finding(
+                severity="error",
+                step=wrong[0].step + 1,
+                what=f"{kind} was given targets from {low:.4g} to {high:.4g}, outside [0, 1], in "
+                f"{len(wrong)} of {len(facts)} calls looked at.",
+                cause="The loss has no lower bound there: outputs grow without end.",
+                fix="Give the two classes the targets 0 and 1.",
+                smallest=low,
+                largest=high,
+            )
+        )
+    return found
+
+
+def _shifted(rule: Rule, trace: Trace) -> list[Finding]:
+    """Classes 1 to C - 1 that all occur, and class 0 never: numbered from 1, perhaps."""
+    found = []
+    for (kind, _), facts in by_kind(learning_losses(trace, *CLASSES)).items():
+        plain = [f for f in facts if _is_plain(f)]
+        if not plain or len(plain) < len(facts):
+            continue
+        classes = plain[0].input_shape[1]
+        rows = sum(f.num_supervised for f in plain)
+        low, high = min(f.target_smallest for f in plain), max(f.target_largest for f in plain)
+        if low != 1 or high != classes - 1 or rows < max(_ROWS_A_CLASS * classes, _LEAST_ROWS):
+            continue
+        found.append(
+            rule.finding(
+                severity="confirm",
+                step=plain[0].step + 1,
+                what=f"{kind}: {rows} targets are 1 to {high:.0f} and never 0, for {classes} "
+                "outputs.",
+                cause="Classes that are numbered from 1 leave one output without meaning, and a "
+                "list of names is read one place off.",
+                fix="Number the classes from 0.",
+                num_targets=rows,
+                num_classes=classes,
+            )
+        )
+    return found
+
+
+def _is_plain(fact: LossFact) -> bool:
+    return (
+        fact.target_is_integer
+        and len(fact.input_shape) == 2
+        and fact.tokens is None
+        and fact.num_supervised == fact.num_targets
+        and 2 < fact.input_shape[1] <= _MOST_CLASSES
+        and not math.isnan(fact.target_smallest)
+    )
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    return (*_outside(rule, trace), *_beyond_unit(rule, trace), *_shifted(rule, trace))
+
+
+ID_RANGE = Rule(
+    name="ids are inside the table they are looked up in",
+    fault="id out of range",
+    requirement="TRACE-2",
+    requires="A call of embedding, cross_entropy, nll_loss or a binary loss.",
+    contradicted_by="Class 0 is kept for what occurs later.",
+    abstains="An id that is outside was ignored by ignore_index.",
+    judge=_judge,
+)

@@ -1,0 +1,124 @@
+"""Do the labels depend on the inputs?"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean, pvariance
+
+from sluice.trace.evidence.inputs import PairFact
+from sluice.trace.evidence.trace import Trace
+from sluice.trace.finding import Finding, Rule
+from sluice.trace.rules.losses import network_name
+
+_LEAST_ROWS = 400
+_LEAST_STEPS = 30
+_DEPENDS = 3.5
+"""Deviations from which targets are taken to follow the inputs."""
+_AT_PRIOR = 0.97
+"""Of the loss of the best constant answer."""
+_LEAST_OF_CLASS = 10
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    found = []
+    for network in sorted({p.network for p in trace.pairs}):
+        pairs = [p for p in trace.pairs if p.network == network]
+        kinds = {p.kind for p in pairs}
+        widths = {p.num_features for p in pairs}
+        if len(kinds) > 1 or len(widths) > 1 or _is_same_each_time(pairs):
+            continue
+        finding = _of(rule, trace, network, pairs)
+        if finding is not None:
+            found.append(finding)
+    return tuple(found)
+
+
+def _of(rule: Rule, trace: Trace, network: int, pairs: Sequence[PairFact]) -> Finding | None:
+    targets = [t for p in pairs for t in p.targets]
+    if len(targets) < _LEAST_ROWS or trace.num_steps < _LEAST_STEPS or len(set(targets)) < 2:
+        return None
+    kind, is_class = pairs[0].kind, pairs[0].is_class
+    if is_class and Counter(targets).most_common(2)[1][1] < _LEAST_OF_CLASS:
+        return None
+    prior = _prior(kind, targets)
+    passes = [e for e in trace.evaluations if e.network == network and e.kind == kind]
+    later = [e.mean for e in passes if e.step]
+    judged = later or [e.mean for e in passes]
+    if prior is None or any(not v >= _AT_PRIOR * prior for v in judged):
+        return None
+    learned = _losses(trace)
+    if not judged and (not learned or fmean(learned) < _AT_PRIOR * prior):
+        return None
+    deviations = _dependence(pairs, targets)
+    if not deviations < _DEPENDS:
+        return None
+    is_sure = bool(judged) and not pairs[0].is_whole
+    name = network_name(trace, network)
+    seen = (
+        f"its evaluations come to {min(judged):.4g} at best"
+        if judged
+        else f"its losses are {fmean(learned):.4g} on average"
+    )
+    return rule.finding(
+        severity="error" if is_sure else "confirm",
+        step=pairs[0].step + 1,
+        what=f"{name}: over {len(targets)} rows the targets follow the inputs no more than "
+        f"shuffled ones do ({deviations:.1f} deviations), and {seen}, where a constant answer "
+        f"has {prior:.4g}.",
+        cause="Targets that do not belong to their rows can only be learned by heart.",
+        fix="Check that inputs and targets are shuffled, sorted and joined together.",
+        confidence=0.95 if is_sure else 0.6,
+        num_rows=len(targets),
+        deviations=deviations,
+        prior=prior,
+    )
+
+
+def _is_same_each_time(pairs: Sequence[PairFact]) -> bool:
+    """Every batch has the same targets in the same order, as for real and made images."""
+    whole = [p.targets for p in pairs]
+    shortest = min(map(len, whole))
+    return len(whole) > 1 and len({t[:shortest] for t in whole}) == 1
+
+
+def _losses(trace: Trace) -> list[float]:
+    return [v for n in trace.numbers for v in n.losses if math.isfinite(v)]
+
+
+def _prior(kind: str, targets: Sequence[float]) -> float | None:
+    """Return the loss of the best constant answer; None when it has no plain form."""
+    if kind in ("cross_entropy", "nll_loss"):
+        shares = [count / len(targets) for count in Counter(targets).values()]
+        return -sum(p * math.log(p) for p in shares)
+    if kind.startswith("binary_cross_entropy"):
+        p = fmean(targets)
+        return -p * math.log(p) - (1 - p) * math.log(1 - p) if 0 < p < 1 else None
+    if kind == "mse_loss":
+        return pvariance(targets)
+    if kind == "l1_loss":
+        middle = sorted(targets)[len(targets) // 2]
+        return fmean(abs(t - middle) for t in targets)
+    return None
+
+
+def _dependence(pairs: Sequence[PairFact], targets: Sequence[float]) -> float:
+    import torch
+
+    from sluice.trace.dependence import dependence
+    from sluice.trace.pairs import unpacked
+
+    features = torch.cat([unpacked(p.features, p.num_features) for p in pairs])
+    return dependence(features, targets, is_class=pairs[0].is_class or len(set(targets)) == 2)
+
+
+LABELS_INDEPENDENT = Rule(
+    name="the labels depend on the inputs",
+    fault="labels independent of inputs",
+    requirement="TRACE-2",
+    requires="400 rows of one tensor with a target each, 30 steps, and evaluations by the same "
+    "loss; without these it asks for confirmation.",
+    contradicted_by="A relation that shows in no distance between rows, such as parity.",
+    abstains="An evaluation was better than the best constant answer, the network is given more "
+    "than one tensor, or targets stand in the same order in each batch.",
+    judge=_judge,
+)

@@ -1,0 +1,49 @@
+"""Has every batch a target that counts?"""
+
+import math
+
+from sluice.trace.evidence.trace import Trace
+from sluice.trace.finding import Finding, Rule
+from sluice.trace.rules.losses import CLASSES, by_kind, learning_losses
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    found = []
+    for (kind, _), facts in by_kind(learning_losses(trace, *CLASSES)).items():
+        empty = [f for f in facts if f.num_targets and not f.num_supervised]
+        if not empty:
+            continue
+        fact = empty[0]
+        # A sum over nothing is 0 and does no harm now and then.
+        harms = fact.reduction == "mean" or len(empty) == len(facts)
+        rows = [f.tokens for f in facts if f.tokens is not None]
+        num_rows = sum(t.num_rows for t in rows)
+        bare = sum(t.num_unsupervised for t in rows)
+        share = f"; {bare} of {num_rows} rows have none" if num_rows else ""
+        value = "NaN" if fact.reduction == "mean" or math.isnan(fact.value) else f"{fact.value:.3g}"
+        found.append(
+            rule.finding(
+                severity="error" if harms else "warning",
+                step=fact.step + 1,
+                what=f"{kind}: all {fact.num_targets:,} targets of the batch at step "
+                f"{fact.step + 1} are ignored, {len(empty)} of {len(facts)} batches looked at"
+                f"{share}; the loss is {value}.",
+                cause="A mean over nothing is NaN, and one such batch ends the training.",
+                fix="Cut prompts, not answers, when rows are too long, and leave out rows without "
+                "a target.",
+                num_empty=len(empty),
+                num_rows_empty=bare,
+            )
+        )
+    return tuple(found)
+
+
+NOTHING_SUPERVISED = Rule(
+    name="every batch has a target that counts",
+    fault="nothing supervised",
+    requirement="TRACE-2",
+    requires="A call of cross_entropy or nll_loss with class ids that can be differentiated.",
+    contradicted_by="A program that leaves such a batch out before its backward pass.",
+    abstains="Some targets count, however few.",
+    judge=_judge,
+)

@@ -1,0 +1,138 @@
+"""Are the rows that judge a network apart from those it learns from?"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sluice.trace.evidence.inputs import RowsFact
+from sluice.trace.evidence.trace import Trace
+from sluice.trace.finding import Finding, Rule
+from sluice.trace.rules.losses import network_name
+
+_LEAST = 3
+_LEAST_SHARE = 0.005
+_WHOLE = 0.85
+_TIMES = 3.0
+"""So many more rows are shared than by chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Overlap:
+    loader: int
+    shared: frozenset[int]
+    num_judged: int
+    share: float
+    """Of the judged rows, as it would be had all rows of learning been looked at."""
+    first_step: int
+    by_chance: float
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    found = []
+    for network in sorted({f.network for f in trace.rows}):
+        facts = [f for f in trace.rows if f.network == network]
+        learned = [f for f in facts if f.is_learning]
+        loaders = {f.loader for f in learned}
+        if not learned:
+            continue
+        overlaps = [
+            _overlap(trace, learned, [f for f in facts if not f.is_learning and f.loader == loader])
+            for loader in sorted({f.loader for f in facts if not f.is_learning})
+            if loader not in loaders or loader == -1
+        ]
+        for overlap in overlaps:
+            others = [o for o in overlaps if o is not overlap and not o.shared]
+            finding = _of(rule, trace, network, learned, overlap, is_only=not others)
+            if finding is not None:
+                found.append(finding)
+    return tuple(found)
+
+
+def _overlap(trace: Trace, learned: list[RowsFact], judged: list[RowsFact]) -> _Overlap:
+    since: dict[int, int] = {}
+    for fact in learned:
+        for row in fact.rows:
+            since.setdefault(row, fact.step)
+    rows = {row for f in judged for row in f.rows}
+    # A row that was judged first and learned later may have been chosen for that.
+    shared = {row for f in judged for row in f.rows if row in since and since[row] < f.step}
+    coverage = _coverage(trace, learned, len(since))
+    pairs, twins = _twins([*learned, *judged])
+    extra = 3.0 if any(f.is_whole for f in learned) else 0.0
+    return _Overlap(
+        loader=judged[0].loader,
+        shared=frozenset(shared),
+        num_judged=len(rows),
+        share=len(shared) / max(len(rows), 1) / coverage,
+        first_step=min((since[row] for row in shared), default=0),
+        by_chance=len(rows) * len(since) * (twins + extra) / max(pairs, 1),
+    )
+
+
+def _coverage(trace: Trace, learned: list[RowsFact], num_seen: int) -> float:
+    """Return the share of the rows of learning that were looked at."""
+    loaders = {f.loader for f in learned}
+    sizes = [f.num_rows for f in trace.loaders if f.index in loaders and f.num_rows > 0]
+    if len(loaders) == len(sizes) and sizes:
+        return min(num_seen / sum(sizes), 1.0)
+    return 1.0
+
+
+def _twins(facts: Iterable[RowsFact]) -> tuple[int, int]:
+    """Return the pairs of rows within batches, and how many of these are equal."""
+    pairs = twins = 0
+    for fact in facts:
+        num = len(fact.rows)
+        pairs += num * (num - 1) // 2
+        counts: dict[int, int] = {}
+        for row in fact.rows:
+            counts[row] = counts.get(row, 0) + 1
+        twins += sum(n * (n - 1) // 2 for n in counts.values())
+    return pairs, twins
+
+
+def _of(
+    rule: Rule,
+    trace: Trace,
+    network: int,
+    learned: list[RowsFact],
+    overlap: _Overlap,
+    *,
+    is_only: bool,
+) -> Finding | None:
+    num = len(overlap.shared)
+    if num < _LEAST or overlap.share < _LEAST_SHARE or num <= _TIMES * overlap.by_chance:
+        return None
+    rows = {row for f in learned for row in f.rows}
+    if len(overlap.shared) > _WHOLE * len(rows):
+        return None  # judged on everything there is, the training set in it
+    is_whole = overlap.share >= _WHOLE
+    if is_whole and not is_only:
+        return None  # how well the training set is learned, beside a validation set
+    loader = f" of loader {overlap.loader}" if overlap.loader >= 0 else ""
+    return rule.finding(
+        severity="confirm" if is_whole else "error",
+        step=overlap.first_step + 1,
+        what=f"{network_name(trace, network)}: {num} of {overlap.num_judged} rows that judge it"
+        f"{loader} are, number for number, among the {len(rows)} rows looked at that it learned "
+        f"from, the first at step {overlap.first_step + 1}.",
+        cause="Scores on rows that were learned by heart say nothing about new ones."
+        if not is_whole
+        else "All of them are: this is the score of the training set.",
+        fix="Split before rows are copied or drawn again, and remove duplicates across the splits.",
+        num_shared=num,
+        num_judged=overlap.num_judged,
+        num_learned=len(rows),
+        by_chance=overlap.by_chance,
+    )
+
+
+ROWS_LEAKED = Rule(
+    name="the rows that judge a network are apart from those it learns from",
+    fault="validation rows in training",
+    requirement="TRACE-2",
+    requires="Rows that a network learned from, and rows it was judged on later.",
+    contradicted_by="Rows of few different values, of which equal ones occur by chance.",
+    abstains="As many rows within a batch are equal, all rows are shared and another evaluation "
+    "is on new ones, or the evaluation holds all rows there are.",
+    judge=_judge,
+)

@@ -1,0 +1,103 @@
+"""Are the inputs of an evaluation prepared as those of learning?"""
+
+import math
+from statistics import median
+
+from sluice.trace.evidence.inputs import ColumnFact, InputFact
+from sluice.trace.evidence.trace import Trace
+from sluice.trace.finding import Finding, Rule
+from sluice.trace.rules.losses import network_name
+
+_LEAST_ROWS = 48
+_LEAST_COLUMNS = 1
+_SCALE = math.log(2.2)
+_SHIFT = 1.0
+"""Deviations of the learning inputs."""
+
+
+def latest(trace: Trace, network: int) -> dict[tuple[bool, int], InputFact]:
+    """Return the fullest fact of a network by learning or not, and loader."""
+    found: dict[tuple[bool, int], InputFact] = {}
+    for fact in trace.inputs:
+        if fact.network == network and fact.columns:
+            found[fact.is_learning, fact.loader] = fact
+    return found
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    found = []
+    for network in sorted({f.network for f in trace.inputs}):
+        facts = latest(trace, network)
+        learned = [f for (learning, _), f in facts.items() if learning and f.num_rows]
+        judged = [f for (learning, _), f in facts.items() if not learning]
+        judged = [f for f in judged if f.num_rows >= _LEAST_ROWS]
+        learned = [f for f in learned if f.num_rows >= _LEAST_ROWS]
+        if len(learned) != 1 or not judged:
+            continue
+        told = [(f, moved) for f in judged if (moved := _moved(learned[0], f)) is not None]
+        # Where one evaluation is like learning, another one is meant to be different.
+        if len(told) == len(judged):
+            found.append(_of(rule, trace, learned[0], *told[0]))
+    return tuple(found)
+
+
+def _moved(
+    learned: InputFact, judged: InputFact
+) -> tuple[float, float, list[tuple[ColumnFact, ColumnFact]]] | None:
+    """Return the median shift and scale of the columns; None when they are alike."""
+    if learned.shape[1:] != judged.shape[1:] and (
+        learned.by_position or learned.shape[-1:] != judged.shape[-1:]
+    ):
+        return None
+    other = {c.column: c for c in judged.columns}
+    pairs = [
+        (c, other[c.column])
+        for c in learned.columns
+        if c.column in other and c.std > 0 and other[c.column].std > 0
+    ]
+    # Columns that hardly vary, as the border of an image, tell nothing.
+    typical = median(c.std for c, _ in pairs) if pairs else 0.0
+    pairs = [(c, d) for c, d in pairs if c.std >= typical / 4]
+    if len(pairs) < _LEAST_COLUMNS:
+        return None
+    shift = median(abs(d.mean - c.mean) / c.std for c, d in pairs)
+    scale = median(math.log(d.std / c.std) for c, d in pairs)
+    return (shift, scale, pairs) if shift > _SHIFT or abs(scale) > _SCALE else None
+
+
+def _of(
+    rule: Rule,
+    trace: Trace,
+    learned: InputFact,
+    judged: InputFact,
+    moved: tuple[float, float, list[tuple[ColumnFact, ColumnFact]]],
+) -> Finding:
+    shift, scale, pairs = moved
+    one, other = max(pairs, key=lambda p: abs(p[1].mean - p[0].mean) / p[0].std)
+    return rule.finding(
+        severity="error",
+        step=judged.first_step,
+        what=f"{network_name(trace, learned.network)}: inputs are prepared in another way when it "
+        f"is judged. Column {one.column} has mean {one.mean:.4g} and deviation {one.std:.4g} "
+        f"while it learns ({learned.num_rows} rows), {other.mean:.4g} and {other.std:.4g} in the "
+        f"evaluation ({judged.num_rows} rows); over {len(pairs)} columns the shift is "
+        f"{shift:.2g} deviations and the scale {math.exp(scale):.3g}.",
+        cause="The scores are those of inputs that the network has never seen.",
+        fix="Use one preprocessing for both, fitted on the training rows alone.",
+        confidence=0.97,
+        shift=shift,
+        scale=math.exp(scale),
+        num_columns=len(pairs),
+    )
+
+
+SPLITS_DIFFER = Rule(
+    name="inputs of an evaluation are prepared as those of learning",
+    fault="splits preprocessed differently",
+    requirement="TRACE-2",
+    requires="48 rows of numbers that a network learned from, and 48 that it was judged on.",
+    contradicted_by="An evaluation that is meant to be on data of another kind.",
+    abstains="Another evaluation of the network has inputs like those of learning, or it learns "
+    "from several loaders.",
+    judge=_judge,
+)

@@ -1,0 +1,213 @@
+"""What networks are given: its columns, rows and tokens, at the first calls of each kind."""
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sluice.trace.columns import ColumnSums
+from sluice.trace.evidence.inputs import BadNumbersFact, InputFact, RowsFact
+from sluice.trace.measuring import first_tensor
+from sluice.trace.pairs import fingerprints
+from sluice.trace.tokens import TokenCounts, are_tokens
+from sluice.trace.tracer import Tracer
+
+MOST_CALLS = 64
+_WRITTEN_AT = (1, 4, 16)
+_MOST_GROUPS = 16
+_MOST_ROWS = 1024
+_MOST_BAD = 8
+_SHOWN = 8
+
+
+class CallGroup:
+    """The calls of one network in one mode, on the batches of one loader."""
+
+    def __init__(self, network: int, loader: int, *, has_grad: bool, is_training: bool) -> None:
+        self.network, self.loader = network, loader
+        self.is_learning = has_grad and is_training
+        self.may_learn = has_grad
+        self.calls = self.rows = self.first_step = self.step = 0
+        self.shape: tuple[int, ...] = ()
+        self.dtype = ""
+        self.columns: ColumnSums | None = None
+        self.tokens: TokenCounts | None = None
+        self.waiting: list[RowsFact] = []
+        """Of a network in evaluation mode that may learn all the same."""
+
+
+class InputWatch:
+    """Sees what networks are given, in one thread after another."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: at first, and in a process that was forked off."""
+        self._groups: dict[tuple[int, int, bool, bool], CallGroup | None] = {}
+        self._num_bad = 0
+        self._seen_bad: set[tuple[int, str]] = set()
+
+    def see(
+        self, network: int, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Look at one call from outside, before it runs."""
+        lane = self._tracer.lane
+        lane.called = network
+        if len(args) == 1 and not kwargs and type(args[0]) is Tensor:
+            lane.given = (weakref.ref(args[0]),)
+        else:
+            lane.given = tuple(map(weakref.ref, _tensors(args, kwargs)))
+        key = (network, lane.loader, torch.is_grad_enabled(), module.training)
+        if key in self._groups:
+            group = self._groups[key]
+        else:
+            made = CallGroup(key[0], key[1], has_grad=key[2], is_training=key[3])
+            group = self._groups[key] = made if len(self._groups) < _MOST_GROUPS else None
+        lane.group = group
+        if group is None or group.calls >= MOST_CALLS or not lane.given:
+            return
+        tensor = lane.given[0]()
+        if tensor is None or not tensor.dim() or not tensor.numel() or tensor.is_complex():
+            return
+        if torch._C._functorch.peek_interpreter_stack() is None:
+            self._look(group, tensor)
+
+    def learned(self) -> None:
+        """Hear that a backward pass follows the last call."""
+        group = self._tracer.lane.group
+        if group is None or group.is_learning or not group.may_learn:
+            return
+        group.is_learning = True
+        for fact in group.waiting:
+            self._tracer.recorder.write("rows", fact.model_copy(update={"is_learning": True}))
+        group.waiting = []
+
+    def look_for_bad(self, tensor: Tensor, what: Any, *, learning: bool) -> bool:
+        """Record a tensor with NaN or infinity; return whether it has any."""
+        tracer = self._tracer
+        lane, values = tracer.lane, tensor.detach()
+        if not values.is_floating_point() or not values.dim() or not values.numel():
+            return False
+        bad = ~values.isfinite()
+        if not bool(bad.any()):
+            return False
+        key = (tracer.steps, what)
+        if self._num_bad >= _MOST_BAD or key in self._seen_bad:
+            return True
+        self._num_bad += 1
+        self._seen_bad.add(key)
+        row = values[0].numel()
+        table = bad.reshape(values.shape[0], -1)
+        if row > 64 and values.dim() > 2:  # as columns are counted elsewhere
+            columns = bad.reshape(-1, values.shape[-1]).any(0).nonzero()[:, 0].tolist()
+        else:
+            columns = table.any(0).nonzero()[:, 0].tolist()
+        rows = table.any(1).nonzero()[:, 0].tolist()
+        nan = int(values.isnan().sum())
+        fact = BadNumbersFact(
+            step=tracer.steps,
+            network=lane.called,
+            loader=lane.loader,
+            what=what,
+            is_learning=learning,
+            shape=tuple(values.shape),
+            num_nan=nan,
+            num_infinite=int(bad.sum()) - nan,
+            columns=tuple(columns[:_SHOWN]),
+            num_columns=len(columns),
+            rows=tuple(rows[:_SHOWN]),
+            num_rows=len(rows),
+        )
+        tracer.recorder.write("bad_numbers", fact)
+        return True
+
+    def finish(self) -> None:
+        """Write what was counted since it was written last."""
+        for group in self._groups.values():
+            if group is not None and group.calls not in (0, *_WRITTEN_AT, MOST_CALLS):
+                self._write(group)
+            if group is not None:
+                for fact in group.waiting:
+                    self._tracer.recorder.write("rows", fact)
+                group.waiting = []
+
+    def _look(self, group: CallGroup, tensor: Tensor) -> None:
+        tracer = self._tracer
+        began = tracer.clock()
+        with torch.no_grad():
+            group.step = tracer.steps
+            if not group.calls:
+                group.first_step = tracer.steps
+                group.dtype = str(tensor.dtype).removeprefix("torch.")
+            group.calls += 1
+            group.rows += tensor.shape[0]
+            group.shape = tuple(tensor.shape)
+            if tensor.is_floating_point():
+                if group.columns is None:
+                    group.columns = ColumnSums(tensor)
+                group.columns.add(tensor)
+                self.look_for_bad(tensor, "input", learning=group.may_learn)
+            elif are_tokens(tensor):
+                if group.tokens is None:
+                    group.tokens = TokenCounts(tensor)
+                group.tokens.add(tensor)
+            self._write_rows(group, tensor)
+        if group.calls in (*_WRITTEN_AT, MOST_CALLS):
+            self._write(group)
+        if tracer.has_statistics:
+            tracer.lane.spent += tracer.clock() - began
+
+    def _write_rows(self, group: CallGroup, tensor: Tensor) -> None:
+        tracer = self._tracer
+        fact = RowsFact(
+            step=tracer.steps,
+            network=group.network,
+            loader=group.loader,
+            is_learning=group.is_learning,
+            is_whole=not tensor.is_floating_point(),
+            rows=tuple(fingerprints(tensor, words=tracer.settings.row_words, most=_MOST_ROWS)),
+        )
+        if group.may_learn and not group.is_learning:
+            group.waiting.append(fact)
+        else:
+            tracer.recorder.write("rows", fact)
+
+    def _write(self, group: CallGroup) -> None:
+        fact = InputFact(
+            step=group.step,
+            first_step=group.first_step,
+            network=group.network,
+            loader=group.loader,
+            is_learning=group.is_learning,
+            num_calls=group.calls,
+            num_rows=group.rows,
+            shape=group.shape,
+            dtype=group.dtype,
+            by_position=group.columns is not None and group.columns.by_position,
+            columns=() if group.columns is None else group.columns.facts(),
+            tokens=None if group.tokens is None else group.tokens.fact(),
+        )
+        self._tracer.recorder.write("input", fact)
+
+
+def watch_inputs(tracer: Tracer) -> None:
+    """Look at what networks are given; the calls come from the seam of modules."""
+    watch = InputWatch(tracer)
+    tracer.inputs = watch
+    tracer.on_begin.append(watch.reset)
+    tracer.on_end.append(watch.finish)
+
+
+def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """Return the plain tensors of a call, at most 4; when there is none, one in a container."""
+    given = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
+    found = [t for t in given if first_tensor(t) is not None][:4]
+    if found or given:
+        return found
+    inside = first_tensor(args)
+    inside = first_tensor(dict(kwargs)) if inside is None else inside
+    return [] if inside is None else [inside]

@@ -1,0 +1,459 @@
+"""Loss functions and look-up tables of ``torch.nn.functional``: what they are given.
+
+Modules such as ``nn.CrossEntropyLoss`` and ``nn.Embedding`` call these.
+"""
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sluice.trace.evidence.inputs import IdFact, PairFact
+from sluice.trace.evidence.losses import EvaluationFact, LossFact, NextTokens
+from sluice.trace.measuring import _PLAIN
+from sluice.trace.pairs import (
+    Scaling,
+    features_of,
+    fingerprints,
+    packed,
+    scaling_of,
+    target_column,
+)
+from sluice.trace.recorder import Thin
+from sluice.trace.seams.inputs import InputWatch
+from sluice.trace.tokens import are_tokens, next_tokens
+from sluice.trace.tracer import Tracer
+
+LOSSES = (
+    "cross_entropy",
+    "nll_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "gaussian_nll_loss",
+    "poisson_nll_loss",
+    "kl_div",
+    "multi_margin_loss",
+    "soft_margin_loss",
+    "hinge_embedding_loss",
+)
+_CLASSES = ("cross_entropy", "nll_loss")
+_PAIRED = (*_CLASSES, *LOSSES[2:9])
+"""Losses whose targets are told beside the rows of the input."""
+_FIRST = 8
+_MOST_KEYS = 32
+_MOST_FACTS = 128
+_MOST_PAIRS = 1024
+_MOST_WAITING = 512
+_MOST_REFUSED = 8
+_SHAPES = frozenset(
+    f"{name}Backward{number}"
+    for name in (
+        "View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Transpose",
+        "Permute", "T", "Slice", "Select", "Index", "ToCopy", "Clone", "Alias", "Expand",
+        "AsStrided", "Flatten", "Unflatten", "SwapAxes", "Cat", "Stack",
+    )
+    for number in (0, 1, 2)
+)  # fmt: skip
+"""Nodes that pass numbers on as they are."""
+_MOST_HOPS = 8
+
+
+def watch_losses(tracer: Tracer) -> None:
+    """See the calls of loss functions and of look-up tables."""
+    if tracer.inputs is None:
+        raise RuntimeError("the seam of inputs comes before that of losses")
+    watch = LossWatch(tracer, tracer.inputs)
+    tracer.losses = watch
+    for kind in (*LOSSES, "embedding"):
+        original = getattr(F, kind)
+        tracer.patches.replace_function(F, kind, _watched(tracer, watch, kind, original))
+    tracer.on_begin.append(watch.reset)
+    tracer.on_end.append(watch.finish)
+
+
+def _watched(
+    tracer: Tracer, watch: "LossWatch", kind: str, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    is_loss = kind != "embedding"
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not tracer.is_on:
+            return original(*args, **kwargs)
+        if watch.checks_ids:  # a device that refuses ids later takes the process with it
+            tracer.guard(watch.check_early, kind, args, kwargs)
+        try:
+            found = original(*args, **kwargs)
+        except (IndexError, RuntimeError):
+            tracer.guard(watch.refused, kind, args, kwargs)
+            raise
+        if is_loss and type(found) is Tensor:
+            tracer.guard(watch.called, kind, args, kwargs, found)
+        return found
+
+    # torch.jit.script compiles what stands behind it.
+    function.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]
+    return function
+
+
+class _Key:
+    """The calls of one loss function on one network, learning or not."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.thin = Thin(_MOST_FACTS)
+        self.looked_at = -1
+
+
+class _Pass:
+    """Losses without gradient since the last learning step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.calls = 0
+        self.total: Tensor | float = 0.0
+        self.waiting: list[Tensor] = []
+
+    def add(self, loss: Tensor) -> None:
+        self.calls += 1
+        self.waiting.append(loss)
+        if len(self.waiting) >= _MOST_WAITING:
+            self.fold()
+
+    def fold(self) -> None:
+        if self.waiting:
+            self.total = self.total + torch.stack(self.waiting).sum()
+            self.waiting = []
+
+
+class LossWatch:
+    """Sees what loss functions and look-up tables are given, in one thread after another."""
+
+    def __init__(self, tracer: Tracer, inputs: InputWatch) -> None:
+        self._tracer, self._inputs = tracer, inputs
+        self._signatures = {kind: inspect.signature(getattr(F, kind)) for kind in LOSSES}
+        self._signatures["embedding"] = inspect.signature(F.embedding)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: at first, and in a process that was forked off."""
+        self._keys: dict[tuple[str, int, bool], _Key] = {}
+        self._passes: dict[tuple[int, int, str], _Pass] = {}
+        self._thin = Thin(self._tracer.settings.history_rows)
+        self._pairs: dict[int, int] = {}
+        self._known: set[int] = set()
+        self._scaling: dict[int, Scaling] = {}
+        self._num_refused = 0
+        self._num_early = 0
+        self.checks_ids = torch.cuda.is_available()
+
+    # ---- calls
+
+    def called(
+        self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], found: Tensor
+    ) -> None:
+        """Look at one call that returned a loss."""
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return
+        tracer, lane = self._tracer, self._tracer.lane
+        learning = found.requires_grad
+        if not learning:
+            self._add_to_pass(kind, args, kwargs, found)
+        elif self._passes:
+            self._write_passes()
+        if learning and not found.dim() and self._reduction(kind, args, kwargs) == "mean":
+            lane.means.append(weakref.ref(found))
+        key = (kind, lane.called, learning)
+        known = self._keys.get(key)
+        if known is None:
+            if len(self._keys) >= _MOST_KEYS:
+                return
+            known = self._keys[key] = _Key()
+        known.calls += 1
+        if learning:
+            # Weak: what a program lets go of may be large.
+            lane.compared = (
+                (kind, weakref.ref(args[0]), weakref.ref(args[1]), kwargs)
+                if len(args) == 2 and type(args[0]) is type(args[1]) is Tensor
+                else None
+            )
+        is_first = known.calls <= _FIRST
+        if is_first or (tracer.has_statistics and known.looked_at != tracer.steps):
+            known.looked_at = tracer.steps
+            if is_first or known.thin.takes_next():
+                self._look(kind, args, kwargs, found)
+        if learning and self._pairs.get(lane.called, 0) < _MOST_PAIRS and kind in _PAIRED:
+            self._pair(kind, args, kwargs)
+
+    def refused(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Look at a call that raised: were ids outside the table, numbers outside the domain?"""
+        if self._num_refused >= _MOST_REFUSED:
+            return
+        self._num_refused += 1
+        self._check_ids(kind, args, kwargs)
+        if kind == "binary_cross_entropy":
+            self._look(kind, args, kwargs, None)
+
+    def check_early(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Look at ids before a device does, in the first calls."""
+        if kind not in (*_CLASSES, "embedding"):
+            return
+        self._num_early += 1
+        if self._num_early >= 4 * _FIRST:
+            self.checks_ids = False
+        self._check_ids(kind, args, kwargs)
+
+    def bad_loss(self) -> None:
+        """Look for what made a loss NaN or infinite: the input, the target, none supervised."""
+        lane = self._tracer.lane
+        for ref in lane.given:
+            tensor = ref()
+            if tensor is not None:
+                self._inputs.look_for_bad(tensor, "input", learning=True)
+        if lane.compared is None:
+            return
+        kind, of_input, of_target, kwargs = lane.compared
+        target = of_target()
+        if target is None:
+            return
+        self._inputs.look_for_bad(target, "target", learning=True)
+        if kind in _CLASSES:
+            values = of_input()
+            gone = torch.full((1,), torch.nan)  # the program let go of it; its target tells
+            self._look(kind, (gone if values is None else values, target), kwargs, None)
+
+    def finish(self) -> None:
+        """Write the pass that is open."""
+        self._write_passes()
+
+    # ---- what they were given
+
+    def _given(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        bound = self._signatures[kind].bind(*args, **kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def _reduction(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        if len(args) <= 2:
+            found = kwargs.get("reduction", "mean")
+        else:
+            found = self._given(kind, args, kwargs)["reduction"]
+        return str(found)
+
+    def _look(
+        self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], found: Tensor | None
+    ) -> None:
+        tracer, lane = self._tracer, self._tracer.lane
+        given = self._given(kind, args, kwargs)
+        values: Any = given.get("input")
+        target: Any = given.get("target")
+        if type(values) not in _PLAIN or type(target) not in _PLAIN or not values.numel():
+            return
+        began = tracer.clock()
+        learning = torch.is_grad_enabled() if found is None else found.requires_grad
+        with torch.no_grad():
+            fact = self._fact(kind, given, values, target, found, learning=learning)
+        tracer.recorder.write("loss", fact)
+        if tracer.has_statistics:
+            lane.spent += tracer.clock() - began
+
+    def _fact(
+        self,
+        kind: str,
+        given: Mapping[str, Any],
+        values: Tensor,
+        target: Tensor,
+        found: Tensor | None,
+        *,
+        learning: bool,
+    ) -> LossFact:
+        lane = self._tracer.lane
+        is_integer = not target.is_floating_point()
+        low, high = (float(v) for v in torch.aminmax(values.detach().float()))
+        sums = (float("nan"), float("nan"))
+        if values.dim() > 1 and values.shape[1] > 1:
+            parts = values.detach().float()
+            total = (parts.exp() if kind == "nll_loss" else parts).sum(1)
+            sums = float(total.min()), float(total.max())
+        counts = torch.ones_like(target, dtype=torch.bool)
+        if kind in _CLASSES and is_integer:
+            counts = target != given["ignore_index"]
+        kept = target.detach()[counts]
+        num = int(counts.sum())
+        ends = [float(v) for v in torch.aminmax(kept.double())] if num else [float("nan")] * 2
+        return LossFact(
+            step=self._tracer.steps,
+            kind=kind,
+            network=lane.called,
+            loader=lane.loader,
+            is_learning=learning,
+            reduction=str(given["reduction"]),
+            made_by=_made_by(values),
+            input_shape=tuple(values.shape),
+            target_shape=tuple(target.shape),
+            smallest=low,
+            largest=high,
+            row_sum_low=sums[0],
+            row_sum_high=sums[1],
+            target_is_integer=is_integer,
+            target_smallest=ends[0],
+            target_largest=ends[1],
+            num_targets=target.numel(),
+            num_supervised=num,
+            value=float("nan") if found is None else float(found.detach().float().mean()),
+            tokens=self._next_tokens(target, counts) if kind in _CLASSES and is_integer else None,
+        )
+
+    def _next_tokens(self, target: Tensor, counts: Tensor) -> NextTokens | None:
+        """Return how targets lie beside the tokens they follow best."""
+        told = []
+        for ref in self._tracer.lane.given:
+            ids = ref()
+            if ids is not None and are_tokens(ids):
+                found = next_tokens(ids, target, counts)
+                if found is not None:
+                    told.append(found)
+        return max(told, key=lambda t: t.next_share, default=None)
+
+    def _check_ids(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        given = self._given(kind, args, kwargs)
+        ids: Any
+        if kind == "embedding":
+            ids, num = given["input"], given["weight"].shape[0]
+        elif kind in _CLASSES:
+            ids, values = given["target"], given["input"]
+            num = values.shape[1 if values.dim() > 1 else 0]
+        else:
+            return
+        if type(ids) not in _PLAIN or ids.is_floating_point() or not ids.numel():
+            return
+        flat = ids.detach().reshape(-1)
+        if kind in _CLASSES:
+            flat = flat[flat != given["ignore_index"]]
+        outside = (flat < 0) | (flat >= num)
+        if not bool(outside.any()):
+            return
+        fact = IdFact(
+            step=self._tracer.steps,
+            network=self._tracer.lane.called,
+            loader=self._tracer.lane.loader,
+            kind=kind,
+            num_allowed=num,
+            smallest=int(flat.min()),
+            largest=int(flat.max()),
+            num_outside=int(outside.sum()),
+            num_ids=flat.numel(),
+        )
+        self._tracer.recorder.write("ids", fact)
+
+    # ---- rows beside their targets
+
+    def _pair(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        tracer, lane = self._tracer, self._tracer.lane
+        if len(lane.given) != 1:  # what else it was given may tell the target
+            return
+        batch: Any = lane.given[0]()
+        target: Any = self._given(kind, args, kwargs).get("target")
+        if batch is None or batch.dim() < 1 or batch.is_complex() or type(target) not in _PLAIN:
+            return
+        if not batch.numel():
+            return
+        began = tracer.clock()
+        with torch.no_grad():
+            column = target_column(target, batch.shape[0])
+            if column is None:
+                return
+            rows = fingerprints(batch, words=tracer.settings.row_words, most=_MOST_PAIRS)
+            new = [i for i, row in enumerate(rows) if row not in self._known]
+            left = _MOST_PAIRS - self._pairs.get(lane.called, 0)
+            new = new[:left]
+            if not new:
+                return
+            self._known.update(rows[i] for i in new)
+            features = features_of(batch[new])
+            scaling = self._scaling.get(lane.called)
+            if scaling is None:
+                scaling = self._scaling[lane.called] = scaling_of(features)
+            if scaling.mean.shape[0] != features.shape[1]:
+                return
+            fact = PairFact(
+                step=tracer.steps,
+                network=lane.called,
+                kind=kind,
+                is_class=column[1],
+                is_whole=not batch.is_floating_point(),
+                rows=tuple(rows[i] for i in new),
+                targets=tuple(column[0][new].tolist()),
+                num_features=features.shape[1],
+                features=packed(features, scaling),
+            )
+        self._pairs[lane.called] = self._pairs.get(lane.called, 0) + len(new)
+        tracer.recorder.write("pair", fact)
+        if tracer.has_statistics:
+            lane.spent += tracer.clock() - began
+
+    # ---- passes of evaluation
+
+    def _add_to_pass(
+        self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], found: Tensor
+    ) -> None:
+        tracer, lane = self._tracer, self._tracer.lane
+        key = (lane.called, lane.loader, kind)
+        known = self._passes.get(key)
+        if known is not None and known.step != tracer.steps:
+            self._write_passes()
+            known = None
+        if known is None:
+            known = self._passes[key] = _Pass(tracer.steps)
+        loss = found.detach()
+        if self._reduction(kind, args, kwargs) != "mean":
+            target = self._given(kind, args, kwargs).get("target")
+            total = loss.sum()
+            loss = total / max(target.numel(), 1) if isinstance(target, Tensor) else total
+        known.add(loss.reshape(()).float() if loss.numel() == 1 else loss.float().mean())
+
+    def _write_passes(self) -> None:
+        passes, self._passes = self._passes, {}
+        for (network, loader, kind), told in passes.items():
+            told.fold()
+            if not self._thin.takes_next():
+                continue
+            total = told.total if isinstance(told.total, Tensor) else torch.tensor(told.total)
+            self._tracer.recorder.deferred.ask(
+                [total], functools.partial(self._evaluated, network, loader, kind, told)
+            )
+
+    def _evaluated(
+        self, network: int, loader: int, kind: str, told: _Pass, values: Sequence[float]
+    ) -> None:
+        fact = EvaluationFact(
+            step=told.step,
+            network=network,
+            loader=loader,
+            kind=kind,
+            num_calls=told.calls,
+            mean=values[0] / told.calls,
+        )
+        self._tracer.recorder.write("evaluation", fact)
+
+
+def _made_by(values: Tensor) -> str:
+    """Return the name of the node that made some numbers, before they changed only their shape."""
+    node = values.grad_fn
+    for _ in range(_MOST_HOPS):
+        if node is None:
+            return ""
+        name: str = node.name()
+        if name not in _SHAPES or not node.next_functions:
+            return name
+        node = node.next_functions[0][0]
+    return "" if node is None else str(node.name())

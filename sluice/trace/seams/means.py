@@ -1,0 +1,69 @@
+"""Whether a loss is a mean over rows as it came, told by the autograd graph behind it."""
+
+from typing import Any
+
+from torch import Tensor
+
+from sluice.trace.lane import Lane
+
+_MEAN = 1
+"""Of ``torch.nn._reduction``."""
+_MOST_TERMS = 8
+
+
+def is_raw_mean(loss: Tensor, lane: Lane) -> bool:
+    """Tell whether a loss is a mean, or a sum with a mean in it, that nothing divides.
+
+    A loss scale does not count. A mean that is multiplied or divided by anything is none.
+    """
+    if any(ref() is loss for ref in lane.means):
+        return True
+    node: Any = loss.grad_fn
+    if node is None:
+        return False
+    if lane.has_scaled:
+        if node.name() != "MulBackward0":
+            return False
+        node = node.next_functions[0][0]
+    return _is_mean(node)
+
+
+def _is_mean(node: Any) -> bool:
+    waiting = [node]
+    for _ in range(_MOST_TERMS):
+        if not waiting:
+            return False
+        found = waiting.pop()
+        if found is None:
+            continue
+        name = found.name()
+        if name == "MeanBackward0" or getattr(found, "_saved_reduction", None) == _MEAN:
+            return True
+        if name in ("AddBackward0", "SubBackward0"):
+            waiting += [term for term, _ in found.next_functions]
+    return False
+
+
+_PROBES = 2
+
+
+def seal(tracer: Any) -> None:
+    """Remember what some gradients are after the second backward pass of a step, or a later one."""
+    lane = tracer.lane
+    if len(lane.losses) < 2:
+        return
+    lane.sealed = [
+        (parameter, parameter.grad, parameter.grad._version)
+        for entry in tracer.inventory.optimizers.entries()
+        for group in entry.groups[:1]
+        for parameter in group["params"][:_PROBES]
+        if parameter.grad is not None
+    ]
+
+
+def check_seal(lane: Lane) -> None:
+    """See whether the program itself changed these gradients since, as to divide them by hand."""
+    lane.is_edited = lane.is_edited or any(
+        parameter.grad is not grad or grad._version != version
+        for parameter, grad, version in lane.sealed
+    )

@@ -1,0 +1,86 @@
+"""Where the time of a step goes: known times, and a loader that is slow (TRACE-17)."""
+
+import time
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from sluice.trace.evidence.order import RecentStep
+from sluice.trace.profile import profile
+from sluice.trace.report import as_text, report_on
+
+
+class Slow(Dataset):
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return torch.full((4,), float(index)), index % 2
+
+
+def program(seconds=0.0):
+    def run():
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for x, y in DataLoader(Slow(seconds), batch_size=4):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    return run
+
+
+def timed(trace, gaps):
+    """Return the trace with steps whose marks are so many microseconds apart."""
+    at, recent = 0, []
+    for step in trace.recent:
+        kinds = [mark.kind for mark in trace.words[step.word].marks]
+        times = []
+        for kind in kinds:
+            at += gaps.get(kind, 0)
+            times.append(at)
+        at += gaps["ended"]
+        recent.append(
+            RecentStep(step=step.step, word=step.word, times_us=tuple(times), ended_us=at)
+        )
+    return trace.model_copy(update={"recent": tuple(recent)})
+
+
+@pytest.mark.parametrize(
+    ("gaps", "bottleneck", "share"),
+    [
+        ({"batch": 600, "forward": 100, "backward": 200, "ended": 100}, "data", 0.6),
+        ({"batch": 100, "forward": 100, "backward": 700, "ended": 100}, "backward", 0.7),
+        ({"batch": 100, "forward": 200, "backward": 200, "ended": 500}, "optimizer", 0.5),
+        ({"batch": 50, "forward": 50, "backward": 100, "step": 700, "ended": 100}, "other", 0.7),
+    ],
+)
+def test_known_times_are_told_by_what_they_were_for(trace_of, gaps, bottleneck, share):
+    found = profile(timed(trace_of(program()), gaps))
+
+    assert found.bottleneck == bottleneck
+    assert {p.phase: p.share for p in found.phases}[bottleneck] == pytest.approx(share)
+    assert found.step_us == sum(gaps.values())
+    assert sum(p.share for p in found.phases) == pytest.approx(1)
+
+
+def test_a_slow_loader_is_named_and_what_to_do(trace_of, tmp_path):
+    found = profile(trace_of(program(0.005)))
+    (report,) = report_on(tmp_path / "traces")
+
+    assert found.bottleneck == "data"
+    assert "The loader has 0 workers" in found.advice
+    assert found.peak_host_bytes > 2**20
+    assert "data first: The step waits for its batch" in as_text(report)
+
+
+def test_a_few_steps_say_nothing(trace_of):
+    trace = trace_of(program())
+
+    assert profile(trace.model_copy(update={"recent": trace.recent[:4]})) is None
