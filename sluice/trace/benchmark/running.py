@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing import get_context
+from multiprocessing import get_context, set_start_method
 from pathlib import Path
 from typing import Literal
 
@@ -244,6 +244,8 @@ def _in_process(job: Job, mode: Mode, folder: Path, rank: int) -> None:
         os.dup2(file.fileno(), sys.stderr.fileno())
         os.dup2(file.fileno(), sys.stdout.fileno())
     torch.set_num_threads(1)
+    # As where people start their programs: what forked this process has another way.
+    set_start_method("fork", force=True)
     setup = Setup(
         net=job.net,
         seed=job.seed,
