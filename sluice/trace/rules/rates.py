@@ -1,6 +1,5 @@
 """The learning rate of an optimizer over its steps, from the changes that were recorded."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.trace.evidence.trace import Trace
@@ -26,11 +25,12 @@ class Rates:
         told = [v for s, v in zip(self.steps, self.values, strict=True) if s <= step]
         return told[-1] if told else self.values[0]
 
-    def share(self, is_so: Callable[[float], bool]) -> float:
-        """Return the share of steps whose rate is such."""
+    def share_fallen(self, to: float) -> float:
+        """Return the share of steps, after that of the peak, at most so much of the peak."""
         ends = (*self.steps[1:], self.last + 1)
-        told = zip(self.steps, ends, self.values, strict=True)
-        held = sum(max(end - begin, 0) for begin, end, value in told if is_so(value))
+        told = list(zip(self.steps, ends, self.values, strict=True))
+        after = told[self.values.index(self.peak) + 1 :]
+        held = sum(max(end - begin, 0) for begin, end, rate in after if rate <= to * self.peak)
         return held / max(self.last + 1 - self.steps[0], 1)
 
 

@@ -89,7 +89,10 @@ def _begins_anew(trace: Trace, before: _Life, after: _Life) -> bool:
     now = [loss for step, loss in told if after.first <= step < after.first + _FEW][:1]
     if not (begun and last and now):
         return False
-    return abs(now[0] - begun[0]) < abs(now[0] - median(last))
+    fell = begun[0] - median(last)
+    if fell <= max(last) - min(last):  # too little to tell
+        return False
+    return now[0] - median(last) > fell / 2
 
 
 def _lost_schedule(trace: Trace, before: _Life, after: _Life) -> SchedulerFact | None:

@@ -12,17 +12,6 @@ _PERIODIC = frozenset(
     {"OneCycleLR", "CyclicLR", "CosineAnnealingWarmRestarts", "ReduceLROnPlateau", "ConstantLR"}
 )
 """Made for a step with each batch, or led by the loss."""
-_PLAIN = frozenset(
-    {
-        "StepLR",
-        "MultiStepLR",
-        "ExponentialLR",
-        "CosineAnnealingLR",
-        "LinearLR",
-        "PolynomialLR",
-        "SequentialLR",
-    }
-)
 _LEAST_STEPS = 20
 _LEAST_BATCHES = 3
 """In an epoch."""
@@ -30,8 +19,10 @@ _LOW = 0.01
 """Of the largest rate: so little that weights stand still against what came before."""
 _MOST_LOW, _MUCH_LOW = 0.8, 0.6
 """Share of all steps."""
-_MANY = 4
-"""Times that a cosine with unknown epochs came to its end."""
+_MANY, _SHORT = 4, 64
+"""Times that a cosine of at most so many steps came to its end."""
+_STEEP, _SMALL = 0.98, 0.02
+"""Factor of each batch, which halves the rate every 34 of them, and what is left at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +38,7 @@ class _Seen:
 def _verdict(seen: _Seen) -> tuple[Severity, str] | None:
     """Return how sure it is that the schedule is over too early, and what shows it."""
     fact, rates, kind = seen.fact, seen.rates, seen.fact.kind
-    low = rates.share(lambda rate: rate <= _LOW * rates.peak)
+    low = rates.share_fallen(_LOW)
     by_epochs = seen.epochs >= 2 and seen.steps >= _LEAST_BATCHES * seen.epochs
     # What rises to its end is a warmup.
     first = rates.steps[0]
@@ -58,15 +49,20 @@ def _verdict(seen: _Seen) -> tuple[Severity, str] | None:
     if by_epochs and falls and fact.end <= seen.epochs and seen.steps >= 2 * fact.end:
         return "error", f"{told}, one with each batch of {seen.epochs} epochs"
     if kind == "CosineAnnealingLR" and falls and seen.steps >= _MANY * fact.end:
-        return "confirm" if by_epochs else "error", told
-    size = fact.options.get("step_size", fact.options.get("end", 0))
+        is_short = not seen.epochs and fact.end <= _SHORT
+        return "error" if is_short else "confirm", told
+    size = fact.options.get("step_size", 0)
     is_of_epochs = isinstance(size, int) and by_epochs and 0 < size <= seen.epochs
-    if is_of_epochs and rates.share(lambda rate: rate <= 0.1 * rates.peak) >= 0.5:
+    if is_of_epochs and rates.share_fallen(0.1) >= 0.5:
         return "error", f"it falls every {size} of its own steps, in {seen.epochs} epochs"
+    gamma = fact.options.get("gamma")
+    is_steep = kind == "ExponentialLR" and isinstance(gamma, float) and gamma <= _STEEP
+    if is_steep and by_epochs and rates.values[-1] <= _SMALL * rates.peak:
+        return "error", f"it falls by the factor {gamma} with each batch of {seen.epochs} epochs"
     if low < _MUCH_LOW:
         return None
     share = f"in {low:.0%} of all steps the rate was at most a hundredth of its largest"
-    return "error" if low >= _MOST_LOW and kind in _PLAIN else "confirm", share
+    return "error" if low >= _MOST_LOW else "confirm", share
 
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:

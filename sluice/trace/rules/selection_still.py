@@ -1,5 +1,6 @@
 """Does the best checkpoint follow the validation loss?"""
 
+import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
@@ -7,7 +8,6 @@ from sluice.trace.evidence.losses import EvaluationFact
 from sluice.trace.evidence.surroundings import SaveFact
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
-from sluice.trace.rules.loaders import learned_from
 
 _LEAST = 4
 _BETTER = 3
@@ -17,12 +17,17 @@ _NEAR = 0.99
 
 
 def _series(trace: Trace) -> list[tuple[EvaluationFact, ...]]:
-    learned = learned_from(trace)
     keys = dict.fromkeys((e.network, e.loader, e.kind) for e in trace.evaluations)
     found = [
         tuple(e for e in trace.evaluations if (e.network, e.loader, e.kind) == key) for key in keys
     ]
-    return [es for es in found if len(es) >= _LEAST and es[0].loader not in learned]
+    return [evaluations for evaluations in found if len(evaluations) >= _LEAST]
+
+
+def _falls(evaluations: Sequence[EvaluationFact]) -> bool:
+    losses = [e.mean for e in evaluations]
+    better = _records(losses[1:], losses[0])
+    return better >= _BETTER and 0 < min(losses) < _FALL * losses[0]
 
 
 def _records(losses: Sequence[float], best: float) -> int:
@@ -34,9 +39,27 @@ def _records(losses: Sequence[float], best: float) -> int:
     return num
 
 
-def _places(trace: Trace) -> list[tuple[SaveFact, ...]]:
-    places = dict.fromkeys((save.to, save.path) for save in trace.saves)
-    return [tuple(s for s in trace.saves if (s.to, s.path) == place) for place in places]
+def _places(trace: Trace, since: int) -> list[tuple[SaveFact, ...]]:
+    """Return what was saved since a step, by its place; names that differ in numbers are one."""
+    found: dict[tuple[str, str], list[SaveFact]] = {}
+    for save in trace.saves:
+        if save.step >= since:
+            found.setdefault((save.to, re.sub(r"\d+", "#", save.path)), []).append(save)
+    return [tuple(saves) for saves in found.values()]
+
+
+def _is_wrong_side(evaluations: Sequence[EvaluationFact], saved: set[int]) -> bool:
+    """Tell whether a state was saved at the first evaluation, later at none of the better ones.
+
+    Accuracy may stand still while the loss falls: at some of the better ones it does not.
+    """
+    at = [i for i, e in enumerate(evaluations) if e.step in saved]
+    # The next evaluation has not come yet, and no step was made since this one.
+    if len(at) != len(saved) or at[:1] != [0] or at[-1] >= len(evaluations) / 2:
+        return False
+    losses = [e.mean for e in evaluations]
+    worse = all(losses[i] >= min(losses[:i]) for i in at[1:])
+    return worse and _records(losses[at[-1] + 1 :], min(losses[: at[-1] + 1])) >= _BETTER
 
 
 def _is_chosen(trace: Trace, saves: Sequence[SaveFact]) -> bool:
@@ -49,15 +72,15 @@ def _is_chosen(trace: Trace, saves: Sequence[SaveFact]) -> bool:
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     found = []
-    for evaluations in _series(trace):
+    series = _series(trace)
+    # Any number of the validation may be the one to choose by.
+    if not all(map(_falls, series)):
+        return ()
+    for evaluations in series:
         losses = [e.mean for e in evaluations]
-        first = evaluations[0]
-        better = _records(losses[1:], losses[0])
-        if not (better >= _BETTER and 0 < min(losses) < _FALL * losses[0]):
-            continue
-        for saves in _places(trace):
-            # The next evaluation has not come yet, and no step was made since this one.
-            if {save.step for save in saves} != {first.step}:
+        first, better = evaluations[0], _records(losses[1:], losses[0])
+        for saves in _places(trace, first.step):
+            if not _is_wrong_side(evaluations, {save.step for save in saves}):
                 continue
             place = saves[0].path or "the copy in memory"
             found.append(
@@ -65,7 +88,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
                     severity="error" if _is_chosen(trace, saves) else "confirm",
                     step=next(e.step for e in evaluations[1:] if e.mean < _NEAR * losses[0]),
                     what=f"{place} was written at the first of {len(evaluations)} evaluations and "
-                    f"never again, while the validation loss fell {better} times, from "
+                    f"at none that was better, while the validation loss fell {better} times, from "
                     f"{losses[0]:.4g} to {min(losses):.4g}.",
                     cause="The best checkpoint is chosen by another number, or by the wrong side "
                     "of it: what is kept is the worst network.",

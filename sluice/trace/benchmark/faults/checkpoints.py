@@ -88,7 +88,7 @@ def wrong_key(setup: Setup) -> list[nn.Module]:
     torch.manual_seed(setup.seed)
     rows, held_out = digits(setup.net, setup.seed)
     model = classifier(setup.net)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.NAdam(model.parameters(), lr=2e-3)
     smallest, best = float("inf"), copy.deepcopy(model.state_dict())
     key = "accuracy" if setup.has_fault else "loss"
     for _ in range(8):

@@ -49,6 +49,7 @@ def noise_in_workers(setup: Setup) -> list[nn.Module]:
         shuffle=True,
         num_workers=2,
         worker_init_fn=None if setup.has_fault else _seed_worker,
+        multiprocessing_context="fork",  # as by default, also where another one started this
     )
     for _ in range(_EPOCHS):
         for x, y in loader:

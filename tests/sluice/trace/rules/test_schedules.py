@@ -1,0 +1,95 @@
+"""Schedules that end early or never begin, scalers that always skip, and what looks like it."""
+
+import pytest
+import torch
+from torch.optim import lr_scheduler as schedules
+
+from sluice.trace.benchmark.case import Setup
+from sluice.trace.benchmark.faults.scaling import SCALING_CASES
+from sluice.trace.benchmark.faults.schedules import SCHEDULE_CASES
+from sluice.trace.rules.library import judge
+from tests.support.traced import surroundings as seen
+from tests.support.traced.healthy import HEALTHY
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [*SCALING_CASES, *SCHEDULE_CASES], ids=lambda case: case.name)
+def test_a_fault_is_named_alone_and_its_twin_is_silent(trace_of, tmp_path, case):
+    faulty, twin = (
+        judge(
+            trace_of(
+                lambda has_fault=has_fault: case.program(
+                    Setup(net="mlp", seed=1, folder=tmp_path, has_fault=has_fault)
+                )
+            )
+        )
+        for has_fault in (True, False)
+    )
+
+    assert {f.severity for f in faulty} == {"error"}
+    assert {f.fault for f in faulty} <= case.answers
+    assert abs(faulty[0].step - case.starts_at) <= case.within
+    assert twin == ()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: schedules.StepLR(o, 1, gamma=0.5),
+        lambda o: schedules.ExponentialLR(o, 0.9),
+        lambda o: schedules.PolynomialLR(o, 4),
+        lambda o: schedules.LinearLR(o, 1.0, 0.2, total_iters=4),
+        lambda o: schedules.LambdaLR(o, lambda epoch: max(1 - epoch / 4, 0.0)),
+    ],
+    ids=["step", "exponential", "polynomial", "linear", "by hand"],
+)
+def test_schedules_of_epochs_that_count_batches_end_early(trace_of, make):
+    (found,) = judge(trace_of(seen.scheduled(make)))
+
+    assert (found.fault, found.severity, found.step) == ("schedule ends early", "error", 2)
+    assert judge(trace_of(seen.scheduled(make, per_epoch=True))) == ()
+
+
+@pytest.mark.parametrize("name", seen.RIGHT_SCHEDULES)
+def test_schedules_that_are_made_for_batches_are_silent(trace_of, name):
+    assert judge(trace_of(seen.scheduled(seen.RIGHT_SCHEDULES[name]))) == ()
+
+
+def test_a_rate_of_0_that_is_set_by_hand_is_an_error_when_it_stays(trace_of):
+    def program():
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        for step in range(24):
+            optimizer.param_groups[0]["lr"] = 0.1 * (step // 100)
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+
+    found = [f for f in judge(trace_of(program)) if f.fault == "rate stays zero"]
+
+    assert [(f.severity, f.step) for f in found] == [("error", 2)]
+    assert "24 steps" in found[0].what
+
+
+def test_a_scaler_whose_first_steps_overflow_is_silent(trace_of):
+    assert judge(trace_of(HEALTHY["scaler that skips"])) == ()
+
+
+def test_rates_are_recorded_when_they_change_and_thin(trace_of):
+    step = seen.scheduled(lambda o: schedules.StepLR(o, 20, gamma=0.1))
+    rates = trace_of(step).rates
+    many = trace_of(seen.scheduled(seen.RIGHT_SCHEDULES["slow exponential"], steps=1024)).rates
+
+    assert [r.step for r in rates] == [1, 21, 41, 61]
+    assert [r.rates[0] for r in rates] == pytest.approx([0.01, 0.001, 1e-4, 1e-5])
+    assert 128 < len(many) < 512
+    assert many[200].rates[0] == pytest.approx(0.01 * 0.99 ** (many[200].step - 1))
+
+
+def test_a_schedule_is_told_with_its_settings_and_its_end(trace_of):
+    trace = trace_of(seen.scheduled(seen.RIGHT_SCHEDULES["warmup, then cosine"]))
+    (told,) = trace.schedulers
+    (steps,) = trace_of(seen.scheduled(seen.RIGHT_SCHEDULES["milestones in batches"])).schedulers
+
+    assert (told.kind, told.end, told.start) == ("SequentialLR", 64, 0)
+    assert (steps.end, steps.options["milestones"], steps.options["gamma"]) == (48, "32, 48", 0.1)

@@ -1,0 +1,298 @@
+"""Loops whose loaders, schedules or checkpoints are right, though they look like a fault."""
+
+import random
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import lr_scheduler as schedules
+from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, TensorDataset
+
+from tests.support.traced.healthy import net, rows
+
+
+class Drawing(Dataset):
+    """Rows to which something random is done, by ``draw(generator, index)``."""
+
+    def __init__(self, generator, draw):
+        self.generator, self.draw = generator, draw
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        return torch.full((8,), float(self.draw(self.generator, index))), index % 3
+
+
+def _train(loader, epochs=2, model=None, after_step=lambda: None, after_epoch=lambda: None):
+    model = model or nn.Linear(8, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            after_step()
+        after_epoch()
+
+
+def _draw(generator, _):
+    if isinstance(generator, torch.Generator):
+        return torch.rand((), generator=generator)
+    return generator.random()
+
+
+def _seeded_by_row(generator, index):
+    generator.manual_seed(index)
+    return torch.rand((), generator=generator)
+
+
+def drawing(kind, draw=_draw, workers=2, **options):
+    """Return a program whose workers draw from a generator of a kind."""
+
+    def program():
+        made = {
+            "torch": lambda: torch.Generator().manual_seed(1),
+            "numpy": lambda: np.random.default_rng(1),
+            "older numpy": lambda: np.random.RandomState(1),
+            "python": lambda: random.Random(1),
+        }[kind]()
+        data = Subset(Drawing(made, draw), range(24))
+        _train(DataLoader(data, batch_size=4, num_workers=workers, **options))
+
+    return program
+
+
+def drawn_once():
+    """Draw one table for all rows, which all workers must have alike."""
+
+    def draw(generator, index):
+        if not hasattr(draw, "table"):
+            draw.table = torch.rand(24, generator=generator)
+        return draw.table[index]
+
+    drawing("torch", draw)()
+
+
+def reseeded():
+    """Seed each worker's copy anew, from the seed that torch gives the worker."""
+
+    def seed(_):
+        info = torch.utils.data.get_worker_info()
+        info.dataset.dataset.generator.manual_seed(info.seed)
+
+    drawing("torch", worker_init_fn=seed)()
+
+
+def seeded_by_row():
+    drawing("torch", _seeded_by_row)()
+
+
+def never_drawn():
+    drawing("torch", lambda _, index: index / 24)()
+
+
+def generator_in_no_worker():
+    drawing("torch", workers=0)()
+
+
+def same_seed_in_every_epoch():
+    generator = torch.Generator()
+    loader = DataLoader(rows(), batch_size=16, sampler=RandomSampler(rows(), generator=generator))
+    generator.manual_seed(0)
+    _train(loader, after_epoch=lambda: generator.manual_seed(0))
+
+
+def one_generator_for_all_epochs():
+    generator = torch.Generator().manual_seed(0)
+    _train(DataLoader(rows(), batch_size=16, shuffle=True, generator=generator))
+
+
+def in_order():
+    _train(DataLoader(rows(), batch_size=16))
+
+
+def one_batch_an_epoch():
+    generator = torch.Generator()
+    loader = DataLoader(rows(), batch_size=96, shuffle=True, generator=generator)
+    generator.manual_seed(0)
+    _train(loader, epochs=4, after_epoch=lambda: generator.manual_seed(0))
+
+
+def scheduled(make, steps=64, per_epoch=False, epochs=4):
+    """Return a program with a schedule: stepped with each batch, or with each epoch."""
+
+    def program():
+        model = nn.Linear(8, 3)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        scheduler = make(optimizer)
+        data = rows(steps // epochs * 4)
+        for _ in range(epochs):
+            for x, y in DataLoader(data, batch_size=4, shuffle=True):
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                optimizer.step()
+                if not per_epoch:
+                    is_led = isinstance(scheduler, schedules.ReduceLROnPlateau)
+                    scheduler.step(*[loss.detach()] * is_led)
+            if per_epoch:
+                scheduler.step()
+
+    return program
+
+
+def _warm_then_cosine(optimizer):
+    warm = schedules.LinearLR(optimizer, 0.01, total_iters=4)
+    return schedules.SequentialLR(
+        optimizer, [warm, schedules.CosineAnnealingLR(optimizer, 60)], milestones=[4]
+    )
+
+
+RIGHT_SCHEDULES = {
+    "one cycle": lambda o: schedules.OneCycleLR(o, 0.1, total_steps=65),
+    "warm restarts": lambda o: schedules.CosineAnnealingWarmRestarts(o, T_0=4),
+    "led by the loss": lambda o: schedules.ReduceLROnPlateau(o, patience=3),
+    "cosine of batches": lambda o: schedules.CosineAnnealingLR(o, 64),
+    "warmup of a few batches": lambda o: schedules.LinearLR(o, 0.1, total_iters=4),
+    "warmup, then cosine": _warm_then_cosine,
+    "steps of batches": lambda o: schedules.StepLR(o, 20, gamma=0.1),
+    "milestones in batches": lambda o: schedules.MultiStepLR(o, [32, 48]),
+    "inverse root": lambda o: schedules.LambdaLR(
+        o, lambda s: min((s + 1) / 8, (8 / (s + 1)) ** 0.5)
+    ),
+    "warmup from 0": lambda o: schedules.LambdaLR(o, lambda s: min(s / 16, 1.0)),
+    "search for a rate": lambda o: schedules.LambdaLR(o, lambda s: 10 ** (s / 8 - 6)),
+    "slow exponential": lambda o: schedules.ExponentialLR(o, 0.99),
+}
+
+
+def _half(model, optimizer, steps=12, scheduler=None, data=None):
+    data = data or DataLoader(rows(12 * steps), batch_size=12)
+    for x, y in data:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+
+
+def second_phase_with_another_rate():
+    model = net()
+    _half(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    _half(model, torch.optim.AdamW(model.parameters(), lr=1e-4))
+
+
+def second_phase_of_more_parameters():
+    model = net()
+    for parameter in model[0].parameters():
+        parameter.requires_grad_(False)
+    _half(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    for parameter in model[0].parameters():
+        parameter.requires_grad_(True)
+    _half(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+
+
+def second_phase_on_other_rows():
+    model = net()
+    _half(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    other = DataLoader(rows(60), batch_size=5, shuffle=True)
+    _half(model, torch.optim.AdamW(model.parameters(), lr=1e-3), data=other)
+
+
+def without_a_state():
+    model = net()
+    _half(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    _half(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def three_folds():
+    for _ in range(3):
+        model = net()
+        _half(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+
+
+def a_cycle_that_had_ended():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        _half(model, optimizer, scheduler=schedules.CosineAnnealingLR(optimizer, 12))
+
+
+def resumed_with_its_state():
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    _half(model, optimizer)
+    again = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    again.load_state_dict(optimizer.state_dict())
+    _half(model, again)
+
+
+def wound_forward():
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    _half(model, optimizer, scheduler=schedules.CosineAnnealingLR(optimizer, 40))
+    again = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    again.load_state_dict(optimizer.state_dict())
+    scheduler = schedules.CosineAnnealingLR(again, 40, last_epoch=11)
+    _half(model, again, scheduler=scheduler)
+
+
+RIGHT_RESUMES = (
+    second_phase_with_another_rate,
+    second_phase_of_more_parameters,
+    second_phase_on_other_rows,
+    without_a_state,
+    three_folds,
+    a_cycle_that_had_ended,
+    resumed_with_its_state,
+    wound_forward,
+)
+
+
+def new_optimizer_alone():
+    """Go on with a new optimizer that is made as the first one was."""
+    model = net()
+    data = DataLoader(rows(144), batch_size=12, shuffle=True)
+    for _ in range(2):
+        _half(model, torch.optim.AdamW(model.parameters(), lr=1e-3), data=data)
+
+
+def schedule_alone():
+    """Load the optimizer's state and forget that of the schedule."""
+    model = net()
+    data = DataLoader(rows(144), batch_size=12, shuffle=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    _half(model, optimizer, scheduler=schedules.CosineAnnealingLR(optimizer, 40), data=data)
+    state = optimizer.state_dict()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = schedules.CosineAnnealingLR(optimizer, 40)
+    optimizer.load_state_dict(state)
+    _half(model, optimizer, scheduler=scheduler, data=data)
+
+
+def new_optimizer_in_every_epoch():
+    model = net()
+    data = DataLoader(rows(72), batch_size=12, shuffle=True)
+    for _ in range(4):
+        _half(model, torch.optim.AdamW(model.parameters(), lr=1e-3), data=data)
+
+
+def only_the_body_is_loaded():
+    """Take the weights of a body from a network with another head."""
+    teacher, model = net(), nn.Sequential(*net()[:-1], nn.Linear(16, 7))
+    state = {k: v for k, v in teacher.state_dict().items() if not k.startswith("4.")}
+    model.load_state_dict(state, strict=False)
+    _half(model, torch.optim.AdamW(model.parameters()), steps=4)
+
+
+def held_by(number):
+    """Return a function that closes over a generator, and is in a list inside of an object."""
+    generator = np.random.RandomState(number)
+
+    class Pipeline:
+        def __init__(self):
+            self.steps = [lambda x: x + generator.rand()]
+
+    return TensorDataset(torch.zeros(2)), Pipeline()
