@@ -105,8 +105,10 @@ def padding(network: nn.Module, given: Given) -> Probe | None:
         return Probe(int(pads.sum()), effect(by_pads), effect(by_real))
 
 
-def weights(network: nn.Module, given: Given, names: Sequence[str]) -> Probe | None:
-    """Change some parameters; None when that cannot be tried."""
+def weights(
+    network: nn.Module, given: Given, names: Sequence[str], used: Sequence[int]
+) -> Probe | None:
+    """Change some parameters and watch some outputs; None when that cannot be tried."""
     if not _can_copy(network, given):
         return None
     with _copied(network) as twin:
@@ -119,7 +121,11 @@ def weights(network: nn.Module, given: Given, names: Sequence[str]) -> Probe | N
         second = _run(twin, given)
         if first is None or again is None or second is None:
             return None
-        pairs = [(a, b) for a, b, c in zip(first, second, again, strict=True) if torch.equal(a, c)]
+        pairs = [
+            (first[i], second[i])
+            for i in used
+            if i < min(len(first), len(second)) and torch.equal(first[i], again[i])
+        ]
         if not pairs:
             return None
         changed = tuple(network.get_parameter(name) for name in names)
@@ -164,7 +170,7 @@ def _run(twin: nn.Module, given: Given) -> list[Tensor] | None:
             output = twin(*args, **kwargs)
         except Exception:  # the program's own code, on an input that it was not written for
             return None
-    return [t.detach().clone() for t in _floats(output)]
+    return [t.detach().clone() for t in floats_in(output)]
 
 
 def _run_with_noise(
@@ -223,16 +229,17 @@ def _mapped(given: Given, change: Callable[[Tensor], Tensor]) -> Given:
     return tuple(one(a) for a in args), {key: one(v) for key, v in kwargs.items()}
 
 
-def _floats(output: Any) -> Iterator[Tensor]:
+def floats_in(output: Any) -> Iterator[Tensor]:
+    """Yield the tensors of numbers with a fraction, however deep, in a fixed order."""
     if isinstance(output, Tensor):
-        if output.is_floating_point() and output.layout == torch.strided:
+        if output.is_floating_point() and type(output) in (Tensor, nn.Parameter):
             yield output
     elif isinstance(output, dict):
         for item in output.values():
-            yield from _floats(item)
+            yield from floats_in(item)
     elif isinstance(output, list | tuple):
         for item in output:
-            yield from _floats(item)
+            yield from floats_in(item)
 
 
 def _watched(one: Tensor, other: Tensor, watched: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """What a loss was compared with, read from its graph: is it the input, shifted by one token?"""
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 from sluice.trace.masks import arguments, is_tokens
 
 _MOST_NODES = 64
+_MOST_REACHED = 2048
+
 _LEAST_SHARE = 0.98
 """Of the targets that count, equal to the next token."""
 
@@ -51,6 +54,22 @@ def _targets(loss: Tensor) -> list[Tensor]:
                 found.append(torch.where((flat == ignored) | (flat < 0), -1, flat))
         todo += [following for following, _ in node.next_functions]
     return found
+
+
+def reached(loss: Tensor, nodes: Sequence[Any]) -> list[int]:
+    """Return which outputs of a network a loss was computed from, by the nodes that made them."""
+    wanted = {node: i for i, node in enumerate(nodes) if node is not None}
+    found: list[int] = []
+    todo, seen = deque([loss.grad_fn]), set[Any]()
+    while todo and len(seen) < _MOST_REACHED and len(found) < len(wanted):
+        node = todo.popleft()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node in wanted:
+            found.append(wanted[node])
+        todo += [following for following, _ in node.next_functions]
+    return sorted(found)
 
 
 def _is_shifted(ids: Tensor, targets: Tensor) -> bool:

@@ -36,57 +36,66 @@ def _left_out(trace: Trace) -> frozenset[int]:
     return frozenset((held & trainable) - reached - moved(trace))
 
 
-def _under_no_grad(trace: Trace, left: frozenset[int]) -> tuple[int, set[int], str] | None:
-    """Return step, parameters and place of what is called without gradients in learning passes."""
-    names = {n.index: n.name for m in trace.memberships for n in m.networks}
+Cut = tuple[int, set[int], str]
+"""First step, parameters, and where it is."""
+
+
+def _detached(trace: Trace, left: frozenset[int]) -> Cut | None:
+    """Tell of an output in the same memory as the input of a module that learns."""
+    before: dict[int, set[int]] = {}
     for flow in trace.flows:
-        calls = [c for c in flow.calls if set(c.parameters) & left and not c.gives_gradient]
-        learns = any(c.gives_gradient for c in flow.calls)
-        if calls and learns:
-            own = {p for c in calls for p in c.parameters} & left
-            last = f"{names.get(flow.network, '')}.{calls[-1].module}"
-            return flow.step + 1, own, f"{last} runs without gradients (no_grad)"
-    membership = trace.membership
-    for network in membership.networks if membership is not None else ():
+        off = {c.module for c in flow.calls if set(c.parameters) & left and not c.gives_gradient}
+        for call in flow.calls:
+            used = before.setdefault(flow.step, set())
+            if call.cut_from and call.gives_gradient and used & left:
+                into = call.module or call.kind
+                why = " (no_grad)" if off else ""
+                return flow.step + 1, used & left, f"between {call.cut_from} and {into}{why}"
+            used.update(call.parameters)
+    return None
+
+
+def _tried(trace: Trace, left: frozenset[int]) -> Cut | None:
+    """Tell of parameters on which an output depends that the loss was computed from."""
+    for probe in trace.probes:
+        own = set(probe.parameters) & left
+        if probe.probe == "weights" and own and probe.largest_effect > _MOVES:
+            flows = [f for f in trace.flows if f.network == probe.network]
+            called = [c.module for c in flows[0].calls if set(c.parameters) & own] if flows else []
+            place = f"after {called[-1]}" if called and called[-1] else "in the network"
+            return 1, own, f"{place}: other numbers in them move the output"
+    return None
+
+
+def _switched_off(trace: Trace, left: frozenset[int]) -> Cut | None:
+    """Tell of a network that is called at learning steps, never with gradients."""
+    now = trace.membership
+    learning = [w for w in trace.words if w.find("backward") and w.step_mark is not None]
+    for network in now.networks if now is not None else ():
         own = set(network.parameters) & left
-        if not own or own != set(network.parameters) & (
-            membership.optimized if membership else own
-        ):
+        if now is None or not own or own != set(network.parameters) & now.optimized:
             continue
-        learning = [w for w in trace.words if w.find("backward") and w.step_mark is not None]
         flags = [
             (w.first_step, w.count, m.flags)
             for w in learning
             for m in w.marks[: w.find("backward")[-1]]
             if m.kind == "forward" and m.subject == network.index
         ]
-        calls_made = sum(count for _, count, f in flags if "training" in f)
-        if calls_made >= _LEAST and not any("grad" in f for _, _, f in flags):
-            return flags[0][0], own, f"{network.name} runs without gradients (no_grad)"
+        calls = sum(count for _, count, f in flags if "training" in f)
+        if calls >= _LEAST and not any("grad" in f for _, _, f in flags):
+            return flags[0][0], own, f"{network.name}, which runs without gradients (no_grad)"
     return None
 
 
-def _detached(trace: Trace, left: frozenset[int]) -> tuple[int, set[int], str] | None:
-    """Return step, parameters and place where an output was detached before the next module."""
-    before: dict[int, set[int]] = {}
+def _off_inside(trace: Trace, left: frozenset[int]) -> Cut | None:
+    """Tell of modules that run without gradients inside a network that learns."""
+    names = {n.index: n.name for m in trace.memberships for n in m.networks}
     for flow in trace.flows:
-        for call in flow.calls:
-            used = before.setdefault(flow.step, set())
-            if call.cut_from and used & left:
-                into = call.module or call.kind
-                return flow.step + 1, used & left, f"between {call.cut_from} and {into}"
-            used.update(call.parameters)
-    return None
-
-
-def _tried(trace: Trace, left: frozenset[int]) -> tuple[int, set[int], str] | None:
-    for probe in trace.probes:
-        own = set(probe.parameters) & left
-        if probe.probe == "weights" and own and probe.largest_effect > _MOVES:
-            flows = [f for f in trace.flows if f.network == probe.network]
-            called = [c.module for f in flows for c in f.calls if set(c.parameters) & own]
-            place = f"after {called[-1]}" if called else "in the network"
-            return 1, own, f"{place}: other numbers in them move the output"
+        calls = [c for c in flow.calls if set(c.parameters) & left and not c.gives_gradient]
+        if calls and any(c.gives_gradient for c in flow.calls):
+            own = {p for c in calls for p in c.parameters} & left
+            place = f"{names.get(flow.network, 'a network')}.{calls[-1].module}"
+            return flow.step + 1, own, f"{place}, which runs without gradients (no_grad)"
     return None
 
 
@@ -94,10 +103,16 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     left = _left_out(trace)
     if not left or has_manual_gradients(trace):
         return ()
-    found = _under_no_grad(trace, left) or _detached(trace, left) or _tried(trace, left)
-    if found is not None:
-        step, own, place = found
-        return (_finding(rule, trace, "error", step, own, f"The cut is {place}."),)
+    for severity, look in (
+        ("error", _detached),
+        ("error", _tried),
+        ("error", _switched_off),
+        ("confirm", _off_inside),
+    ):
+        found = look(trace, left)
+        if found is not None:
+            step, own, place = found
+            return (_finding(rule, trace, severity, step, own, f"The cut is {place}."),)
     return _never_reached(rule, trace, left)
 
 

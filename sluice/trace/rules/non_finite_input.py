@@ -21,10 +21,21 @@ def _is_bad_soon(trace: Trace, step: int) -> bool:
     return not all(map(math.isfinite, (*losses, *grads)))
 
 
+def _first_other(trace: Trace) -> float:
+    """Return the first step of a bad gradient under a good loss, or of a bad loss.
+
+    After it one network hands bad numbers to the next.
+    """
+    grads = [g.step for g in trace.gradients if math.isfinite(g.loss)]
+    losses = [n.step for n in trace.numbers if not all(map(math.isfinite, n.losses))]
+    return min([*grads, *losses], default=math.inf)
+
+
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     found = []
+    until = _first_other(trace)
     for what in ("input", "target"):
-        facts = [f for f in trace.bad_numbers if f.what == what]
+        facts = [f for f in trace.bad_numbers if f.what == what and f.step < until]
         learning = [f for f in facts if f.is_learning]
         if facts:
             first = (learning or facts)[0]

@@ -1,7 +1,6 @@
 """Is the learning rate low enough for the loss to stay?"""
 
 import math
-import statistics
 
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
@@ -23,7 +22,7 @@ def _departure(losses: tuple[tuple[int, float], ...]) -> tuple[int, float, float
     first = [v for _, v in losses[:_START] if math.isfinite(v)]
     if len(losses) < 2 * _START or not first:
         return None
-    start = statistics.median(first)
+    start = min(first)
     high = [i for i, (_, v) in enumerate(losses) if not v <= _LEFT * start]
     if start <= 0 or not high:
         return None

@@ -6,7 +6,6 @@ Looked at are the passes at the first step and at powers of two, so each part ma
 import functools
 import threading
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,15 +15,15 @@ from torch import Tensor, nn
 from sluice.trace.evidence.flow import CallFact, FlowFact, MaskFact, ProbeFact
 from sluice.trace.inventory import NetworkEntry
 from sluice.trace.masks import hidden_by, padding_in
-from sluice.trace.probing import Probe, later_tokens, padding, weights
-from sluice.trace.targets import tells_next_token
+from sluice.trace.probing import Probe, floats_in, later_tokens, padding, weights
+from sluice.trace.targets import reached, tells_next_token
 from sluice.trace.tracer import Tracer
 
 _MOST_CALLS = 1024
 _MOST_HELD = 512
 """Outputs that are kept alive until the step, so that their memory is not given to others."""
 
-_MOST_WAITING = 8
+_MOST_WAITING = 4
 """Passes that wait for a backward pass."""
 
 _MOST_MASKS = 32
@@ -40,6 +39,8 @@ class _Pass:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     calls: list[CallFact] = field(default_factory=list)
+    nodes: list[Any] = field(default_factory=list)
+    """Of the graph, that made its outputs; None for one without."""
 
 
 class Flows:
@@ -105,12 +106,16 @@ class Flows:
             now.calls.append(self._call(name, module, (args, kwargs), output))
         if isinstance(module, nn.MultiheadAttention):
             self._mask(now, name, args, kwargs)
-        for tensor in _tensors(output):
-            if tensor.requires_grad and len(self._held) < _MOST_HELD:
+        if not name:
+            now.nodes = [tensor.grad_fn for tensor in floats_in(output)]
+        # What learns and runs without gradients is held, too: somebody may learn from it.
+        is_off = not torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
+        for tensor in floats_in(output):
+            if (tensor.requires_grad or is_off) and len(self._held) < _MOST_HELD:
                 self._held.setdefault(_memory(tensor), (tensor.detach(), full))
 
     def _call(self, name: str, module: nn.Module, given: Any, output: Any) -> CallFact:
-        inputs = list(_tensors(given))
+        inputs = list(floats_in(given))
         cuts = (
             self._held[_memory(t)][1]
             for t in inputs
@@ -126,7 +131,7 @@ class Flows:
                 for p in module.parameters(recurse=owner)
             ),
             takes_gradient=any(t.requires_grad for t in inputs),
-            gives_gradient=any(t.requires_grad for t in _tensors(output)),
+            gives_gradient=any(t.requires_grad for t in floats_in(output)),
             cut_from=next(cuts, ""),
         )
 
@@ -162,13 +167,16 @@ class Flows:
         if padding_in(given) is not None:
             self._try(done, "padding", functools.partial(padding, network, given))
         left_out = self._left_out(done, network) if self._tracer.steps >= 2 else []
-        if left_out:
-            self._try(done, "weights", functools.partial(weights, network, given, left_out))
+        if left_out and loss is not None:
+            used = reached(loss, done.nodes)
+            if used:
+                probe = functools.partial(weights, network, given, left_out, used)
+                self._try(done, "weights", probe)
 
     def _left_out(self, done: _Pass, network: nn.Module) -> list[str]:
         """Return names of parameters that were used at several steps, and never had a gradient."""
         inventory = self._tracer.inventory
-        called = {p for call in done.calls if call.gives_gradient for p in call.parameters}
+        called = {p for call in done.calls for p in call.parameters}
         found = []
         for name, parameter in network.named_parameters():
             entry = inventory.parameters.find(parameter)
@@ -228,19 +236,6 @@ class Flows:
             num_padding_masked=int((masked & pads).sum()),
         )
         self._tracer.recorder.write("mask", fact)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the plain tensors of numbers with a fraction, up to a few levels deep."""
-    if isinstance(value, Tensor):
-        if value.is_floating_point() and type(value) in (Tensor, nn.Parameter):
-            yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
 
 
 def _memory(tensor: Tensor) -> int:
