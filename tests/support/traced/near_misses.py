@@ -129,10 +129,10 @@ def raw_pixels():
 
 
 def weak_signal():
-    """A target of which a thirtieth can be told, and a network that learns it by heart."""
+    """A target of which a twentieth can be told, and a network that learns it by heart."""
     torch.manual_seed(0)
     x = torch.randn(1536, 10)
-    y = 0.2 * x[:, 0] + torch.randn(1536)
+    y = 0.25 * x[:, 0] + torch.randn(1536)
     model = nn.Sequential(nn.Linear(10, 128), nn.ReLU(), nn.Linear(128, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(3):
