@@ -29,7 +29,7 @@ from sluice.trace.benchmark.watching import AnomalyFound, watched
 from sluice.trace.report import report_on
 from sluice.trace.settings import TraceSettings
 
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 """For one run [s]; programs take a second or two, more on a busy machine."""
 
 Mode = Literal["traced", "plain", "watched", "watched without anomaly mode"]
