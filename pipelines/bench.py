@@ -13,6 +13,7 @@ from rich.progress import Progress
 
 from pipelines import (
     bench_drift,
+    bench_faults,
     bench_gate,
     bench_rollout,
     bench_serving,
@@ -69,6 +70,7 @@ def register(app: typer.Typer) -> None:
     bench_training.register(group)
     bench_gate.register(group)
     bench_trace.register(group)
+    bench_faults.register(group)
     bench_rollout.register(group)
     bench_drift.register(group)
     bench_serving.register(group)

@@ -69,18 +69,21 @@ class GradientWatch:
 
     def at_step(self, owner: "HasParameters", *, zero_after_backward: bool) -> GradientState:
         """Return what the step that begins will find."""
-        grads = [parameter.grad for parameter, _, _ in self._probes]
-        if any(grad is not held for grad, (_, held, _) in zip(grads, self._probes, strict=True)):
-            self._cleared = True  # others stand in their place, though no backward pass was seen
-        if all(grad is None for grad in grads):
+        is_none, is_stale = True, self._has_stepped
+        for parameter, held, version in self._probes:
+            grad = parameter.grad
+            if grad is not held:
+                # Others stand in their place, though no backward pass was seen.
+                self._cleared, is_stale = True, False
+            elif grad is None or grad._version != version:
+                is_stale = False
+            if grad is not None:
+                is_none = False
+        if is_none:
             self._choose(owner.parameters())
-            grads = [parameter.grad for parameter, _, _ in self._probes]
             if not self._probes:
                 return "none"
-        elif self._has_stepped and all(
-            grad is not None and grad is held and grad._version == version
-            for grad, (_, held, version) in zip(grads, self._probes, strict=True)
-        ):
+        elif is_stale:
             return "stale"
         # Values are asked for only when the order of events makes zeros likely: it waits for the
         # device.
@@ -94,8 +97,8 @@ class GradientWatch:
         """Remember the gradients that were used."""
         # Small tensors, held so that their addresses are not used again.
         self._probes = [
-            (parameter, grad, -1 if grad is None else grad._version)
-            for parameter, grad in ((p, p.grad) for p, _, _ in self._probes)
+            (parameter, grad := parameter.grad, -1 if grad is None else grad._version)
+            for parameter, _, _ in self._probes
         ]
         self._has_stepped = True
         self._cleared = False

@@ -1,18 +1,14 @@
 """What is going on in one thread of the program right now."""
 
-import threading
 from collections import deque
-from itertools import count
 from typing import Any
 
 from sluice.trace.evidence.measures import OutputMeasure
 from sluice.trace.measuring import StepInWork
 
-_numbers = count()
 
-
-class Lane(threading.local):
-    """One object, whose fields every thread has for itself."""
+class Lane:
+    """The fields of one thread."""
 
     def __init__(self) -> None:
         self.number = -1

@@ -35,11 +35,12 @@ class Registry(Generic[E]):
 
     def find(self, subject: object) -> E:
         """Return the entry of an object, a new one if need be."""
-        entry = self.known(subject)
-        if entry is None:
-            entry = self._make(self._next, subject)
-            self._next += 1
-            self._entries[id(subject)] = entry
+        entry = self._entries.get(id(subject))
+        if entry is not None and entry.ref() is subject:
+            return entry
+        entry = self._make(self._next, subject)
+        self._next += 1
+        self._entries[id(subject)] = entry
         return entry
 
     def entries(self) -> tuple[E, ...]:

@@ -64,7 +64,8 @@ class Tracer:
         self.settings, self.clock = settings, clock
         self._describe, self._say = describe, say
         self.is_on = True
-        self.lane = Lane()
+        self.local = threading.local()
+        """Holds the lane of each thread, once it has one."""
         self.patches = Patches()
         self.on_begin: list[Callable[[], None]] = []
         """What has a state of its own to forget when a trace begins anew."""
@@ -95,7 +96,7 @@ class Tracer:
         self.steps = 0
         self.has_statistics = True
         """Whether the step that comes next has statistics."""
-        self._threads: list[dict[str, Any]] = []
+        self._threads: list[Lane] = []
         self._began = self._last_step = self.clock()
         self._last_inventory = self._next_inventory = self._next_values = 0
         self._told_gradients = 0
@@ -103,11 +104,21 @@ class Tracer:
         self._inventories = 0
         self._measured: list[tuple[int, list[OptimizerMeasure], list[list[OutputMeasure]]]] = []
         self._lock = threading.Lock()
-        self.lane.begin_word()
-        self.lane.number, self.lane.work, self.lane.outputs = -1, None, []
-        self.lane.called, self.lane.given, self.lane.group = -1, (), None
+        lane = self.lane
+        lane.begin_word()
+        lane.number, lane.work, lane.outputs = -1, None, []
+        lane.called, lane.given, lane.group = -1, (), None
         for reset in self.on_begin:
             reset()
+
+    @property
+    def lane(self) -> Lane:
+        """What is going on in the thread that asks: asked once, as its own fields are cheaper."""
+        try:
+            lane: Lane = self.local.lane
+        except AttributeError:
+            lane = self.local.lane = Lane()
+        return lane
 
     def guard(self, work: Callable[..., None], *args: Any) -> None:
         """Do some of the tracer's own work; a failure ends the trace, never the program."""
@@ -148,10 +159,10 @@ class Tracer:
 
     def _end(self, raised: str) -> None:
         here = self.lane
-        for fields in self._threads:
-            if fields["marks"]:
+        for lane in self._threads:
+            if lane.marks:
                 open_word = Lane()
-                open_word.marks, open_word.number = fields["marks"], fields["number"]
+                open_word.marks, open_word.number = lane.marks, lane.number
                 self.recorder.end_word(self.steps, open_word, is_open=True)
         here.begin_word()
         if not self.recorder.has_seen_anything:
@@ -185,7 +196,8 @@ class Tracer:
         self, kind: MarkKind, subject: int = -1, about: int = -1, flags: tuple[str, ...] = ()
     ) -> None:
         """Record an event of the thread that runs."""
-        self.mark_code(self.book.code(kind, subject, about, flags))
+        code = self.book.codes.get((kind, subject, about, flags, 0))
+        self.mark_code(self.book.code(kind, subject, about, flags) if code is None else code)
 
     def mark_code(self, code: int) -> None:
         """Record an event by the code of its mark."""
@@ -195,9 +207,9 @@ class Tracer:
         lane.times.append(self.clock())
         if lane.number < 0:
             lane.number = len(self._threads)
-            self._threads.append(vars(lane))
+            self._threads.append(lane)
         if len(marks) >= _MOST_MARKS:
-            shown, positions = self.book.fold(lane.marks)
+            shown, positions = self.book.fold(marks)
             lane.marks, lane.times = shown, [lane.times[i] for i in positions]
             if len(shown) >= _MOST_MARKS // 2:  # no repeats: the latest count
                 lane.marks, lane.times = shown[-_MOST_MARKS // 4 :], lane.times[-_MOST_MARKS // 4 :]

@@ -20,7 +20,7 @@ class WordBook:
     """Codes of marks and of words, in the order of their first appearance."""
 
     def __init__(self) -> None:
-        self._codes: dict[Code, int] = {}
+        self.codes: dict[Code, int] = {}
         self._by_code: list[Code] = []
         self._words: dict[tuple[int, tuple[int, ...]], int] = {}
         self._raw: dict[tuple[int, tuple[int, ...]], tuple[int, tuple[int, ...]]] = {}
@@ -37,9 +37,9 @@ class WordBook:
     ) -> int:
         """Return the number of a mark."""
         key = (kind, subject, about, flags, block)
-        found = self._codes.get(key)
+        found = self.codes.get(key)
         if found is None:
-            found = self._codes[key] = len(self._by_code)
+            found = self.codes[key] = len(self._by_code)
             self._by_code.append(key)
         return found
 

@@ -28,24 +28,31 @@ def _groups(step: OwnStep) -> list[list[Mark]]:
     return groups[:-1]
 
 
-def _is_summed(step: OwnStep, *, rows_differ: bool) -> bool:
+def _is_undivided(step: OwnStep) -> bool:
+    return "edited" not in step.end.flags and all(
+        "raw mean" in group[-1].flags for group in _groups(step)
+    )
+
+
+def _is_summed(step: OwnStep, *, may_lack_loader: bool) -> bool:
     """Several backward passes on raw means, each of one network on a batch of its own."""
     groups = _groups(step)
-    if len(groups) < 2 or "edited" in step.end.flags:
+    if len(groups) < 2 or not _is_undivided(step):
         return False
-    loaders, networks = set(), set()
+    alike = set()
     for group in groups:
-        if "raw mean" not in group[-1].flags:
-            return False
         batches = {m.subject for m in group if m.kind == "batch"}
-        if len(batches) > 1 or (not batches and not rows_differ):
+        called = [m.subject for m in group if m.kind == "forward"]
+        learning = [m for m in group if m.kind == "forward" and "grad" in m.flags]
+        # Of two calls and one loss, the loss compares them.
+        if len(batches) > 1 or len(learning) != 1:
             return False
-        loaders |= batches or {-1}
-        called = [m.subject for m in group if m.kind == "forward" and "grad" in m.flags]
-        if len(called) != 1:  # two calls and one loss: it compares them
-            return False
-        networks |= set(called)
-    return len(loaders) == len(networks) == 1
+        alike.add((frozenset(batches), tuple(called)))
+    if len(alike) > 1:
+        return False
+    ((loaders, _),) = alike
+    networks = {m.subject for m in step.word.marks if m.kind == "forward"}
+    return bool(loaders) or (may_lack_loader and len(networks) == 1)
 
 
 def _rows_differ(trace: Trace) -> bool:
@@ -62,13 +69,19 @@ def _rows_differ(trace: Trace) -> bool:
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     found = []
-    rows_differ = _rows_differ(trace)
-    kinds = {f.kind for f in trace.losses if f.is_learning}
+    learning = [f for f in trace.losses if f.is_learning]
+    kinds = {f.kind for f in learning}
+    # Real and made rows, say, have one target each.
+    has_targets = any(f.target_smallest < f.target_largest for f in learning)
+    may_lack_loader = has_targets and _rows_differ(trace)
     for optimizer in optimizers_in(trace):
         steps = own_steps(trace, optimizer)
-        summed = tuple(s for s in steps if _is_summed(s, rows_differ=rows_differ))
+        summed = tuple(s for s in steps if _is_summed(s, may_lack_loader=may_lack_loader))
         several = tuple(s for s in steps if len(_groups(s)) > 1)
-        if not summed or total(summed) < total(several) or len(kinds) > 1:
+        # A step after an evaluation has other marks, and is of the same kind all the same.
+        if len(kinds) > 1 or not all(map(_is_undivided, several)):
+            continue
+        if not summed or total(summed) < total(several) / 2:
             continue
         counts = Counter(len(n.losses) for n in trace.numbers if len(n.losses) > 1)
         most = counts.most_common(1)[0][0] if counts else 2

@@ -1,5 +1,6 @@
 """Do networks learn in training mode?"""
 
+from sluice.trace.evidence.membership import NetworkFact
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.modes import learning_networks, learns_from
@@ -18,7 +19,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
                 first_step = first_step or word.first_step
             elif "training" in flags:
                 training += word.count
-        if evaluating < _LEAST:
+        if evaluating < _LEAST or (not training and _is_partly_frozen(trace, network)):
             continue
         found.append(
             rule.finding(
@@ -36,6 +37,12 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     return tuple(found)
 
 
+def _is_partly_frozen(trace: Trace, network: NetworkFact) -> bool:
+    now = trace.membership
+    resting = set() if now is None else {p.index for p in now.parameters if not p.is_trainable}
+    return bool(resting & set(network.parameters))
+
+
 EVAL_WHILE_TRAINING = Rule(
     name="networks learn in training mode",
     fault="training in evaluation mode",
@@ -43,6 +50,7 @@ EVAL_WHILE_TRAINING = Rule(
     requires="Two steps from a forward pass of a network that an optimizer has, with dropout or "
     "batch norm in it.",
     contradicted_by="A fine-tuning that is meant to leave dropout off and statistics as they are.",
-    abstains="Only parts of the network are in evaluation mode, as frozen batch norm is.",
+    abstains="Only parts of the network are in evaluation mode, as frozen batch norm is; or it "
+    "never was in training mode and parts of it are frozen.",
     judge=_judge,
 )

@@ -12,8 +12,9 @@ from sluice.trace.rules.losses import network_name
 
 _LEAST_ROWS = 400
 _LEAST_STEPS = 30
-_DEPENDS = 3.5
-"""Deviations from which targets are taken to follow the inputs."""
+_DEPENDS, _MAY_DEPEND = 3.0, 1.5
+"""Deviations from which targets follow the inputs, and from which numbers or two classes may: a
+hundredth of their variance is lost in the noise, and honest all the same."""
 _AT_PRIOR = 0.97
 """Of the loss of the best constant answer."""
 _LEAST_OF_CLASS = 10
@@ -52,7 +53,8 @@ def _of(rule: Rule, trace: Trace, network: int, pairs: Sequence[PairFact]) -> Fi
     deviations = _dependence(pairs, targets)
     if not deviations < _DEPENDS:
         return None
-    is_sure = bool(judged) and not pairs[0].is_whole
+    is_plain = (is_class and len(set(targets)) > 2) or deviations < _MAY_DEPEND
+    is_sure = bool(judged) and not pairs[0].is_whole and is_plain
     name = network_name(trace, network)
     seen = (
         f"its evaluations come to {min(judged):.4g} at best"

@@ -11,7 +11,9 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     now = trace.membership
     if now is None or not optimizers_in(trace) or has_manual_gradients(trace):
         return ()
-    outside = untrained(now)
+    # What an earlier optimizer moved is done with, as the weights that a first phase learned.
+    once = frozenset[int]().union(*(m.optimized for m in trace.memberships))
+    outside = [p for p in untrained(now) if p.index not in once]
     if not outside or PARAMETERS_REPLACED(trace):
         return ()
     indices = {p.index for p in outside}
@@ -39,6 +41,7 @@ PARAMETERS_OUTSIDE = Rule(
     requirement="TRACE-9",
     requires="The membership at a step.",
     contradicted_by="Parameters that are meant to rest, of which only the gradients are wanted.",
-    abstains="Gradients are set by hand; or a replaced layer explains it.",
+    abstains="Gradients are set by hand; a replaced layer explains it; or they were in an "
+    "optimizer before.",
     judge=_judge,
 )

@@ -23,11 +23,15 @@ from sluice.trace.tracer import Tracer
 
 def watch_modules(tracer: Tracer) -> None:
     """Mark calls and modes of networks, and hear of modules and parameters that are added."""
-    original, lane = nn.Module.__call__, tracer.lane
+    original, local = nn.Module.__call__, tracer.local
     seen = _Calls(tracer)
 
     # As short as can be: it runs at every call of every module.
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            lane = local.lane
+        except AttributeError:  # the first call in its thread
+            lane = tracer.lane
         if lane.in_forward:
             if not lane.inspecting or torch.compiler.is_compiling():
                 return original(module, *args, **kwargs)

@@ -6,6 +6,7 @@ from sluice.trace.benchmark.faults.checkpoints import CHECKPOINT_CASES
 from sluice.trace.benchmark.faults.flow import FLOW_CASES
 from sluice.trace.benchmark.faults.loading import LOADING_CASES
 from sluice.trace.benchmark.faults.narrow import NARROW_CASES
+from sluice.trace.benchmark.faults.order import ORDER_CASES
 from sluice.trace.benchmark.faults.ranks import RANK_CASES
 from sluice.trace.benchmark.faults.scaling import SCALING_CASES
 from sluice.trace.benchmark.faults.schedules import SCHEDULE_CASES
@@ -18,6 +19,7 @@ FAULT_CASES: tuple[FaultCase, ...] = tuple(
             *FLOW_CASES,
             *NARROW_CASES,
             *LOADING_CASES,
+            *ORDER_CASES,
             *RANK_CASES,
             *SCALING_CASES,
             *SCHEDULE_CASES,

@@ -15,10 +15,10 @@ BATCH = 32
 def not_divided(setup: Setup) -> list[nn.Module]:
     """Add the gradients of four batches up, without dividing the loss."""
     torch.manual_seed(setup.seed)
-    train, _ = digits(setup.net, setup.seed)
+    train, held_out = digits(setup.net, setup.seed)
     model, criterion, num = classifier(setup.net), nn.CrossEntropyLoss(), 4
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for _ in range(6):
+    for _ in range(4):
         for i, (x, y) in enumerate(DataLoader(train, batch_size=16, shuffle=True, drop_last=True)):
             loss = criterion(model(x), y)
             if not setup.has_fault:
@@ -27,6 +27,11 @@ def not_divided(setup: Setup) -> list[nn.Module]:
             if (i + 1) % num == 0:
                 optimizer.step()
                 optimizer.zero_grad()
+        model.eval()
+        with torch.no_grad():
+            for x, y in DataLoader(held_out, batch_size=180):
+                criterion(model(x), y)
+        model.train()
     return [model]
 
 

@@ -71,7 +71,7 @@ def test_every_rule_says_when_it_is_silent_and_what_contradicts_it():
 
 
 def test_every_rule_is_shown_by_a_fault():
-    """By a program here, or by a case of the benchmark."""
+    """By a program here or a case of the benchmark, or it is of what others bring about."""
     here = {rule for _, rule, _, _ in FAULTS}
     answers = {fault for case in FAULT_CASES for fault in case.answers}
 

@@ -1,0 +1,75 @@
+"""``sluice bench faults`` (TRACE-16)."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from pipelines import bench_faults
+from sluice.errors import ContractError
+
+
+@pytest.fixture
+def invoke(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(bench_faults, "count_cores", lambda: 1)
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    bench_faults.register(app)
+    return lambda *options: CliRunner().invoke(app, ["faults", *options])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--faults", "13"), "got 13"),
+        (("--faults", "x"), "got 'x'"),
+        (("--nets", "mlp,rnn"), "got rnn"),
+        (("--nets", ""), "got none"),
+        (("--seeds", ""), "got none"),
+        (("--seeds", "-1"), "from 0"),
+    ],
+)
+def test_what_is_not_there_is_refused_with_what_is(invoke, options, said):
+    found = invoke(*options).exception
+
+    assert isinstance(found, ContractError)
+    assert said in found.what
+    assert found.fix
+
+
+def test_healthy_set_ups_run_on_more_seeds_and_only_when_no_fault_is_named():
+    everything = bench_faults._jobs([], ["mlp"], [5, 7])
+    one = bench_faults._jobs([31], ["mlp", "gru"], [5])
+
+    assert {job.seed for job in everything if not hasattr(job.case, "answers")} == {5, 7, 8, 9}
+    assert {job.seed for job in everything if hasattr(job.case, "answers")} == {5, 7}
+    assert [(job.case.number, job.net, job.has_fault) for job in one] == [
+        (31, "mlp", True),
+        (31, "mlp", False),
+        (31, "gru", True),
+        (31, "gru", False),
+    ]
+
+
+@pytest.mark.exhaustive
+def test_a_fault_is_caught_its_twin_is_not_and_the_weights_agree(invoke):
+    result = invoke("--faults", "31", "--nets", "mlp", "--seeds", "0", "--check-bits", "--json")
+
+    report = json.loads(result.stdout)
+    assert [(run["kind"], run["has_same_bits"]) for run in report["runs"]] == [
+        ("fault", True),
+        ("twin", True),
+    ]
+    assert report["faults"][0]["first"] == {"count": 1, "total": 1}
+    assert result.exit_code == 0
+
+
+@pytest.mark.exhaustive
+def test_the_page_ends_with_the_figures(invoke):
+    result = invoke("--faults", "31", "--nets", "mlp", "--seeds", "0", "--no-baselines")
+
+    assert "faulty runs caught" in result.stdout
+    assert "detect_anomaly" not in result.stdout
+    assert result.exit_code == 0

@@ -1,0 +1,322 @@
+"""Healthy programs that look like a fault of data, texts or losses, and are none."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, TensorDataset
+
+from sluice.trace.benchmark.data import BEGIN, PAD, digits, sentences, table
+from sluice.trace.benchmark.nets import TOKENS, LanguageModel, classifier
+
+
+def _images(num=384):
+    train, held_out = digits("mlp", 1)
+    return TensorDataset(*(t[:num] for t in train.tensors)), held_out
+
+
+def _step(optimizer, loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def two_passes_of_a_gan():
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(8, 64), nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
+    of_maker = torch.optim.Adam(maker.parameters(), lr=2e-4)
+    of_judge = torch.optim.Adam(judge.parameters(), lr=2e-4)
+    for real, _ in DataLoader(_images()[0], batch_size=32):
+        ones, zeros = torch.ones(len(real), 1), torch.zeros(len(real), 1)
+        judge.zero_grad()
+        F.binary_cross_entropy_with_logits(judge(real), ones).backward()
+        made = maker(torch.randn(len(real), 8))
+        F.binary_cross_entropy_with_logits(judge(made.detach()), zeros).backward()
+        of_judge.step()
+        maker.zero_grad()
+        F.binary_cross_entropy_with_logits(judge(made), ones).backward()
+        of_maker.step()
+
+
+def two_passes_without_a_loader():
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(8, 64), nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
+    of_maker = torch.optim.Adam(maker.parameters(), lr=2e-4)
+    of_judge = torch.optim.Adam(judge.parameters(), lr=2e-4)
+    score = nn.BCEWithLogitsLoss()
+    for real in _images()[0].tensors[0].split(32):
+        made = maker(torch.randn(32, 8))
+        of_judge.zero_grad()
+        score(judge(real), torch.ones(32, 1)).backward()
+        score(judge(made.detach()), torch.zeros(32, 1)).backward()
+        of_judge.step()
+        of_maker.zero_grad()
+        score(judge(made), torch.ones(32, 1)).backward()
+        of_maker.step()
+
+
+def two_tasks_on_one_batch():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 11))
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, y in DataLoader(_images()[0], batch_size=32):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x)[:, :10], y).backward()
+        F.cross_entropy(model(x)[:, 10:] @ torch.ones(1, 10), y).backward()
+        optimizer.step()
+
+
+def _accumulated(scale, change):
+    torch.manual_seed(0)
+    model = nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for i, (x, y) in enumerate(DataLoader(_images()[0], batch_size=16)):
+        scale(F, model(x), y).backward()
+        if i % 4 == 3:
+            change(model)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def sums_over_rows():
+    _accumulated(lambda f, out, y: f.cross_entropy(out, y, reduction="sum"), lambda _: None)
+
+
+def mean_by_hand():
+    _accumulated(lambda f, out, y: f.cross_entropy(out, y, reduction="sum") / 64, lambda _: None)
+
+
+def gradients_divided_by_hand():
+    def divide(model):
+        for parameter in model.parameters():
+            parameter.grad /= 4
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    _accumulated(lambda f, out, y: f.cross_entropy(out, y), divide)
+
+
+def scaled_and_divided():
+    torch.manual_seed(0)
+    model = nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    for i, (x, y) in enumerate(DataLoader(_images()[0], batch_size=16)):
+        scaler.scale(F.cross_entropy(model(x), y) / 4).backward()
+        if i % 4 == 3:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+
+def training_accuracy_beside_validation():
+    torch.manual_seed(0)
+    train, held_out = _images()
+    model, optimizer = classifier("mlp"), None
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(2):
+        model.train()
+        for x, y in DataLoader(train, batch_size=32, shuffle=True):
+            _step(optimizer, F.cross_entropy(model(x), y))
+        model.eval()
+        with torch.no_grad():
+            for data in (train, held_out):
+                for x, y in DataLoader(data, batch_size=128):
+                    (model(x).argmax(1) == y).sum()
+
+
+def everything_at_the_end():
+    torch.manual_seed(0)
+    x, y = (torch.cat(both) for both in zip(*(d.tensors for d in _images()), strict=True))
+    model = classifier("mlp")
+    optimizer = torch.optim.Adam(model.parameters())
+    for rows in torch.randperm(384).split(32):
+        _step(optimizer, F.cross_entropy(model(x[rows]), y[rows]))
+    with torch.inference_mode():
+        model.eval()(x)
+
+
+def raw_pixels():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in DataLoader(_images()[0], batch_size=32):
+        _step(optimizer, F.cross_entropy(model((x * 255).round()), y))
+
+
+def weak_signal():
+    """A target of which a twentieth can be told, and a network that learns it by heart."""
+    torch.manual_seed(0)
+    x = torch.randn(1536, 10)
+    y = 0.25 * x[:, 0] + torch.randn(1536)
+    model = nn.Sequential(nn.Linear(10, 128), nn.ReLU(), nn.Linear(128, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(3):
+        for rows in torch.randperm(1024).split(64):
+            _step(optimizer, F.mse_loss(model(x[rows])[:, 0], y[rows]))
+        with torch.no_grad():
+            F.mse_loss(model(x[1024:])[:, 0], y[1024:])
+
+
+def few_of_one_class():
+    torch.manual_seed(0)
+    x = torch.randn(1536, 8)
+    y = (x[:, 0] + x[:, 1] > 2.9).float()
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        for rows in torch.randperm(1024).split(32):
+            _step(optimizer, F.binary_cross_entropy_with_logits(model(x[rows])[:, 0], y[rows]))
+        with torch.no_grad():
+            F.binary_cross_entropy_with_logits(model(x[1024:])[:, 0], y[1024:])
+
+
+def negative_correlation():
+    torch.manual_seed(0)
+    x = torch.randn(1024, 6)
+    y = -x.sum(1, keepdim=True)
+    model = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for rows in torch.arange(1024).split(32):
+        mean, spread = model(x[rows]).chunk(2, 1)
+        _step(optimizer, F.gaussian_nll_loss(mean, y[rows], F.softplus(spread) + 1e-3))
+
+
+def autoencoder():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 64), nn.Sigmoid())
+    optimizer = torch.optim.Adam(model.parameters())
+    for x, _ in DataLoader(_images()[0], batch_size=32):
+        _step(optimizer, F.binary_cross_entropy(model(x), x))
+
+
+def padded_on_the_left():
+    torch.manual_seed(0)
+    model = LanguageModel("gru")
+    optimizer = torch.optim.Adam(model.parameters())
+    for batch in DataLoader(sentences(0, rows=192), batch_size=32, collate_fn=lambda b: b):
+        ids = torch.tensor([[PAD] * (18 - len(row)) + row for row in batch])
+        logits = model(ids[:, :-1])
+        _step(optimizer, F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], ignore_index=PAD))
+
+
+def texts_without_an_end():
+    torch.manual_seed(0)
+    rows = [torch.tensor(row[1:-1]) for row in sentences(0, rows=192)]
+    model = LanguageModel("gru")
+    optimizer = torch.optim.Adam(model.parameters())
+    for at in range(0, len(rows), 32):
+        ids = pad_sequence(rows[at : at + 32], batch_first=True, padding_value=PAD)
+        logits = model(ids[:, :-1])
+        _step(optimizer, F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], ignore_index=PAD))
+
+
+def a_row_without_targets():
+    torch.manual_seed(0)
+    model = LanguageModel("gru")
+    optimizer = torch.optim.Adam(model.parameters())
+    for at in range(4):
+        ids = torch.randint(3, TOKENS, (16, 9))
+        ids[:, 0] = BEGIN
+        targets = ids[:, 1:].clone()
+        targets[at] = -100
+        _step(optimizer, F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), targets.flatten()))
+
+
+def teacher():
+    torch.manual_seed(0)
+    old, new = classifier("mlp").eval(), classifier("mlp")
+    optimizer = torch.optim.Adam(new.parameters())
+    for x, y in DataLoader(_images()[0], batch_size=32):
+        with torch.no_grad():
+            wanted = old(x).softmax(1)
+        out = new(x)
+        hard = F.nll_loss(out.log_softmax(1), y)
+        _step(optimizer, F.kl_div(out.log_softmax(1), wanted, reduction="batchmean") + hard)
+
+
+def pairs_of_views():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16))
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(4):
+        for x, _ in DataLoader(_images()[0], batch_size=32, shuffle=True, drop_last=True):
+            one = F.normalize(model(x + 0.05 * torch.randn_like(x)), dim=1)
+            other = F.normalize(model(x + 0.05 * torch.randn_like(x)), dim=1)
+            logits = one @ other.T / 0.2
+            _step(optimizer, F.cross_entropy(logits, torch.arange(len(x))))
+
+
+def two_folds():
+    """Rows that judged one network are learned by the next one."""
+    torch.manual_seed(0)
+    (x, y), _ = (d.tensors for d in _images())
+    folds = torch.randperm(len(x)).chunk(2)
+    for held, learned in (folds, folds[::-1]):
+        model = classifier("mlp")
+        optimizer = torch.optim.Adam(model.parameters())
+        for rows in learned.split(32):
+            _step(optimizer, F.cross_entropy(model(x[rows]), y[rows]))
+        with torch.no_grad():
+            F.cross_entropy(model(x[held]), y[held])
+
+
+def noise_on_the_training_rows():
+    torch.manual_seed(0)
+    train, held_out = table(0, rows=512)
+    model = nn.Sequential(nn.Linear(12, 32), nn.Dropout(0.1), nn.ReLU(), nn.Linear(32, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(2):
+        for x, y in DataLoader(train, batch_size=32, shuffle=True):
+            _step(optimizer, F.huber_loss(model(x + 0.3 * torch.randn_like(x))[:, 0], y))
+        model.eval()
+        with torch.no_grad():
+            x, y = held_out.tensors
+            F.huber_loss(model(x)[:, 0], y)
+        model.train()
+
+
+def missing_numbers_filled_inside():
+    class Filling(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(24, 1)
+
+        def forward(self, x):
+            gone = x.isnan()
+            return self.body(torch.cat([x.nan_to_num(), gone.float()], 1))
+
+    torch.manual_seed(0)
+    train, _ = table(0, rows=512)
+    model = Filling()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for x, y in DataLoader(train, batch_size=32):
+        x[::5, 3] = torch.nan
+        _step(optimizer, F.mse_loss(model(x)[:, 0], y))
+
+
+NEAR_MISSES = (
+    two_passes_of_a_gan,
+    two_passes_without_a_loader,
+    two_tasks_on_one_batch,
+    sums_over_rows,
+    mean_by_hand,
+    gradients_divided_by_hand,
+    scaled_and_divided,
+    training_accuracy_beside_validation,
+    everything_at_the_end,
+    raw_pixels,
+    weak_signal,
+    few_of_one_class,
+    negative_correlation,
+    autoencoder,
+    padded_on_the_left,
+    texts_without_an_end,
+    a_row_without_targets,
+    teacher,
+    pairs_of_views,
+    two_folds,
+    noise_on_the_training_rows,
+    missing_numbers_filled_inside,
+)
