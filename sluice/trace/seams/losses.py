@@ -51,7 +51,7 @@ _PAIRED = (*_CLASSES, *LOSSES[2:9])
 _FIRST = 8
 _MOST_KEYS = 32
 _MOST_FACTS = 128
-_MOST_PAIRS = 1024
+_MOST_PAIRS, _MOST_PAIR_CALLS = 1024, 64
 _MOST_WAITING = 512
 _MOST_REFUSED = 8
 _SHAPES = frozenset(
@@ -191,7 +191,8 @@ class LossWatch:
             known.looked_at = tracer.steps
             if is_first or known.thin.takes_next():
                 self._look(kind, args, kwargs, found)
-        if learning and self._pairs.get(lane.called, 0) < _MOST_PAIRS and kind in _PAIRED:
+        paired = learning and known.calls <= _MOST_PAIR_CALLS and kind in _PAIRED
+        if paired and self._pairs.get(lane.called, 0) < _MOST_PAIRS:
             self._pair(kind, args, kwargs)
 
     def refused(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

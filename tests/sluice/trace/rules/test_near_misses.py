@@ -15,7 +15,26 @@ QUIET = {"missing_numbers_filled_inside": "non-finite input"}
 """Worth a look, and no more."""
 
 
-@pytest.mark.parametrize("program", NEAR_MISSES, ids=lambda p: p.__name__)
+COSTLY = (
+    "pairs_of_views",
+    "few_of_one_class",
+    "two_tasks_on_one_batch",
+    "training_accuracy_beside_validation",
+    "negative_correlation",
+    "autoencoder",
+    "teacher",
+    "noise_on_the_training_rows",
+    "padded_on_the_left",
+    "sums_over_rows",
+)
+
+
+def marked(program):
+    marks = pytest.mark.exhaustive if program.__name__ in COSTLY else ()
+    return pytest.param(program, marks=marks, id=program.__name__)
+
+
+@pytest.mark.parametrize("program", [marked(program) for program in NEAR_MISSES])
 def test_a_near_miss_has_no_error(trace_of, program):
     trace = trace_of(program)
 
