@@ -71,8 +71,9 @@ def test_a_killed_program_and_its_fork_have_traces_up_to_the_last_flush(run):
     assert sorted(report.steps for report in reports) == [4, 8]
     for report in reports:  # a fork that leaves by os._exit says no good-bye either
         assert report.ending == "killed or still running"
-        assert [f.severity for f in report.findings] == ["error"]
-        assert "clipped" in report.findings[0].what
+        assert [(d.fault, d.finding.severity) for d in report.diagnoses] == [
+            ("clip after step", "error")
+        ]
 
 
 def test_a_program_without_torch_leaves_nothing(run):

@@ -12,10 +12,11 @@ def _steps(setup: Setup, num: int = 6) -> list[nn.Module]:
     torch.manual_seed(setup.seed)
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    own = torch.Generator().manual_seed(setup.seed + setup.rank)
     for _ in range(num):
         if not setup.has_fault:
             optimizer.zero_grad()
-        model(torch.randn(8, 4)).square().mean().backward()
+        model(torch.randn(8, 4, generator=own)).square().mean().backward()
         optimizer.step()
     return [model]
 
