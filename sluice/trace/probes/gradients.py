@@ -34,6 +34,8 @@ _LARGE_CHANGE = 0.3
 _ABSOLUTE, _RELATIVE = 1e-7, 1e-3
 """Slack of a comparison; the outcome's own size is 1."""
 
+_INPUT = "the input"
+
 Call = Callable[[Mapping[str, Tensor]], Tensor]
 """From tensors by name to the outcome."""
 
@@ -82,11 +84,11 @@ def probe_gradients(
         for parameter in tensors.values():
             parameter.data = _jittered(parameter.data)
         if x.is_floating_point():
-            tensors["the input"] = x.requires_grad_()
+            tensors[_INPUT] = x.requires_grad_()
 
         def call(given: Mapping[str, Tensor]) -> Tensor:
-            inputs = given.get("the input", x)
-            weights = {n: t for n, t in given.items() if n != "the input"}
+            inputs = given.get(_INPUT, x)
+            weights = {n: t for n, t in given.items() if n != _INPUT}
             return loss(functional_call(twin, weights, (inputs,)), y)
 
         return _result(_first_offence(call, tensors, twin, scalar=True), tensors, "the loss")
@@ -233,6 +235,8 @@ def _of_no_gradient(
     """Judge a tensor without a gradient, or with zeros: does the outcome move with it?"""
     if gradient is not None and not met.staircase:
         return None  # units that are not active have a true gradient of 0
+    if name == _INPUT:
+        return None  # nobody trains it, and its numbers may be categories
     value = tensors[name].detach()
     changed = value + _LARGE_CHANGE * (value.abs() + 0.1) * torch.randn_like(value).sign()
     with torch.no_grad():

@@ -169,7 +169,7 @@ def _shifted(values: Tensor, chosen: Tensor) -> Tensor:
     mask = chosen.reshape(*chosen.shape, *[1] * (values.dim() - 2))
     # Features of one position get different changes, so that a normalisation keeps them.
     wave = (
-        torch.arange(values.shape[-1], dtype=values.dtype).mul(1.7).cos()
+        torch.arange(values.shape[-1], dtype=values.dtype, device=values.device).mul(1.7).cos()
         if values.dim() > 2
         else torch.ones((), dtype=values.dtype)
     )

@@ -180,7 +180,7 @@ def _offences(
         off = peak - plan.peak_step
         side = "late" if off > 0 else "early"
         yield (
-            f"The warmup ends at step {peak}, planned is step {plan.peak_step}: {_steps(off)} "
+            f"The warmup ends at step {peak}, planned is step {plan.peak_step}: {_times(abs(off))} "
             f"{side}{', off by one' if abs(off) == 1 else ''}.",
             "The scheduler is stepped before the optimizer or once too often."
             if off == -1
@@ -200,7 +200,9 @@ def _offences(
             "Let the second begin where the first ends.",
         )
     rises = next((i for i in range(peak + 1, len(taken)) if taken[i] > taken[i - 1] + slack), None)
-    yield from _end(rates, taken, plan, rises=rises, slack=slack)
+    end = _end(rates, taken, plan, slack=slack)
+    if end is not None and (rises is None or end[0] <= rises):
+        yield end[1:]
     if rises is not None:
         yield (
             f"The rate rises again at step {rises}: {taken[rises - 1]:.4g} to {taken[rises]:.4g}.",
@@ -210,39 +212,44 @@ def _offences(
 
 
 def _end(
-    rates: list[float], taken: list[float], plan: RatePlan, *, rises: int | None, slack: float
-) -> Iterator[tuple[str, str, str]]:
+    rates: list[float], taken: list[float], plan: RatePlan, *, slack: float
+) -> tuple[int, str, str, str] | None:
+    """Return the step at which the end is missed, what is seen, why and what to do."""
     if plan.final_rate >= plan.peak_rate - slack:
-        return
+        return None
     last = plan.total_steps - 1
     reached = next(
         (i for i in range(plan.peak_step + 1, len(rates)) if rates[i] <= plan.final_rate + slack),
         None,
     )
     if reached is None:
-        yield (
+        return (
+            last,
             f"The rate is {taken[-1]:.4g} at the last step {last}, planned is "
             f"{plan.final_rate:.4g}: the schedule does not come to its end.",
             "It is made for more steps than are taken, or stepped too rarely.",
             "Give the schedule the number of steps that are really taken.",
         )
-    elif reached < last:
+    if reached < last:
         early = last - reached
-        yield (
-            f"The schedule ends early: the final rate is reached at step {reached}, {_steps(early)}"
-            f" before the last step {last}{', off by one' if early == 1 else ''}.",
+        return (
+            reached,
+            f"The schedule ends early: the final rate is reached at step {reached}, "
+            f"{_times(early)} before the last step {last}{', off by one' if early == 1 else ''}.",
             "It is made for fewer steps than are taken, or stepped before the optimizer."
             if early == 1
             else "It is made for fewer steps than are taken, such as one for epochs that is "
             "stepped at every batch.",
             "Give the schedule the number of steps that are really taken.",
         )
-    elif abs(taken[-1] - plan.final_rate) > slack and rises is None and reached == last:
-        yield (
+    if taken[-1] < plan.final_rate - slack:
+        return (
+            last,
             f"The rate falls to {taken[-1]:.4g}, below the planned end {plan.final_rate:.4g}.",
             "The floor of the schedule is not the planned one.",
             "Set the smallest rate of the schedule.",
         )
+    return None
 
 
 def _driven(scheduler: LRScheduler, num_rates: int) -> list[float]:
@@ -293,7 +300,3 @@ def _failed(seen: str, why: str, fix: str, numbers: dict[str, float | int | str]
 
 def _times(count: int) -> str:
     return f"{count} step" if count == 1 else f"{count} steps"
-
-
-def _steps(count: int) -> str:
-    return _times(abs(count))

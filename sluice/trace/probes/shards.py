@@ -17,7 +17,7 @@ from sluice.training.ranks import Split
 
 NAME, REQUIREMENT = "shards", "TRACE-5"
 
-_UNLIKELY = 1e-4
+_UNLIKELY = 1e-6
 """Below this chance the labels of ranks are not alike."""
 
 _MOST_CLASSES = 100

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from torch import nn
-
 from sluice.errors import ContractError
 from sluice.failfast.user_code import users_code
 from sluice.models.scaled import Scaled, prepare_model
@@ -49,12 +47,7 @@ class Subject:
         return Examples(x=self.train.x[rows], y=self.train.y[rows], rows=self.train.rows[rows])
 
     @cached_property
-    def scaled(self) -> Scaled:
-        """The network as it is trained, freshly initialised."""
+    def network(self) -> Scaled:
+        """The network with its scalings, as it is trained, freshly initialised."""
         with users_code("build_model of the workload"):
             return prepare_model(self.workload, self.model, self.train, seed=self.seed)
-
-    @property
-    def network(self) -> nn.Module:
-        """The network with its scalings."""
-        return self.scaled

@@ -86,21 +86,22 @@ def effect(one: Tensor, other: Tensor) -> float:
 
 
 def other_values(x: Tensor) -> Tensor:
-    """Return an input in which every number or token is another one that the batch knows (B, ...).
+    """Return an input with other numbers or tokens, of the kind that the batch has (B, ...).
 
-    Tokens become the next larger token of the batch, numbers are mirrored about the batch's mean
-    and moved by half a deviation.
+    Tokens become the next larger token of the batch, and rows of numbers those of the row before.
+    Of a single row the numbers are mirrored about their mean.
 
     Raises:
-        ContractError: All tokens are the same.
+        ContractError: All tokens, or all numbers, are the same.
     """
-    if x.is_floating_point():
-        return 2 * x.mean() - x + 0.5 * (x.std(correction=0) + 0.1)
     known = x.unique()
     if len(known) < 2:
         raise ContractError(
-            f"A probe replaces tokens by others of the batch, got {int(known[0])} only.",
-            fix="Hand over rows with at least two different tokens.",
+            f"A probe replaces inputs by others of the batch, got {known.tolist()} only.",
+            fix="Hand over rows that differ.",
         )
-    other: Tensor = known[(torch.searchsorted(known, x.contiguous()) + 1) % len(known)]
-    return other
+    if not x.is_floating_point():
+        other: Tensor = known[(torch.searchsorted(known, x.contiguous()) + 1) % len(known)]
+        return other
+    rolled = x.roll(1, dims=0)
+    return 2 * x.mean() - x if torch.equal(rolled, x) else rolled

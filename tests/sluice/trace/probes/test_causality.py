@@ -113,7 +113,7 @@ def test_nothing_of_the_network_or_of_the_caller_is_moved():
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(ContractError, match="torch.nn.Module, got type"):
+    with pytest.raises(ContractError, match=r"torch\.nn\.Module, got type"):
         ask(Speaker)
     with pytest.raises(ContractError, match="at least 1 rows"):
         ask(Speaker(), TOKENS[:0])

@@ -105,6 +105,14 @@ def test_the_reason_and_the_parameter_are_named(between, why, tensor):
         assert tensor in answer.seen
 
 
+def test_an_input_of_categories_is_no_fault():
+    class Categories(Net):
+        def forward(self, x):
+            return super().forward(nn.functional.one_hot(x[:, 0].round().long() % 5, 5).double())
+
+    assert ask(Categories(), x=torch.arange(10.0).reshape(2, 5)).outcome == "pass"
+
+
 def test_a_tensor_of_single_precision_in_the_way_is_named():
     single = torch.ones(8, 8, dtype=torch.float32)
 
