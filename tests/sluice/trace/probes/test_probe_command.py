@@ -4,10 +4,13 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from sluice.cli import run_command
 from sluice.trace.probes.library import PROBES
+from sluice.workloads.workload import Examples
+from tests.sluice.trace.probes.test_causality import Speaker
 from tests.sluice.trace.probes.test_gradients import WrongSquare
 from tests.sluice.trace.probes.test_tokenizers import Words
 from tests.support.echo import Echo
@@ -30,8 +33,6 @@ class Crooked(Echo):
     """A function of its own has a wrong gradient."""
 
     def custom_functions(self):
-        import torch
-
         return {"WrongSquare": (WrongSquare.apply, (torch.ones(3),))}
 
 
@@ -39,6 +40,35 @@ class Noisy(Echo):
     def compute_features(self, raw):
         frame = super().compute_features(raw)
         return frame.assign(call=frame["call"] + np.random.normal(size=len(frame)))  # noqa: NPY002
+
+
+class Speech(Echo):
+    """Which word comes next; rows end in padding, the token 0."""
+
+    scale_inputs = scale_target = False
+    pad_id = 0
+    mask = "causal"
+
+    def examples(self, frame, rows):
+        del frame
+        generator = torch.Generator().manual_seed(0)
+        spoken = torch.randint(1, 20, (len(rows), 8), generator=generator)
+        spoken[1::2, 5:] = 0
+        return Examples(x=spoken[:, :-1], y=spoken[:, 1:], rows=np.arange(rows.start, rows.stop))
+
+    def output_shape(self, y):
+        return (*y.shape, 20)
+
+    def build_model(self, num_features, num_outputs, settings):
+        del num_features, num_outputs, settings
+        return Speaker(self.mask)
+
+    def loss(self, output, y):
+        return nn.functional.cross_entropy(output.flatten(0, 1), y.flatten(), ignore_index=0)
+
+
+class Indiscreet(Speech):
+    mask = "none"
 
 
 class Raises(Echo):
@@ -98,6 +128,22 @@ def test_faults_leave_with_one_and_say_what_to_do(capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert "why: Dropout is still on" in said
     assert "do: Serve the tokenizer that was stored" in said
+
+
+@pytest.mark.parametrize(("workload", "outcome"), [("Speech", "pass"), ("Indiscreet", "fail")])
+def test_a_workload_of_tokens(workload, outcome, capsys):
+    only = "causality,padding,gradients,modes,shards"
+    code, found = answers([f"{HERE}:{workload}", "--only", only], capsys)
+
+    assert code == (outcome == "fail")
+    assert {name: one["outcome"] for name, one in found.items()} == {
+        "causality": outcome,
+        "padding": outcome,
+        "gradients": "pass",
+        "modes": "pass",
+        "shards": "pass",
+    }
+    assert "8 of 56 positions are padding" in found["padding"]["seen"]
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,11 @@ def test_each_fault_is_named(function, said):
     assert answer.fix
 
 
+def test_the_side_of_an_off_by_one_has_its_cause():
+    assert "stepped before the optimizer" in ask(lambda step: share(step + 1)).why
+    assert "counted from 1" in ask(lambda step: share(step, warmup=11)).why
+
+
 def test_a_step_before_the_optimizers_is_named():
     scheduler = scheduler_of(share)
     with pytest.warns(UserWarning, match="before"):
