@@ -122,7 +122,6 @@ def probe_function(
 
         def call(given: Mapping[str, Tensor]) -> Tensor:
             args = [given.get(f"input {i}", value) for i, value in enumerate(inputs)]
-            # A function that writes into its inputs must not reach those of the next call.
             return function(*args)
 
         return _result(_first_offence(call, tensors, None, scalar=False), tensors, name)
