@@ -100,7 +100,14 @@ def answers(command, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "target", ["sluice.workloads.digits:DigitsWorkload", "digits", "sp500_volatility"]
+    "target",
+    [
+        "digits",
+        "sp500_volatility",
+        # As anybody's workload: with the default network instead of the pipeline's.
+        pytest.param("sluice.workloads.digits:DigitsWorkload", marks=pytest.mark.exhaustive),
+        pytest.param("sluice.workloads.bars:BarsWorkload", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_the_shipped_workloads_pass(target, capsys):
     code, found = answers([target], capsys)
