@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from sluice.commands.output import results
+from sluice.commands.trace_probe import add_probe
 from sluice.errors import GATE_SAID_NO
 
 _RUN = "run"
@@ -86,4 +87,5 @@ def register(app: typer.Typer) -> None:
         if tensorboard is not None:
             results(markup=False).print(f"{points:,} points in {tensorboard}")
 
+    add_probe(group)
     app.add_typer(group)
