@@ -39,11 +39,29 @@ def register(app: typer.Typer) -> None:
         out: Annotated[
             Path | None, typer.Option(help="Folder of the traces.", show_default=False)
         ] = None,
+        stop_after: Annotated[
+            int,
+            typer.Option(
+                min=0,
+                help="End the program, with its last good state on disk, after so many losses in "
+                "a row that are not finite; 0 for never.",
+            ),
+        ] = 0,
+        skip_poisoned: Annotated[
+            bool,
+            typer.Option(
+                "--skip-poisoned",
+                help="Leave out steps on the gradients of a loss that is not finite.",
+            ),
+        ] = False,
     ) -> None:
         """Run a program traced; its exit code is passed on."""
         from sluice.trace.command import run_traced
+        from sluice.trace.settings import TraceSettings
 
-        raise typer.Exit(run_traced(command, out=out, environ=os.environ, cwd=Path.cwd()))
+        settings = TraceSettings(stop_after=stop_after, skip_poisoned=skip_poisoned)
+        code = run_traced(command, out=out, settings=settings, environ=os.environ, cwd=Path.cwd())
+        raise typer.Exit(code)
 
     @group.command("report", epilog="Example: sluice trace report traces")
     def report(

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from sluice.trace.evidence.trace import VERSION, Start
+from sluice.trace.guarding import watch_losses_that_are_not_finite
 from sluice.trace.seams.backward import watch_backward
 from sluice.trace.seams.checkpoints import watch_loads
 from sluice.trace.seams.clipping import watch_clipping
@@ -48,6 +49,7 @@ _SEAMS = (
     watch_saves,
     watch_rates,
     watch_parallel,
+    watch_losses_that_are_not_finite,
 )
 
 _active: list[Tracer] = []

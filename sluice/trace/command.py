@@ -13,13 +13,19 @@ from sluice.trace.tracer import say_on_stderr
 
 
 def run_traced(
-    command: Sequence[str], *, out: Path | None, environ: Mapping[str, str], cwd: Path
+    command: Sequence[str],
+    *,
+    out: Path | None,
+    settings: TraceSettings,
+    environ: Mapping[str, str],
+    cwd: Path,
 ) -> int:
     """Run a program traced, say on stderr what was found, and return the program's exit code.
 
     Args:
         command: The program and its arguments.
         out: Folder of the traces; a new one in ``SLUICE_HOME/traces`` when None.
+        settings: Bounds of the trace, and what to do about losses that are not finite.
         environ: Of the program.
         cwd: Where relative paths begin.
 
@@ -31,7 +37,7 @@ def run_traced(
     refused = check_folder(folder)
     if refused is not None:
         say_on_stderr(f"sluice trace: {refused} The program runs untraced.")
-    code = launch(command, out=folder, settings=TraceSettings(), environ=environ)
+    code = launch(command, out=folder, settings=settings, environ=environ)
     if refused is None:
         try:
             for report in report_on(folder):

@@ -45,3 +45,15 @@ class TraceSettings(Settings):
     most_modules: int = Field(
         256, ge=1, description="Modules of a network whose outputs are measured."
     )
+    stop_after: int = Field(
+        0,
+        ge=0,
+        description="Losses in a row that are not finite, after which the program is ended with "
+        "its last good state on disk; 0 for never. Reads the loss at every step.",
+    )
+    skip_poisoned: bool = Field(
+        False, description="Leave out steps on the gradients of a loss that is not finite."
+    )
+    keep_every: int = Field(
+        100, ge=1, description="A copy of the last good state is made so often [steps]."
+    )

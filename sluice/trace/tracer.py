@@ -31,6 +31,7 @@ from sluice.trace.valuing import ask_values, gradient_fact
 from sluice.trace.words import WordBook
 
 if TYPE_CHECKING:  # both are told of the tracer
+    from sluice.trace.guarding import Guard
     from sluice.trace.seams.inputs import InputWatch
     from sluice.trace.seams.losses import LossWatch
 
@@ -62,7 +63,7 @@ class Tracer:
         say: Callable[[str], None],
     ) -> None:
         self.settings, self.clock = settings, clock
-        self._describe, self._say = describe, say
+        self._describe, self.say = describe, say
         self.is_on = True
         self.local = threading.local()
         """Holds the lane of each thread, once it has one."""
@@ -75,6 +76,8 @@ class Tracer:
         """What else looks at an optimizer before its step."""
         self.after_step: list[Callable[[Any], None]] = []
         """And after it."""
+        self.acts: Guard | None = None
+        """Ends the program or leaves out steps, where that was asked for."""
         self.inputs: InputWatch | None = None
         self.losses: LossWatch | None = None
         self.begin(folder)
@@ -135,13 +138,13 @@ class Tracer:
         place = traceback.extract_tb(error.__traceback__)[-1:]
         where = f" at {Path(place[0].filename).name}:{place[0].lineno}" if place else ""
         text = f"{type(error).__name__}: {error}{where}"
-        self._say(f"sluice trace: tracing stopped ({text}); the program goes on.")
+        self.say(f"sluice trace: tracing stopped ({text}); the program goes on.")
         try:
             self.recorder.write("note", Note(step=self.steps, kind="failed", text=text))
             self.recorder.flush()
             self.recorder.close()
         except Exception as second:  # the folder is full or gone, which was said already
-            self._say(f"sluice trace: the last seconds are not written ({second}).")
+            self.say(f"sluice trace: the last seconds are not written ({second}).")
 
     def detach(self) -> None:
         """Put everything back that was replaced."""
@@ -182,7 +185,7 @@ class Tracer:
             peak_device_bytes=device,
         )
         self.recorder.write("end", told)
-        self._flush()
+        self.flush()
 
     def note(self, kind: Any, text: str) -> None:
         """Keep something that a reader must know."""
@@ -272,7 +275,7 @@ class Tracer:
             lane.spent = 0
             self.has_statistics = self.cadence.is_due()
             if self.recorder.is_due(now):
-                self._flush()
+                self.flush()
                 now = self.clock()
             self._last_step = now
 
@@ -305,7 +308,8 @@ class Tracer:
         if self.has_statistics:
             self.lane.work = begin_step(entry, sampled=self.settings.sampled_weights)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Read what is on the device, and write everything."""
         began, num = self.clock(), len(self._measured)
         self.recorder.read_deferred()
         for step, optimizers, outputs in self._measured:

@@ -55,10 +55,10 @@ class End(Record):
 
 
 class Note(Record):
-    """Something a reader of the trace must know: what could not be seen, or a failure of ours."""
+    """Something a reader must know: what could not be seen, what was done, a failure of ours."""
 
     step: int
-    kind: Literal["blind", "failed", "full"]
+    kind: Literal["blind", "failed", "full", "bundle", "skipped", "stopped"]
     text: str
 
 

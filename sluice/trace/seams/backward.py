@@ -32,6 +32,8 @@ def watch_backward(tracer: Tracer) -> None:
             flags += ("leaf",)
         flags += ("raw mean",) * lane.is_raw_mean
         tracer.guard(_after, tracer, flags)
+        if tracer.acts is not None:
+            tracer.acts.after_backward(tensors)
 
     @functools.wraps(grad)
     def watched_grad(*args: Any, **kwargs: Any) -> Any:
