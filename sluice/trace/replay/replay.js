@@ -102,7 +102,7 @@ function drawChart({ canvas, lines, names, values, scale }) {
     for (let i = 0; i <= 3; i++) {
       const told = scale.low + ((scale.high - scale.low) * (i + 0.25)) / 3.5, value = scale.isLog ? 10 ** told : told;
       draw.beginPath(); draw.moveTo(LEFT, y(value)); draw.lineTo(width - RIGHT, y(value)); draw.stroke();
-      draw.textAlign = "right"; draw.fillText(said(Number(value.toPrecision(2))), LEFT - 6, y(value) + 4);
+      draw.textAlign = "right"; draw.fillText(said(Number(value.toPrecision(3))), LEFT - 6, y(value) + 4);
     }
   }
   draw.textAlign = "left"; draw.fillText("1", LEFT, height - 5);

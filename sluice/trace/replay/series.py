@@ -1,7 +1,7 @@
 """The curves of a run over its steps, as short as a page can hold."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 from sluice.trace.evidence.trace import Trace
@@ -64,11 +64,11 @@ def _evaluations(trace: Trace) -> dict[str, Curve]:
 
 
 def _rates(trace: Trace) -> dict[str, Curve]:
+    """Join what is told at changes, which is thin when every step changes, and at measured steps."""
+    told = {(fact.step, fact.optimizer): fact.rates for fact in trace.rates}
+    told |= {(m.step, one.optimizer): one.rates for m in trace.measures for one in m.optimizers}
     found: dict[str, Curve] = {}
-    told: Iterable[tuple[int, int, Sequence[float]]] = [
-        (fact.step, fact.optimizer, fact.rates) for fact in trace.rates
-    ] or [(m.step, o.optimizer, o.rates) for m in trace.measures for o in m.optimizers]
-    for step, optimizer, rates in told:
+    for (step, optimizer), rates in sorted(told.items()):
         for group, rate in enumerate(dict.fromkeys(rates)):
             name = f"optimizer {optimizer}" + (f", rate {group + 1}" if group else "")
             found.setdefault(name, []).append((step, rate))
