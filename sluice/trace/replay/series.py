@@ -64,7 +64,7 @@ def _evaluations(trace: Trace) -> dict[str, Curve]:
 
 
 def _rates(trace: Trace) -> dict[str, Curve]:
-    """Join what is told at changes, which is thin when every step changes, and at measured steps."""
+    """Join what is told at changes, thin when every step is one, and at measured steps."""
     told = {(fact.step, fact.optimizer): fact.rates for fact in trace.rates}
     told |= {(m.step, one.optimizer): one.rates for m in trace.measures for one in m.optimizers}
     found: dict[str, Curve] = {}
