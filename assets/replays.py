@@ -1,5 +1,6 @@
 """What the traces of a candidate's trainings show: in words, and as pages to play back."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,6 +62,21 @@ def errors_of(member: Member) -> tuple[str, ...]:
         for d in member.diagnoses
         if d.finding.severity == "error"
     )
+
+
+def shared_errors(members: Sequence[Member]) -> tuple[str, ...]:
+    """Return the faults that are errors in more than half of the traced members.
+
+    A fault of the code is in all of them: one alone is no reason to stop, however certain its
+    rule is.
+    """
+    traced = [member for member in members if member.replay]
+    counts = Counter(
+        fault
+        for member in traced
+        for fault in {d.fault for d in member.diagnoses if d.finding.severity == "error"}
+    )
+    return tuple(fault for fault, count in counts.most_common() if count > len(traced) / 2)
 
 
 def _name(member: Member) -> str:

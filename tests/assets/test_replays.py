@@ -1,0 +1,90 @@
+"""What the traces of a candidate come to: which errors are a habit, and the pages (TRACE-15)."""
+
+import pytest
+
+from assets.replays import errors_of, keep_replays, shared_errors
+from pipelines.resources import resources
+from sluice.trace.diagnosis import diagnose
+from sluice.trace.finding import Finding
+from sluice.training.members import Member
+from tests.pipelines.conftest import home_at
+
+
+def diagnosed(severity):
+    finding = Finding(
+        rule="weights move",
+        fault="weights do not move",
+        confidence=0.9,
+        requirement="TRACE-9",
+        severity=severity,
+        step=7,
+        what="No weight moved.",
+        cause="Nothing is learned.",
+        fix="Look at the rate.",
+        evidence={},
+        contradicted_by="A weight that moved.",
+    )
+    return diagnose([finding])
+
+
+def member(fold, severity=None, *, replay="page"):
+    return Member(
+        seed=0,
+        fold_id=fold,
+        weights="w",
+        event_log="e",
+        best_epoch=1,
+        epochs_run=1,
+        train_loss=1.0,
+        val_loss=1.0,
+        test_metrics={},
+        trained_through="",
+        seconds=1.0,
+        diagnoses=() if severity is None else diagnosed(severity),
+        replay=replay,
+    )
+
+
+@pytest.mark.parametrize(
+    ("severities", "shared"),
+    [
+        (["error", "error", None], ("weights do not move",)),
+        (["error", None], ()),
+        (["error", None, None], ()),
+        (["confirm", "warning", "confirm"], ()),
+        ([None, None], ()),
+        ([], ()),
+    ],
+)
+def test_an_error_stops_when_most_trainings_have_it(severities, shared):
+    members = [member(fold, severity) for fold, severity in enumerate(severities)]
+
+    assert shared_errors(members) == shared
+
+
+def test_trainings_without_a_trace_count_for_nothing():
+    members = [member(0, "error"), member(1, replay=""), member(2, replay="")]
+
+    assert shared_errors(members) == ("weights do not move",)
+
+
+def test_a_sentence_names_the_training_the_step_and_what_to_do():
+    (told,) = errors_of(member(3, "error"))
+
+    assert told == (
+        "seed 0 fold 3: weights do not move since step 7. No weight moved. Look at the rate."
+    )
+    assert errors_of(member(3, "warning")) == ()
+
+
+def test_the_first_training_and_those_with_findings_have_their_page(tmp_path):
+    state = resources(home_at(tmp_path / "home"))["state"]
+    page = state.store.put(b"<html>replay</html>")
+    members = [member(f, "confirm" if f == 2 else None, replay=page) for f in range(4)]
+    traces = keep_replays("echo", members, state, environ={})
+
+    assert set(traces.replays) == {"seed 0 fold 0", "seed 0 fold 2"}
+    assert all(url.endswith(".html") for url in traces.replays.values())
+    assert len(list(state.home.reports.rglob("seed-*.html"))) == 2
+    assert "since step 7: **weights do not move**" in traces.said
+    assert traces.errors == ()
