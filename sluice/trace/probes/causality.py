@@ -6,7 +6,7 @@ Shape legend: B = rows, L = positions, D = features, O = outputs of a position.
 import torch
 from torch import Tensor, nn
 
-from sluice.trace.probes.result import ProbeResult, skipped
+from sluice.trace.probes.result import ProbeResult, skipped, unmoved
 from sluice.trace.probes.twin import (
     ROUNDING,
     effect,
@@ -102,15 +102,8 @@ def _judged(moved: dict[int, float], control: float, cuts: list[int], *, must: b
             else "Declare it on the workload: causal = True, or causal = False.",
         )
     if not control > ROUNDING:
-        return ProbeResult(
-            name=NAME,
-            requirement=REQUIREMENT,
-            outcome="insufficient",
-            seen=f"{asked}: no output moved, not even those at the changed positions.",
-            numbers=numbers,
-            why="The network does not react to its input.",
-            fix="Look at its weights: all zero, or units that are never active.",
-        )
+        seen = f"{asked}: no output moved, not even those at the changed positions."
+        return unmoved(NAME, REQUIREMENT, seen, numbers)
     return ProbeResult(
         name=NAME,
         requirement=REQUIREMENT,

@@ -6,7 +6,7 @@ Shape legend: B = rows of a batch.
 import torch
 from torch import Tensor, nn
 
-from sluice.trace.probes.result import ProbeResult
+from sluice.trace.probes.result import ProbeResult, failed
 from sluice.trace.probes.twin import (
     ROUNDING,
     effect,
@@ -60,21 +60,27 @@ def _judged(
     repeat = effect(first, second)
     numbers: dict[str, float | int | str] = {"rows": len(x), "effect_of_repeating": repeat}
     if still_training:
-        return _failed(
+        return failed(
+            NAME,
+            REQUIREMENT,
             f"After eval() {_list(still_training)} is still in training mode.",
             "A train() of its own, or a module that sets its mode itself.",
             "Let train(mode) hand the mode on, with super().train(mode).",
             numbers,
         )
     if changed:
-        return _failed(
+        return failed(
+            NAME,
+            REQUIREMENT,
             f"A pass in evaluation mode changes {_list(changed)}.",
             "Statistics go on being gathered: batch normalisation with training=True.",
             "Hand training=self.training on, and write buffers in training mode only.",
             numbers,
         )
     if not _same(first, second):
-        return _failed(
+        return failed(
+            NAME,
+            REQUIREMENT,
             f"Two passes over the same {len(x)} rows in evaluation mode differ, by up to "
             f"{repeat:.3g} of the largest output.",
             "Dropout is still on, or something else draws at random"
@@ -96,7 +102,9 @@ def _judged(
     control = effect(first[half:], beside[half:])
     numbers |= {"effect_of_other_rows": share, "effect_of_own_row": control}
     if not share <= ROUNDING:
-        return _failed(
+        return failed(
+            NAME,
+            REQUIREMENT,
             f"With {len(x) - half} other rows beside them the outputs of {half} rows move, by up "
             f"to {share:.3g} of the largest output.",
             "The output of a row depends on the batch: batch normalisation on the batch's own "
@@ -139,18 +147,6 @@ def _same(one: Tensor, other: Tensor) -> bool:
     if one.is_floating_point():
         return bool(((one == other) | (one.isnan() & other.isnan())).all())
     return torch.equal(one, other)
-
-
-def _failed(seen: str, why: str, fix: str, numbers: dict[str, float | int | str]) -> ProbeResult:
-    return ProbeResult(
-        name=NAME,
-        requirement=REQUIREMENT,
-        outcome="fail",
-        seen=seen,
-        numbers=numbers,
-        why=why,
-        fix=fix,
-    )
 
 
 def _list(names: list[str]) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.errors import ContractError
-from sluice.trace.probes.result import ProbeResult, skipped
+from sluice.trace.probes.result import ProbeResult, skipped, unmoved
 from sluice.trace.probes.twin import ROUNDING, effect, evaluation_twin, output_of, require_rows
 
 NAME, REQUIREMENT = "padding", "TRACE-4"
@@ -116,15 +116,8 @@ def _judged(
             fix="Hand the mask to every layer that mixes positions, and pool real positions only.",
         )
     if not control > ROUNDING:
-        return ProbeResult(
-            name=NAME,
-            requirement=REQUIREMENT,
-            outcome="insufficient",
-            seen=f"{asked}: {what} did not move, but neither do they when real positions change.",
-            numbers=numbers,
-            why="The network does not react to its input.",
-            fix="Look at its weights: all zero, or units that are never active.",
-        )
+        seen = f"{asked}: {what} did not move, but neither do they when real positions change."
+        return unmoved(NAME, REQUIREMENT, seen, numbers)
     return ProbeResult(
         name=NAME,
         requirement=REQUIREMENT,

@@ -29,3 +29,38 @@ def skipped(name: str, requirement: str, seen: str, *, why: str = "", fix: str =
     return ProbeResult(
         name=name, requirement=requirement, outcome="skipped", seen=seen, why=why, fix=fix
     )
+
+
+def failed(
+    name: str,
+    requirement: str,
+    seen: str,
+    why: str,
+    fix: str,
+    numbers: dict[str, float | int | str],
+) -> ProbeResult:
+    """Return that something is proven wrong."""
+    return ProbeResult(
+        name=name,
+        requirement=requirement,
+        outcome="fail",
+        seen=seen,
+        numbers=numbers,
+        why=why,
+        fix=fix,
+    )
+
+
+def unmoved(
+    name: str, requirement: str, seen: str, numbers: dict[str, float | int | str]
+) -> ProbeResult:
+    """Return that a change of what must count moved nothing either."""
+    return ProbeResult(
+        name=name,
+        requirement=requirement,
+        outcome="insufficient",
+        seen=seen,
+        numbers=numbers,
+        why="The network does not react to its input.",
+        fix="Look at its weights: all zero, or units that are never active.",
+    )

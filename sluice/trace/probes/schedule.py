@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from sluice.errors import ContractError
 from sluice.settings import Settings
-from sluice.trace.probes.result import ProbeResult, skipped
+from sluice.trace.probes.result import ProbeResult, failed, skipped
 from sluice.training.schedule import rate_at
 from sluice.training.settings import TrainSettings
 
@@ -62,7 +62,9 @@ def probe_scheduler(scheduler: LRScheduler, plan: RatePlan) -> ProbeResult:
     early = scheduler.last_epoch
     taken = getattr(scheduler.optimizer, "_opt_called", False)
     if early > 0 and not taken:
-        return _failed(
+        return failed(
+            NAME,
+            REQUIREMENT,
             f"The scheduler was stepped {_times(early)} before the optimizer's first step: the "
             f"rates of the first {early} steps are never used.",
             "scheduler.step() before optimizer.step(), or once more after it was made.",
@@ -131,7 +133,9 @@ def judge_rates(rates: Sequence[float], plan: RatePlan) -> ProbeResult:
     }
     bad = next((i for i, rate in enumerate(taken) if not (math.isfinite(rate) and rate >= 0)), None)
     if bad is not None:
-        return _failed(
+        return failed(
+            NAME,
+            REQUIREMENT,
             f"The rate of step {bad} is {taken[bad]}.",
             "The formula leaves its range: a division by zero, or more steps than it is made for.",
             "Give the schedule the number of steps that are really taken.",
@@ -144,7 +148,7 @@ def judge_rates(rates: Sequence[float], plan: RatePlan) -> ProbeResult:
         (f for f in _offences(list(rates), taken, plan, peak=peak, top=top, slack=slack)), None
     )
     if found is not None:
-        return _failed(*found, numbers)
+        return failed(NAME, REQUIREMENT, *found, numbers)
     held = sum(rate >= top - slack for rate in taken)
     return ProbeResult(
         name=NAME,
@@ -283,18 +287,6 @@ def _wrong_top(top: float, plan: RatePlan) -> tuple[str, str, str]:
         f"The largest rate is {top:.6g}, planned is {plan.peak_rate:.6g}.",
         "The warmup ends before its last part, or the decay begins within it.",
         "Let warmup and decay meet at the peak.",
-    )
-
-
-def _failed(seen: str, why: str, fix: str, numbers: dict[str, float | int | str]) -> ProbeResult:
-    return ProbeResult(
-        name=NAME,
-        requirement=REQUIREMENT,
-        outcome="fail",
-        seen=seen,
-        numbers=numbers,
-        why=why,
-        fix=fix,
     )
 
 

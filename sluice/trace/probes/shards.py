@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.errors import ContractError
-from sluice.trace.probes.result import ProbeResult
+from sluice.trace.probes.result import ProbeResult, failed
 from sluice.training.batches import epoch_order
 from sluice.training.ranks import Split
 
@@ -78,16 +78,7 @@ def probe_shards(
             "Shuffle all rows with one seed before they are split among ranks.",
         )
     if offence is not None:
-        seen, why, fix = offence
-        return ProbeResult(
-            name=NAME,
-            requirement=REQUIREMENT,
-            outcome="fail",
-            seen=seen,
-            numbers=numbers,
-            why=why,
-            fix=fix,
-        )
+        return failed(NAME, REQUIREMENT, *offence, numbers)
     labels = "not compared" if chance is None else f"alike (chance {chance:.2g})"
     return ProbeResult(
         name=NAME,

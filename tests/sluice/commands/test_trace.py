@@ -30,8 +30,9 @@ def test_a_report_names_the_fault_and_leaves_with_one(traces, capsys):
 
     assert run_command(["trace", "report", folder]) == 1
     said = capsys.readouterr().out
-    assert "error, step 1: Adam: gradients were clipped" in said
-    assert "do:  Clip between backward() and step()." in said
+    assert "error, step 1: clip after step (99%)" in said
+    assert "seen: Adam: gradients were clipped" in said
+    assert "do:   Clip between backward() and step()." in said
 
 
 def test_a_report_is_also_json(traces, capsys):
@@ -39,7 +40,7 @@ def test_a_report_is_also_json(traces, capsys):
 
     assert run_command(["trace", "report", folder, "--json"]) == 0
     (report,) = json.loads(capsys.readouterr().out)
-    assert (report["steps"], report["ending"], report["findings"]) == (3, "ended", [])
+    assert (report["steps"], report["ending"], report["diagnoses"]) == (3, "ended", [])
 
 
 def test_a_folder_without_traces_is_the_users_mistake(tmp_path, capsys):

@@ -65,7 +65,8 @@ def killed_and_resumed(server, specs, case, tmp_path, *, kills, seed):
     assert (member.test_metrics, member.best_epoch) == (expected.test_metrics, expected.best_epoch)
     assert events(work.spec, member) == events(work.spec, expected)
     (folder,) = cut.iterdir()
-    assert sorted(p.name for p in folder.iterdir()) == ["events.ndjson", "lock", "result.json"]
+    left = sorted(p.name for p in folder.iterdir())
+    assert left == ["events.ndjson", "lock", "result.json", "traces"]
     return killed
 
 

@@ -5,6 +5,7 @@ import pytest
 from sluice.trace.evidence.measures import ClipMeasure, OptimizerMeasure, StepMeasures, StepNumbers
 from sluice.trace.rules.clipping_unsuited import CLIPPING_UNSUITED
 from sluice.trace.rules.moments_unstable import MOMENTS_UNSTABLE
+from sluice.trace.rules.steps import optimizers_in
 from tests.support.traced import surroundings as seen
 
 
@@ -18,14 +19,16 @@ from tests.support.traced import surroundings as seen
     ids=["SGD, far above", "SGD, near", "AdamW, far above"],
 )
 def test_a_bound_far_below_every_norm_sets_the_length_of_each_step(trace_of, program, norm, warns):
-    clip = ClipMeasure(optimizer=0, norm=norm, max_norm=1.0)
+    trace = trace_of(program)
+    clip = ClipMeasure(optimizer=optimizers_in(trace)[0], norm=norm, max_norm=1.0)
     numbers = tuple(StepNumbers(step=s, losses=(1.0,), clips=(clip,)) for s in range(1, 41))
-    found = CLIPPING_UNSUITED(trace_of(program).model_copy(update={"numbers": numbers}))
+    found = CLIPPING_UNSUITED(trace.model_copy(update={"numbers": numbers}))
 
     assert [(f.severity, f.evidence["ratio"]) for f in found] == [("warning", norm)] * warns
 
 
 def moments(trace, norms):
+    own = optimizers_in(trace)[0]  # one that another test left may be before it
     return MOMENTS_UNSTABLE(
         trace.model_copy(
             update={
@@ -34,7 +37,7 @@ def moments(trace, norms):
                         step=step,
                         optimizers=(
                             OptimizerMeasure(
-                                optimizer=0,
+                                optimizer=own,
                                 rates=(0.1,),
                                 parameters=(0,),
                                 grad_norms=(1.0,),
