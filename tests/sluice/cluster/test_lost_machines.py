@@ -12,6 +12,7 @@ from tests.sluice.tuning.toy_space import decisions, search, settings
 from tests.support.toy_search import Toy
 
 
+@pytest.mark.exhaustive  # on busy cores the second machine may begin when the study is over
 @pytest.mark.slow
 def test_a_machine_lost_in_mid_study_changes_no_decision(two_machines, tmp_path):
     """TUNE-3: no finished trial is lost."""
@@ -23,7 +24,7 @@ def test_a_machine_lost_in_mid_study_changes_no_decision(two_machines, tmp_path)
         heard.append((outcome.trial, outcome.until))
         for mark in (tmp_path / "ray" / "trials").glob("*/mark"):
             marks.add(int(mark.read_text() or 0))
-        if two_machines.second is not None and len(marks) == 2:  # both machines worked
+        if two_machines.second is not None and len(marks) >= 2:  # both machines worked
             two_machines.lose(gracefully=True)
 
     result = search(

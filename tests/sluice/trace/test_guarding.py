@@ -49,7 +49,8 @@ def test_three_bad_losses_in_a_row_end_the_program_with_its_last_good_state(tmp_
     weights = [w for state in good["networks"].values() for w in state.values()]
     assert len(weights) == 4
     assert all(w.isfinite().all() for w in weights)
-    assert good["optimizers"][0]["state"][0]["step"] == good["step"]
+    # The last one: an optimizer that another test left may be there, too.
+    assert good["optimizers"][-1]["state"][0]["step"] == good["step"]
     trace = read_trace(folder)
     (note,) = [n for n in trace.notes if n.kind == "stopped"]
     assert "3 losses in a row" in note.text
