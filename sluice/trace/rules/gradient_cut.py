@@ -30,7 +30,7 @@ def _left_out(trace: Trace) -> frozenset[int]:
         reached |= {p for _, own in measured for p in own.parameters}
         if optimizer.index in optimizers_in(trace) and len(measured) >= _LEAST:
             held |= {p for group in optimizer.groups for p in group.parameters}
-    if not reached:  # the loss has no path at all
+    if not reached & held:  # the loss has no path at all, whatever other programs' networks have
         return frozenset()
     trainable = {p.index for p in now.parameters if p.is_trainable and p.names}
     return frozenset((held & trainable) - reached - moved(trace))

@@ -105,8 +105,9 @@ def held_out(
 def bring(ledger: RolloutLedger, store: ArtifactStore, number: int) -> Transition:
     """Start a rollout and look at it each second until it is over."""
     _, agreement = held_out(ledger, store, number)
-    started = ledger.start_rollout(MODEL, number, SETTINGS, actor="ada", reason="PROMOTE")
-    ledger.observations.note_agreement(started.rollout.id, agreement, at=started.at)
+    started = ledger.start_rollout(
+        MODEL, number, SETTINGS, actor="ada", reason="PROMOTE", agreement=agreement
+    )
     late = time.monotonic() + PATIENCE_S
     last = started
     while time.monotonic() < late:
