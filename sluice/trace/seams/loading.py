@@ -3,6 +3,7 @@
 import functools
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def watch_loaders(tracer: Tracer) -> None:
 
     @functools.wraps(make_iter)
     def watched_iter(loader: Any) -> Any:
-        if tracer.is_on and loader.num_workers:
+        if tracer.is_on:
             tracer.guard(seen.making, loader)
         iterator = make_iter(loader)
         if tracer.is_on:
@@ -93,7 +94,7 @@ def watch_loaders(tracer: Tracer) -> None:
     @functools.wraps(next_index)
     def watched_index(iterator: Any) -> Any:
         indices = next_index(iterator)  # type: ignore[no-untyped-call]
-        if tracer.is_on:
+        if seen.wants_order and tracer.is_on:
             tracer.guard(seen.indices, iterator, indices)
         return indices
 
@@ -102,7 +103,7 @@ def watch_loaders(tracer: Tracer) -> None:
     tracer.patches.replace(_BaseDataLoaderIter, "_next_index", watched_index)
     tracer.on_begin.append(seen.reset)
     tracer.on_end.append(seen.end)
-    watch_workers(tracer, lambda: seen.for_workers)
+    seen.begin_workers = watch_workers(tracer, lambda: seen.for_workers)
 
 
 class _Loading:
@@ -111,6 +112,8 @@ class _Loading:
         self.for_workers: tuple[Path, int, int] | None = None
         """Folder of the trace, loader and epoch of the workers that are made next: they are forked
         with it."""
+        self.begin_workers: Callable[[], None] = lambda: None
+        """Is called before they are."""
         self.reset()
 
     def reset(self) -> None:
@@ -120,6 +123,8 @@ class _Loading:
         self._iterators: Registry[_IteratorEntry] = Registry(
             lambda index, it: _IteratorEntry(index, weakref.ref(it))
         )
+        self.wants_order = False
+        """An epoch that runs, or that is about to begin, is one of those that are looked at."""
 
     def _entry(self, _: int, loader: Any) -> LoaderEntry:
         fact = _fact(len(self._all), loader)
@@ -135,9 +140,12 @@ class _Loading:
         return entry
 
     def making(self, loader: Any) -> None:
-        """Hear that an iterator with workers is about to be made."""
+        """Hear that an iterator is about to be made."""
         entry = self._loaders.find(loader)
-        self.for_workers = self._tracer.recorder.folder, entry.index, entry.epoch + 1
+        self.wants_order = True
+        if loader.num_workers:
+            self.for_workers = self._tracer.recorder.folder, entry.index, entry.epoch + 1
+            self.begin_workers()
 
     def begin(self, loader: Any, iterator: Any) -> None:
         tracer = self._tracer
@@ -152,6 +160,9 @@ class _Loading:
             entry.iterating.sampler_epoch = sampler_facts(loader).epoch
             self._print_random()
             tracer.lane.spent += tracer.clock() - began
+        self.wants_order = any(
+            other.iterating is not None and _is_watched(other.epoch) for _, other in self._all
+        )
 
     def indices(self, iterator: Any, indices: Any) -> None:
         # Workers are given row numbers while the iterator is made, before its loader is known.

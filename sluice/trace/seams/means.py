@@ -16,8 +16,9 @@ def is_raw_mean(loss: Tensor, lane: Lane) -> bool:
 
     A loss scale does not count. A mean that is multiplied or divided by anything is none.
     """
-    if any(ref() is loss for ref in lane.means):
-        return True
+    for ref in reversed(lane.means):
+        if ref() is loss:
+            return True
     node: Any = loss.grad_fn
     if node is None:
         return False

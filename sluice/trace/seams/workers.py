@@ -25,16 +25,23 @@ Parent = tuple[Path, int, int]
 """Folder of the trace, loader, epoch."""
 
 
-def watch_workers(tracer: Tracer, parent: Callable[[], Parent | None]) -> None:
-    """Look at the first batches of every worker that is forked.
+def watch_workers(tracer: Tracer, parent: Callable[[], Parent | None]) -> Callable[[], None]:
+    """Return what is called before workers are forked, to look at the first batches of each.
+
+    Nothing is replaced before: a program that loads without workers pays nothing.
 
     Args:
         tracer: Of this process.
         parent: Tells the worker whose it is.
     """
-    looks = _Looks(parent)
-    for cls in (_MapDatasetFetcher, _IterableDatasetFetcher):
-        tracer.patches.replace(cls, "fetch", _watched(tracer, looks, vars(cls)["fetch"]))
+    looks, kinds = _Looks(parent), [_MapDatasetFetcher, _IterableDatasetFetcher]
+
+    def begin() -> None:
+        while kinds:
+            cls = kinds.pop()
+            tracer.patches.replace(cls, "fetch", _watched(tracer, looks, vars(cls)["fetch"]))
+
+    return begin
 
 
 def _watched(tracer: Tracer, looks: "_Looks", original: Callable[..., Any]) -> Callable[..., Any]:
