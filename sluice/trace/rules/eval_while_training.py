@@ -1,6 +1,7 @@
 """Do networks learn in training mode?"""
 
 from sluice.trace.evidence.membership import NetworkFact
+from sluice.trace.evidence.order import StepWord
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.modes import learning_networks, learns_from
@@ -19,22 +20,37 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
                 first_step = first_step or word.first_step
             elif "training" in flags:
                 training += word.count
+        stayed = any(_stayed(word, network.index) for word in trace.words)
         if evaluating < _LEAST or (not training and _is_partly_frozen(trace, network)):
             continue
         found.append(
             rule.finding(
-                severity="error" if training else "confirm",
+                severity="error" if training or stayed else "confirm",
                 step=first_step,
                 what=f"{network.name} made {evaluating} of {evaluating + training} of its steps "
                 f"in evaluation mode, the first at step {first_step}.",
                 cause="Dropout is off and batch norm does not learn its statistics"
-                + (": train() is not called after an evaluation." if training else "."),
+                + (": train() is not called after an evaluation." if training or stayed else "."),
                 fix="Call model.train() at the start of each epoch and after each evaluation.",
                 num_evaluating=evaluating,
                 num_training=training,
             )
         )
     return tuple(found)
+
+
+def _stayed(word: StepWord, network: int) -> bool:
+    """Tell whether evaluation mode, switched on to judge, is still on when learning goes on."""
+    learning = {id(mark) for mark in learns_from(word, network)}
+    is_on = has_judged = False
+    for mark in word.marks:
+        if mark.kind == "mode" and mark.subject in (network, -1):
+            is_on, has_judged = "eval" in mark.flags, False
+        elif mark.kind == "forward" and mark.subject == network:
+            if id(mark) in learning:
+                return has_judged and "training" not in mark.flags
+            has_judged = has_judged or (is_on and "grad" not in mark.flags)
+    return False
 
 
 def _is_partly_frozen(trace: Trace, network: NetworkFact) -> bool:

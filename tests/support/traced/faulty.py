@@ -170,6 +170,18 @@ def always_in_eval():
         optimizer.step()
 
 
+def looks_before_it_learns():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters())
+    model.eval()
+    with torch.no_grad():
+        model(rows(32, seed=2).tensors[0])
+    for x, y in batches():
+        optimizer.zero_grad()
+        loss_of(model, x, y).backward()
+        optimizer.step()
+
+
 def validates_in_training_mode():
     model, held_out = net(), DataLoader(rows(32, seed=2), batch_size=16)
     optimizer = torch.optim.Adam(model.parameters())

@@ -137,6 +137,18 @@ def everything_at_the_end():
         model.eval()(x)
 
 
+def training_rows_then_new_ones_by_hand():
+    torch.manual_seed(0)
+    (x, y), (new, _) = (d.tensors for d in _images())
+    model = classifier("mlp")
+    optimizer = torch.optim.Adam(model.parameters())
+    for rows in torch.randint(len(x), (24, 32)):  # some are never drawn
+        _step(optimizer, F.cross_entropy(model(x[rows]), y[rows]))
+    with torch.no_grad():
+        centre = model(x).mean(0)
+        (model(new) - centre).norm(dim=1)
+
+
 def raw_pixels():
     torch.manual_seed(0)
     model = nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 10))
@@ -306,6 +318,7 @@ NEAR_MISSES = (
     scaled_and_divided,
     training_accuracy_beside_validation,
     everything_at_the_end,
+    training_rows_then_new_ones_by_hand,
     raw_pixels,
     weak_signal,
     few_of_one_class,

@@ -43,6 +43,7 @@ FAULTS = [
     ),
     (faulty.stays_in_eval, "networks learn in training mode", "error", 7),
     (faulty.always_in_eval, "networks learn in training mode", "confirm", 1),
+    (faulty.looks_before_it_learns, "networks learn in training mode", "error", 1),
     (faulty.validates_in_training_mode, "networks are judged in evaluation mode", "confirm", 6),
 ]
 
