@@ -1,6 +1,7 @@
 """Imports point one way, engines stay in their adapters, and settings explain themselves."""
 
 import ast
+import functools
 import importlib
 import re
 from collections.abc import Iterator
@@ -56,6 +57,11 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@functools.cache
+def imports_of(path: Path) -> frozenset[str]:
+    return frozenset(imported(ast.parse(path.read_text())))
 
 
 def at_module_level(tree: ast.Module) -> ast.Module:
@@ -144,7 +150,7 @@ def test_an_engine_has_one_adapter(engine):
     users = {
         str(path.relative_to(ROOT))
         for path in SOURCES
-        if any(names(found, {engine}) for found in imported(ast.parse(path.read_text())))
+        if any(names(found, {engine}) for found in imports_of(path))
     }
 
     assert users == ONE_ADAPTER[engine]

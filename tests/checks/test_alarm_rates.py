@@ -142,26 +142,34 @@ def test_empty_windows_prove_nothing() -> None:
     assert raised.tolist() == [[True], [False]]
 
 
-@pytest.mark.slow
-def test_good_bounds_raise_no_alarm_and_nothing_is_claimed_beyond_the_evidence() -> None:
-    report = measure(Walk())
+@pytest.fixture(scope="module")
+def walked() -> AlarmReport:
+    return measure(Walk())
 
-    rates = {f.sentence: f.false_alarms for f in report.expectations}
+
+@pytest.fixture(scope="module")
+def nervous() -> AlarmReport:
+    return measure(Nervous())
+
+
+@pytest.mark.slow
+def test_good_bounds_raise_no_alarm_and_nothing_is_claimed_beyond_the_evidence(
+    walked: AlarmReport,
+) -> None:
+    rates = {f.sentence: f.false_alarms for f in walked.expectations}
     assert rates.pop("The table has at least 400 rows.") is None
     assert all(rate is not None and rate.count == 0 for rate in rates.values())
-    assert (report.num_windows, report.disjoint_windows) == (36, 9)
+    assert (walked.num_windows, walked.disjoint_windows) == (36, 9)
     highest = {rate.high for rate in rates.values() if rate is not None}
     assert highest == {wilson(0, 9, confidence=0.95)[1]}  # 36 windows that overlap are 9 apart
 
 
 @pytest.mark.slow
-def test_a_bound_that_cries_wolf_is_counted_in_every_window_it_does() -> None:
-    report = measure(Nervous())
-
+def test_a_bound_that_cries_wolf_is_counted_in_every_window_it_does(nervous: AlarmReport) -> None:
     bid = Nervous().load_rows()["bid"]
     length = 42  # 40 rows of features need one before and one after
     expected = sum(bool((bid[s : s + length] < 97.5).any()) for s in range(0, 400 - 41, 10))
-    (rate,) = (f.false_alarms for f in report.expectations if "97.5" in f.sentence)
+    (rate,) = (f.false_alarms for f in nervous.expectations if "97.5" in f.sentence)
     assert rate is not None
     assert (rate.count, rate.of) == (expected, 36)
     assert 0 < expected < 36
@@ -169,9 +177,10 @@ def test_a_bound_that_cries_wolf_is_counted_in_every_window_it_does() -> None:
 
 
 @pytest.mark.slow
-def test_each_corruption_is_caught_by_who_can_and_missed_where_nobody_can() -> None:
-    report = measure(Walk())
-    found = {(c.planted_in, c.corruption): c for c in report.corruptions}
+def test_each_corruption_is_caught_by_who_can_and_missed_where_nobody_can(
+    walked: AlarmReport,
+) -> None:
+    found = {(c.planted_in, c.corruption): c for c in walked.corruptions}
 
     empty = found["raw_data", "one cell empty"]
     assert (empty.planted, empty.caught, empty.refused) == (12, 8, 4)  # size: the schema alone
@@ -214,10 +223,10 @@ def test_feature_code_that_raises_counts_as_a_refusal() -> None:
 
 
 @pytest.mark.slow
-def test_the_seed_chooses_the_rows_and_nothing_else_does() -> None:
+def test_the_seed_chooses_the_rows_and_nothing_else_does(nervous: AlarmReport) -> None:
     again, other = (measure(Nervous(), SETTINGS.model_copy(update={"seed": s})) for s in (0, 1))
 
-    assert again == measure(Nervous())
+    assert again == nervous
     assert again.expectations[0].false_alarms == other.expectations[0].false_alarms
     assert again.corruptions != other.corruptions
 

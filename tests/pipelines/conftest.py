@@ -1,5 +1,7 @@
 """A real state folder and one short run of the whole line, shared by the tests of a session."""
 
+import fcntl
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -69,8 +71,15 @@ def run() -> Runner:
 def _green(
     tmp_path_factory: pytest.TempPathFactory, echo: PipelineSettings
 ) -> tuple[Path, RunReport]:
-    folder = tmp_path_factory.mktemp("green") / "home"
-    return folder, run_line(echo, home_at(folder))
+    """One run for all processes of pytest-xdist: the first makes it, the others wait for it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder, said = shared / "green" / "home", shared / "green.json"
+    with (shared / "green.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not said.exists():
+            said.write_text(run_line(echo, home_at(folder)).model_dump_json())
+    return folder, RunReport.model_validate_json(said.read_bytes())
 
 
 @pytest.fixture

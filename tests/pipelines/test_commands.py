@@ -31,6 +31,7 @@ def test_unknown_command_is_the_users_mistake(capfd: pytest.CaptureFixture[str])
     assert "No such command 'runn'" in capfd.readouterr().err
 
 
+@pytest.mark.exhaustive
 def test_poc_of_a_workload_by_import_path_needs_no_pipeline(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,20 +93,6 @@ def test_run_again_says_in_a_line_that_nothing_changed(
     assert "version 1 is in production already" in out
     assert "Nothing changed since that version was made" in out
     assert "wall time" in out
-
-
-def test_run_as_json(
-    green: tuple[Home, RunReport],
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    home, _ = green
-    monkeypatch.setenv("SLUICE_HOME", str(home.root))
-
-    assert run_command(["run", str(ECHO), "--json"]) == 0
-
-    report = as_json(capfd)
-    assert (report["verdict"], report["production"]) == ("PROMOTE", 1)
 
 
 def test_doctor_finds_nothing_wrong_and_then_a_damaged_artifact(

@@ -13,7 +13,7 @@ from sluice.home import Home
 from sluice.pipeline import PipelineSettings, defs_folder, find_pipeline
 from tests.pipelines.conftest import home_at, ledger_of, run_line
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 
 @pytest.fixture(scope="module")

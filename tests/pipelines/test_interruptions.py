@@ -1,6 +1,7 @@
 """A run that is stopped in the middle: by Ctrl-C, by SIGKILL, by a full disk."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from sluice.home import Home
 from sluice.pipeline import PipelineSettings, read_pipeline
 from sluice.training.members import TrainedModels
 from tests.pipelines.conftest import ECHO, Runner, home_at
+from tests.pipelines.test_line import materialize_alone
 from tests.support.small_disk import small_disk
 
 pytestmark = pytest.mark.slow
@@ -31,8 +33,8 @@ def long_echo(tmp_path: Path) -> Path:
     attributes["model"] = {"architecture": "gru", "hidden": 32}
     attributes["compute"] = {"workers": 2}
     attributes["training"] |= {
-        "max_epochs": 20,
-        "patience_epochs": 20,
+        "max_epochs": 10,
+        "patience_epochs": 10,
         "checkpoint_every_epochs": 1,
     }
     path = tmp_path / "long_echo.yaml"
@@ -51,9 +53,18 @@ def start(path: Path, home: Home) -> "subprocess.Popen[bytes]":
     )
 
 
-def wait_for_training(process: "subprocess.Popen[bytes]", home: Home, timeout_s: float) -> None:
+def checkpoints(home: Home) -> set[Path]:
+    return set(home.runs.glob("*/*.safetensors*"))
+
+
+def wait_for_training(
+    process: "subprocess.Popen[bytes]",
+    home: Home,
+    timeout_s: float,
+    before: frozenset[Path] = frozenset(),
+) -> None:
     deadline = time.monotonic() + timeout_s
-    while not list(home.runs.glob("*/*.safetensors*")):
+    while not checkpoints(home) - before:
         assert process.poll() is None, process.communicate()[1].decode()
         assert time.monotonic() < deadline, "no checkpoint appeared"
         time.sleep(0.05)
@@ -75,9 +86,26 @@ def candidate(home: Home) -> str:
     return TrainedModels.model_validate_json(record).candidate
 
 
-def test_ctrl_c_ends_within_seconds_and_says_what_is_kept(long_echo: Path, home: Home) -> None:
+def kill_in_training(long_echo: Path, home: Home) -> None:
     process = start(long_echo, home)
     wait_for_training(process, home, 240)
+    time.sleep(0.7)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not (home.records / "long_echo" / "trained_models.json").exists()
+
+
+def test_killed_and_then_interrupted_it_ends_with_the_bits_of_one_never_stopped(
+    long_echo: Path, home: Home, tmp_path: Path
+) -> None:
+    """Ctrl-C ends it within seconds and says what is kept; what was killed is no run under way."""
+    kill_in_training(long_echo, home)
+    whole = home_at(tmp_path / "whole")
+    shutil.copytree(home.root, whole.root)
+    shutil.rmtree(whole.runs)
+    before = frozenset(checkpoints(home))
+    process = start(long_echo, home)
+    wait_for_training(process, home, 240, before)
 
     os.killpg(process.pid, signal.SIGINT)
     _, told = process.communicate(timeout=15)
@@ -86,17 +114,20 @@ def test_ctrl_c_ends_within_seconds_and_says_what_is_kept(long_echo: Path, home:
     assert "Traceback" not in told.decode()
     assert "kept" in told.decode()
     assert not still_running(process.pid)
+    with open_instance(home) as instance:
+        killed = instance.get_runs()[-1]
+    assert killed.status == dg.DagsterRunStatus.FAILURE
+    assert not (home.records / "long_echo" / "trained_models.json").exists()
+    for each in (home, whole):
+        assert materialize_alone(read_pipeline(long_echo), each, "trained_models").success
+    assert candidate(home) == candidate(whole)
 
 
+@pytest.mark.exhaustive
 def test_killed_run_ends_with_the_bits_of_one_never_killed(
     long_echo: Path, home: Home, tmp_path: Path, run: Runner
 ) -> None:
-    process = start(long_echo, home)
-    wait_for_training(process, home, 240)
-    time.sleep(0.7)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert not (home.records / "long_echo" / "trained_models.json").exists()
+    kill_in_training(long_echo, home)
 
     run(read_pipeline(long_echo), home)
     whole = home_at(tmp_path / "whole")

@@ -1,12 +1,14 @@
 """ROLL-1, ROLL-2: from a verdict to a rollout to production, or back, with real requests."""
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 import dagster as dg
 import httpx
@@ -16,6 +18,7 @@ from checks.rollout import HELD
 from pipelines.build import build_definitions
 from pipelines.instance import open_instance
 from pipelines.resources import resources
+from pipelines.run import RunReport
 from sluice.artifacts import ArtifactStore
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.home import Home
@@ -28,6 +31,8 @@ from sluice.serving.ledger_weights import LedgerWeights
 from sluice.serving.log import json_log
 from sluice.serving.server import open_serving, serve
 from sluice.serving.settings import ServingSettings
+from tests.pipelines.conftest import home_at, run_line
+from tests.pipelines.test_line import failure, materialize_alone
 
 pytestmark = pytest.mark.slow
 
@@ -184,16 +189,14 @@ class Daemon:
 
 @pytest.fixture(scope="module")
 def judged(
-    tmp_path_factory: pytest.TempPathFactory, echo: PipelineSettings
+    tmp_path_factory: pytest.TempPathFactory,
+    _green: tuple[Path, RunReport],
+    echo: PipelineSettings,
 ) -> tuple[Home, PipelineSettings]:
-    """Version 1, which hears little, is in production; version 2 was promoted by the gate."""
-    from tests.pipelines.conftest import home_at, run_line
-
+    """Version 1 is in production; version 2, which hears more, was promoted by the gate."""
     home = home_at(tmp_path_factory.mktemp("rollout") / "home")
-    better = echo.model_copy(update={"rollout": QUICK})
-    muffled = better.model_copy(update={"workload": "tests.support.echo:Muffled"})
-    first = run_line(muffled, home)
-    assert first.promoted
+    shutil.copytree(_green[0], home.root)
+    better = echo.model_copy(update={"rollout": QUICK, "workload": "tests.support.echo:Humming"})
     second = run_line(better, home)
     assert (second.verdict, second.version, second.production) == ("PROMOTE", 2, 1), second.reason
     assert second.gate_said_yes
@@ -203,10 +206,6 @@ def judged(
 
 @pytest.fixture
 def daemon(judged: tuple[Home, PipelineSettings], tmp_path) -> Daemon:  # type: ignore[no-untyped-def]
-    import shutil
-
-    from tests.pipelines.conftest import home_at
-
     home, pipeline = judged
     shutil.copytree(home.root, tmp_path / "home")
     return Daemon(pipeline, home_at(tmp_path / "home"))
@@ -224,6 +223,7 @@ def phase(home: Home) -> str:
 
 
 def test_a_healthy_challenger_becomes_production_and_nobody_is_refused(daemon: Daemon) -> None:
+    """Taken back by hand afterwards, it is not promoted again."""
     assert daemon.tick("promotion_sensor") == []
     assert "no server answers" in daemon.skipped[-1]
     with traffic(daemon.home, lambda deployed: deployed) as seen:
@@ -241,6 +241,19 @@ def test_a_healthy_challenger_becomes_production_and_nobody_is_refused(daemon: D
     told = daemon.observed()
     assert [text.split(" ", 1)[0] for text in told] == ["start", "advance", "advance", "promote"]
     assert daemon.check()[0]
+
+    store = ArtifactStore(daemon.home.artifacts)
+    with RolloutLedger.open(daemon.home.registry_url, clock=lambda: datetime.now(UTC)) as ledger:
+        ledger.rollback("echo", expected=2, actor="tester", reason="on purpose", store=store)
+    again = materialize_alone(
+        daemon.pipeline.model_copy(update={"rollout": None}),
+        daemon.home,
+        "production_model",
+        {"ops": {"echo__production_model": {"config": {"version": 2}}}},
+    )
+    assert not again.success
+    assert "rolled back by tester" in failure(again)
+    assert production(daemon.home) == 1
 
 
 def raises_sometimes(deployed: Deployed) -> Deployed:

@@ -166,6 +166,15 @@ def test_tune_shows_the_best_trials_and_what_to_write_into_the_file(
     }
     assert "page: " in said
 
+
+@pytest.mark.exhaustive
+def test_tune_tells_the_study_as_json(
+    searched: tuple[Home, RunReport],
+    searching: PipelineSettings,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    home, _ = searched
+
     tune(searching, home, as_json=True)
 
     assert Study.model_validate(

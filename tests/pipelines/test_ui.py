@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from pipelines.run import RunReport
-from sluice.errors import GateBlocked
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
-from tests.pipelines.conftest import ECHO, ROLLOUT, STAGES, home_at, run_line
+from tests.pipelines.conftest import ECHO, ROLLOUT, STAGES, home_at
+from tests.pipelines.test_line import materialize_alone
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -37,12 +37,12 @@ def ui(
     _green: tuple[Path, RunReport],
     echo: PipelineSettings,
 ) -> Iterator[str]:
-    """Serve a state folder that has seen a green run and a blocked one."""
+    """Serve a state folder that has seen a green run, and a gate that failed."""
     home = home_at(tmp_path_factory.mktemp("ui") / "home")
     subprocess.run(["cp", "-r", str(_green[0]), str(home.root)], check=True)
     bad = echo.training.model_copy(update={"learning_rate": 100.0})
-    with pytest.raises(GateBlocked):
-        run_line(echo.model_copy(update={"training": bad}), home)
+    blocked = echo.model_copy(update={"training": bad})
+    assert not materialize_alone(blocked, home, "poc_report", checks=True).success
     yield from serve(home)
 
 

@@ -68,6 +68,19 @@ class Muffled(Echo):
         return frame.assign(call=np.sign(frame["call"]))
 
 
+class Humming(Echo):
+    """Its source hums, up or down, before what is heard next: part of the noise is known."""
+
+    def load_rows(self) -> pd.DataFrame:
+        rows = super().load_rows()
+        noise = rows["heard"] - 2 * rows["call"].shift(1, fill_value=0.0)
+        return rows.assign(hum=np.sign(noise.shift(-1, fill_value=0.0)))
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        frame = super().compute_features(raw)
+        return frame.assign(call=frame["call"] + 0.4 * raw["hum"])
+
+
 class Typo(Echo):
     """It has a bug."""
 

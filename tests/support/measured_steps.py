@@ -1,10 +1,11 @@
-"""Real training steps and the memory they took, printed as JSON; run in a process of its own.
+"""Real training steps and the memory they took, printed as JSON: ``python -m ... WHAT``.
 
 glibc gives memory of freed blocks back or keeps it, depending on all that a process did before.
 With ``MALLOC_MMAP_THRESHOLD_`` set, as ``SETTLED`` does, every block comes and goes alone.
 """
 
 import json
+import sys
 
 import numpy as np
 import torch
@@ -78,7 +79,7 @@ def peaks(*sizes: int) -> list[int]:
     return [probe(rows).peak_bytes for rows in sizes]
 
 
-def main() -> None:
+def searches() -> dict[str, object]:
     before = rng_state()
     found = {str(mib): search(mib * MIB).model_dump(mode="json") for mib in (32, 64)}
     unmoved = all(
@@ -86,11 +87,15 @@ def main() -> None:
         for name, state in rng_state().items()
         if not name.endswith("gauss")
     )
+    return {"found": found, "unmoved": unmoved}
+
+
+def both_peaks() -> dict[str, object]:
     kernel = peaks(512, 2_048, 512)
     step_probe._restart_kernel_peak = lambda: False  # as where Linux keeps no peak
     watched = peaks(512, 2_048, 512)
-    print(json.dumps({"found": found, "unmoved": unmoved, "kernel": kernel, "watched": watched}))
+    return {"kernel": kernel, "watched": watched}
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps({"searches": searches, "peaks": both_peaks}[sys.argv[1]]()))

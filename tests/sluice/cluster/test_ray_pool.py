@@ -46,7 +46,7 @@ def test_a_cluster_that_is_not_there_is_said_at_once(address, said, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheduler", ["asha", "pbt"])
+@pytest.mark.parametrize("scheduler", ["asha", pytest.param("pbt", marks=pytest.mark.exhaustive)])
 def test_workers_on_ray_decide_nothing(ray_here, scheduler, tmp_path):
     """Segments of different length, two workers: the result is that of one process."""
     own = settings(12, scheduler)
@@ -94,6 +94,7 @@ def test_a_trial_that_kills_every_worker_ends_the_search_and_is_tried_anew(tmp_p
     assert decisions(result) == decisions(expected)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
 def test_the_cause_of_failure_comes_through_ray(tmp_path):
@@ -185,11 +186,9 @@ DRIVER = """
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("scheduler", "after"),
-    [("asha", 7), pytest.param("pbt", 17, marks=pytest.mark.exhaustive)],
-)
+@pytest.mark.parametrize(("scheduler", "after"), [("asha", 7), ("pbt", 17)])
 def test_a_driver_killed_in_mid_search_leaves_nothing_behind_and_goes_on(
     scheduler, after, tmp_path, short_folder
 ):

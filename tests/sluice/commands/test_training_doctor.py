@@ -70,7 +70,11 @@ def test_the_largest_batch_is_found_by_running_it(capfd):
     assert (result["rows"], result["bound"]) == (8, "limit_rows")
     assert [attempt["rows"] for attempt in result["attempts"]] == [2, 4, 8]
 
-    assert run_command(command) == 0
-    assert "run and fitted has 8 rows" in capfd.readouterr().out
     assert run_command([*command, "--memory-gib", "0"]) == 2
     assert "must be positive" in capfd.readouterr().err
+
+
+@pytest.mark.exhaustive
+def test_the_largest_batch_is_told_in_words(capfd):
+    assert run_command(["doctor", "batch-size", ECHO, "--limit-rows", "8"]) == 0
+    assert "run and fitted has 8 rows" in capfd.readouterr().out

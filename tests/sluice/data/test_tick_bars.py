@@ -353,9 +353,17 @@ def test_a_loop_is_compiled_where_no_cache_can_lie():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "trouble", ["full disk", "torn index", pytest.param("torn code", marks=pytest.mark.exhaustive)]
+    ("trouble", "kept_bytes"),
+    [
+        ("full disk", ()),
+        ("torn index", (20,)),
+        *(
+            pytest.param(f"torn {part}", (0, 20), marks=pytest.mark.exhaustive)
+            for part in ("index", "code")
+        ),
+    ],
 )
-def test_a_cache_that_cannot_be_used_stops_nothing(tmp_path, trouble):
+def test_a_cache_that_cannot_be_used_stops_nothing(tmp_path, trouble, kept_bytes):
     script = (
         "import numpy as np; from sluice.data import bar_ends;"
         "print(bar_ends._compiled(bar_ends._ends_by_sum)(np.ones(5), 2.0).tolist())"
@@ -378,7 +386,7 @@ def test_a_cache_that_cannot_be_used_stops_nothing(tmp_path, trouble):
         return
     assert run() == "[1, 3]"
     [file] = tmp_path.rglob("*.nbi" if trouble == "torn index" else "*.nbc")
-    for kept in (0, 20):
+    for kept in kept_bytes:
         file.write_bytes(file.read_bytes()[:kept])
         assert run() == "[1, 3]"
 

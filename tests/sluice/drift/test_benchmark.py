@@ -14,7 +14,7 @@ def rates(rho: float, *, references: int, num_columns: int = 3):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rho", [0.0, 0.8])
+@pytest.mark.parametrize("rho", [pytest.param(0.0, marks=pytest.mark.exhaustive), 0.8])
 def test_false_alarms_hold_and_half_a_sigma_is_found(rho):
     cell = rates(rho, references=8)
 

@@ -73,6 +73,7 @@ def test_each_row_a_cluster_is_the_verdict_without_clusters():
     ) == judge(*bare, horizon_rows=1)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_belongs_together_is_no_independent_evidence():
     """The gate holds its alpha; rows taken for independent promote falsely in a third of cases."""

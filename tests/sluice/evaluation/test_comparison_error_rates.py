@@ -25,11 +25,16 @@ def promotions(**truth: float) -> int:
 @pytest.mark.parametrize(
     "truth",
     [
-        {"rho": 0.0, "seed_share": 0.1, "deterministic": True},
-        {"rho": 0.5, "seed_share": 0.1},
         {"rho": 0.5, "seed_share": 0.8},
         {"rho": 0.5, "seed_share": 0.6, "deterministic": True},
-        {"rho": 0.8, "seed_share": 0.2, "num_seeds": 8},
+        *(
+            pytest.param(more, marks=pytest.mark.exhaustive)
+            for more in (
+                {"rho": 0.0, "seed_share": 0.1, "deterministic": True},
+                {"rho": 0.5, "seed_share": 0.1},
+                {"rho": 0.8, "seed_share": 0.2, "num_seeds": 8},
+            )
+        ),
     ],
     ids=str,
 )

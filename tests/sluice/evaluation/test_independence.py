@@ -88,7 +88,7 @@ def test_independent_rows_are_hardly_ever_taken_for_dependent():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed_share", [0.2, 0.6])
+@pytest.mark.parametrize("seed_share", [pytest.param(0.2, marks=pytest.mark.exhaustive), 0.6])
 def test_false_promotions_of_independent_rows_are_at_most_alpha(seed_share):
     rng = np.random.default_rng(11)
     promoted = sum(

@@ -68,6 +68,11 @@ def postgres_server() -> Iterator[str]:
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty registry of its own: the embedded database, and PostgreSQL where there is one."""
+    return empty_registry(request, tmp_path)
+
+
+def empty_registry(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the URL of an empty registry in the database that the request is about."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'registry.db'}"
     import psycopg

@@ -1,5 +1,6 @@
-"""Real processes that die or race in the ledger: ``python -m ... MODE URL ARTIFACTS STRIDE``.
+"""Real processes that die or race in the ledger: ``python -m ... MODE URL ARTIFACTS NUMBER``.
 
+The number is that of the racing promoters, or a death is at every so manieth step.
 A program of its own, because it forks: the test process has threads. Prints what happened as JSON.
 """
 
@@ -34,7 +35,6 @@ from tests.sluice.registry.ledger_samples import (
 )
 
 NUM_RACERS = 8
-NUM_PROMOTERS = 50
 
 
 class Bench:
@@ -212,11 +212,11 @@ def race(work: Callable[[int], str], num_racers: int = NUM_RACERS) -> list[str]:
     return sorted(said)
 
 
-def race_to_promote(bench: Bench) -> list[str]:
-    """Let fifty promoters pass every check against the same production, then move at once."""
+def race_to_promote(bench: Bench, num_promoters: int) -> list[str]:
+    """Let promoters pass every check against the same production, then move at once."""
     with bench.open() as ledger:
-        numbers = [register_sample(ledger, bench.store, salt=100 + i) for i in range(NUM_PROMOTERS)]
-    checked = multiprocessing.get_context("fork").Barrier(NUM_PROMOTERS)
+        numbers = [register_sample(ledger, bench.store, salt=100 + i) for i in range(num_promoters)]
+    checked = multiprocessing.get_context("fork").Barrier(num_promoters)
     verify = loading.require_loadable
 
     def verify_and_wait(*arguments: Any) -> None:
@@ -228,13 +228,13 @@ def race_to_promote(bench: Bench) -> list[str]:
     def work(index: int) -> str:
         return "won" if bench.promote(numbers[index], None) else "unmoved"
 
-    said = race(work, NUM_PROMOTERS)
+    said = race(work, num_promoters)
     assert bench.production() is not None
     return said
 
 
-def kill_publisher(bench: Bench, told: Path) -> dict[str, list[str]]:
-    """Kill a publisher at every step it has; return what its consumer heard, and the history.
+def kill_publisher(bench: Bench, told: Path, stride: int) -> dict[str, list[str]]:
+    """Kill a publisher at its steps; return what its consumer heard, and the history.
 
     The consumer writes each key to a file before it answers, as one that did its work.
     """
@@ -249,7 +249,7 @@ def kill_publisher(bench: Bench, told: Path) -> dict[str, list[str]]:
         with bench.open() as ledger:
             ledger.publish(MODEL, "board", deliver)
 
-    for step in range(1, 1000):
+    for step in range(1, 1000, stride):
 
         def work(step: int = step) -> None:
             die_at(step)
@@ -300,16 +300,16 @@ def race_to_register(bench: Bench) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    mode, url, artifacts, stride = sys.argv[1:5]
+    mode, url, artifacts, number = sys.argv[1:5]
     bench = Bench(url, Path(artifacts))
     if mode in ("promote", "rollback"):
-        result: object = kill_everywhere(bench, mode, int(stride))
+        result: object = kill_everywhere(bench, mode, int(number))
     elif mode == "random":
         result = kill_at_random(bench, rounds=8)
     elif mode == "race":
-        result = race_to_promote(bench)
+        result = race_to_promote(bench, int(number))
     elif mode == "publish":
-        result = kill_publisher(bench, Path(artifacts).with_name("told"))
+        result = kill_publisher(bench, Path(artifacts).with_name("told"), int(number))
     else:
         result = race_to_register(bench)
     print(json.dumps(result))

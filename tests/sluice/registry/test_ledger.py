@@ -34,10 +34,13 @@ from tests.sluice.registry.ledger_samples import (
     register_sample,
     sample_lineage,
 )
+from tests.sluice.registry.one_database import ON_BOTH
+from tests.sluice.registry.one_database import url as url
 
 OTHER = "d" * 64
 
 
+@ON_BOTH
 def test_version_comes_back_as_it_was_registered(ledger: Ledger, store: ArtifactStore) -> None:
     lineage = sample_lineage(store)
     receipt = promotion_receipt(lineage.candidate)
@@ -281,6 +284,7 @@ def test_evidence_keeps_nan(ledger: Ledger, store: ArtifactStore) -> None:
     assert back.receipt.digest == receipt.digest
 
 
+@ON_BOTH
 def test_history_cannot_be_rewritten(url: str, store: ArtifactStore) -> None:
     """REG-2: the audit is append-only, for SQL as well."""
     with RolloutLedger.open(url, clock=Clock(), key=SigningKey(b"k" * 32)) as ledger:
@@ -305,6 +309,7 @@ def test_history_cannot_be_rewritten(url: str, store: ArtifactStore) -> None:
         assert ledger.history(MODEL) == before
 
 
+@ON_BOTH
 def test_failed_registration_leaves_nothing(ledger: Ledger, store: ArtifactStore) -> None:
     """The second receipt is refused after the version row was written: all of it goes."""
     lineage = sample_lineage(store)
@@ -384,6 +389,7 @@ def test_clock_that_goes_back_does_not_reorder_the_past(url: str, store: Artifac
     assert done.at == moves[-1]
 
 
+@ON_BOTH
 def test_nobody_waits_for_a_judge_and_one_that_was_overtaken_judges_again(
     url: str, ledger: Ledger
 ) -> None:

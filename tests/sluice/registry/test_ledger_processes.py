@@ -13,11 +13,11 @@ ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.slow
 
 
-def drive(mode: str, url: str, tmp_path: Path, *, stride: int = 1) -> Any:
+def drive(mode: str, url: str, tmp_path: Path, *, number: int = 1) -> Any:
     """Run the driver; it checks the registry with verify after every death and every race."""
     program = [sys.executable, "-m", "tests.sluice.registry.ledger_driver", mode, url]
     done = subprocess.run(
-        [*program, str(tmp_path / "artifacts"), str(stride)],
+        [*program, str(tmp_path / "artifacts"), str(number)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -28,36 +28,59 @@ def drive(mode: str, url: str, tmp_path: Path, *, stride: int = 1) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("action", ["promote", "rollback"])
-@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.exhaustive), 13])
+@pytest.mark.parametrize(
+    ("url", "action", "stride"),
+    [
+        ("postgresql", "promote", 13),
+        ("sqlite", "rollback", 13),
+        *(
+            pytest.param(url, action, 1, marks=pytest.mark.exhaustive)
+            for url in ("sqlite", "postgresql")
+            for action in ("promote", "rollback")
+        ),
+    ],
+    indirect=["url"],
+)
 def test_killed_anywhere_it_happened_or_it_did_not(
     action: str, stride: int, url: str, tmp_path: Path
 ) -> None:
     """SIGKILL before every statement, around every commit, at every artifact read."""
-    deaths = drive(action, url, tmp_path, stride=stride)
+    deaths = drive(action, url, tmp_path, number=stride)
 
     assert deaths["undone"] > 20 / stride
     if stride == 1:
         assert deaths["kept"] >= 1  # killed after the commit: the move stands, with its history
 
 
+@pytest.mark.parametrize(
+    "url", [pytest.param("sqlite", marks=pytest.mark.exhaustive), "postgresql"], indirect=True
+)
 def test_killed_at_random_moments_leaves_a_consistent_registry(url: str, tmp_path: Path) -> None:
     assert drive("random", url, tmp_path)["moves"] > 8 + 3  # 8 made before the killing
 
 
-def test_of_fifty_racing_promoters_exactly_one_wins(url: str, tmp_path: Path) -> None:
-    said = drive("race", url, tmp_path)
+@pytest.mark.parametrize("racers", [12, pytest.param(50, marks=pytest.mark.exhaustive)])
+def test_of_racing_promoters_exactly_one_wins(racers: int, url: str, tmp_path: Path) -> None:
+    said = drive("race", url, tmp_path, number=racers)
 
-    assert len(said) == 50
+    assert len(said) == racers
     assert said.count("won") == 1
     lost = [s for s in said if s.startswith("conflict: ")]
-    assert len(lost) == 49
+    assert len(lost) == racers - 1
     assert all("no version was expected in production" in s and " promoted " in s for s in lost)
 
 
-def test_publisher_killed_anywhere_loses_nothing(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("url", "stride"),
+    [
+        ("sqlite", 3),
+        *(pytest.param(url, 1, marks=pytest.mark.exhaustive) for url in ("sqlite", "postgresql")),
+    ],
+    indirect=["url"],
+)
+def test_publisher_killed_anywhere_loses_nothing(url: str, stride: int, tmp_path: Path) -> None:
     """REG-2: told again with the same key after a death, in order, until all is told."""
-    said = drive("publish", url, tmp_path)
+    said = drive("publish", url, tmp_path, number=stride)
 
     keys = dict(line.split() for line in said["heard"])
     assert len(said["heard"]) > len(keys) == len(said["history"])

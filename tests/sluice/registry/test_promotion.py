@@ -26,6 +26,8 @@ from tests.sluice.registry.ledger_samples import (
     sample_lineage,
     search_receipt,
 )
+from tests.sluice.registry.one_database import ON_BOTH
+from tests.sluice.registry.one_database import url as url
 
 OTHER = "d" * 64
 
@@ -44,6 +46,7 @@ def production(ledger: Ledger) -> int | None:
     return None if found is None else found.number
 
 
+@ON_BOTH
 def test_promotion_moves_pointer_and_writes_history(ledger: Ledger, store: ArtifactStore) -> None:
     register_sample(ledger, store, salt=1)
     lineage = ledger.version(MODEL, 1).lineage
@@ -231,6 +234,7 @@ def test_damaged_artifact_is_not_promoted(
     assert production(ledger) == 1
 
 
+@ON_BOTH
 def test_unexpected_production_is_a_conflict(ledger: Ledger, store: ArtifactStore) -> None:
     promote_chain(ledger, store, 2)
     reference = ledger.version(MODEL, 2).candidate

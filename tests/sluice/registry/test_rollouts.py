@@ -33,6 +33,8 @@ from tests.sluice.registry.ledger_samples import (
     register_sample,
     sample_lineage,
 )
+from tests.sluice.registry.one_database import ON_BOTH
+from tests.sluice.registry.one_database import url as url
 
 QUICK = RolloutSettings(min_step_s=0, min_requests=1, shares=(0.05, 1.0))
 HEALTHY = ArmCounts(requests=100, errors=1)
@@ -95,6 +97,7 @@ def production(ledger: RolloutLedger) -> int | None:
     return None if found is None else found.number
 
 
+@ON_BOTH
 def test_a_healthy_rollout_ends_in_production(ledger: RolloutLedger, store: ArtifactStore) -> None:
     assert ledger.rollout(MODEL) is None
     epochs, shares = [weights(ledger).epoch], []
@@ -189,6 +192,7 @@ def test_nothing_in_production_is_nothing_to_compare_with(url: str, store: Artif
             start(ledger, 1)
 
 
+@ON_BOTH
 def test_of_two_who_decide_on_one_look_the_second_is_refused(ledger: RolloutLedger) -> None:
     at = start(ledger)
     ledger.record_transition(at, look(ledger, at))
@@ -265,6 +269,7 @@ def dies_at(number: int, work: Callable[[], object]) -> bool:
     return False
 
 
+@ON_BOTH
 def test_killed_between_held_and_promoted_the_next_call_repairs_it(
     ledger: RolloutLedger, store: ArtifactStore
 ) -> None:

@@ -21,6 +21,8 @@ from tests.sluice.registry.ledger_samples import (
     promotion_receipt,
     sample_lineage,
 )
+from tests.sluice.registry.one_database import ON_BOTH
+from tests.sluice.registry.one_database import url as url
 
 KEY, OTHER_KEY = SigningKey(b"k" * 32), SigningKey(b"o" * 32)
 Parts = dict[str, bytes]
@@ -46,6 +48,7 @@ def bring(away: tuple[Ledger, ArtifactStore], file: Path, key: SigningKey | None
     return f"{done.version.number} {done.version.state} {done.created}"
 
 
+@ON_BOTH
 def test_imported_version_is_dev_with_its_receipts(
     ledger: Ledger, away: tuple[Ledger, ArtifactStore], file: Path
 ) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from sluice.artifacts import ArtifactStore
@@ -141,18 +142,29 @@ def test_ten_thousand_requests_meet_restarting_servers(
 def test_a_server_that_was_killed_serves_what_the_ledger_says_and_counts_anew(
     nursery: Nursery, home: Home, ledger: RolloutLedger
 ) -> None:
-    """Mid-rollout: what it had counted stays in the registry, and nothing counts twice."""
+    """Mid-rollout: what it had counted stays in the registry, and nothing counts twice.
+
+    Its challenger's process ends with it.
+    """
     before = ledger.version(MODEL, 1).candidate
     number = register_sample(ledger, ArtifactStore(home.artifacts), salt=2, reference=before)
     settings = RolloutSettings(shares=(0.5, 1.0), min_requests=1000)
     rollout = ledger.start_rollout(MODEL, number, settings, actor="ada", reason="try").rollout
     port = _free_port()
     url = nursery.start(port)["url"]
+    _until(lambda: httpx.get(f"{url}/model").json()["challenger"] is not None)
+    (child,) = psutil.Process(nursery.pids[port]).children(recursive=True)
     _ask(url, 60)
     first = _reported(ledger, rollout, 60)
     seen = advance(rollout, first, now=first.until, production=before).rollout
 
+    child.suspend()  # as one that hangs, it does not see that the pipe ends
     assert nursery.end(port, signal.SIGKILL) == -signal.SIGKILL
+    try:
+        child.wait(5)  # the system reaps it: its parent is gone
+    except psutil.TimeoutExpired:
+        child.kill()
+        raise
     nursery.start(port)  # ready with production alone: the challenger loads beside it
     _until(lambda: httpx.get(f"{url}/model").json()["challenger"] is not None)
     card = httpx.get(f"{url}/model").json()

@@ -146,6 +146,7 @@ def test_a_cluster_that_does_not_answer_is_told_at_the_start(
     assert "The Ray cluster at '127.0.0.1:1' cannot be reached" in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_promotion_and_a_drain_fail_no_request(
     ledger: RolloutLedger, home: Home, start: Start
@@ -184,6 +185,7 @@ def test_a_promotion_and_a_drain_fail_no_request(
     assert {line["level"] for line in log} == {"info"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_challenger_of_the_ledger_is_a_process_that_ends_with_a_killed_server(
     ledger: RolloutLedger, home: Home, start: Start

@@ -112,11 +112,10 @@ def test_what_cannot_fit_is_said():
         search(Fake(1), gap_share=math.nan)
 
 
-@pytest.fixture(scope="module")
-def measured() -> dict:
-    """Real steps in a fresh process whose allocator keeps nothing."""
+def in_a_fresh_process(what: str) -> dict:
+    """Real steps where the allocator keeps nothing."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.measured_steps"],
+        [sys.executable, "-m", "tests.support.measured_steps", what],
         cwd=ROOT,
         env=os.environ | SETTLED,
         stdout=subprocess.PIPE,
@@ -126,9 +125,15 @@ def measured() -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.fixture(scope="module")
+def measured() -> dict:
+    return in_a_fresh_process("peaks")
+
+
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_a_real_search_finds_what_the_activations_allow(measured):
+def test_a_real_search_finds_what_the_activations_allow():
+    measured = in_a_fresh_process("searches")
     found, more = (BatchSizeResult.model_validate(measured["found"][mib]) for mib in ("32", "64"))
 
     assert found.bound == "memory"
@@ -162,8 +167,13 @@ def test_where_linux_keeps_no_peak_it_is_watched(measured):
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (MemoryError("no memory"), "no memory"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried"), "CUDA out of memory"),
+        *(
+            pytest.param(*more, marks=pytest.mark.exhaustive)
+            for more in (
+                (MemoryError("no memory"), "no memory"),
+                (torch.OutOfMemoryError("CUDA out of memory. Tried"), "CUDA out of memory"),
+            )
+        ),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "can't allocate"),
     ],
 )

@@ -55,7 +55,9 @@ def test_no_epoch_before_a_change_knows_of_it():
     assert [r.train_loss for r in changed][1] != [r.train_loss for r in plain][1]
 
 
-@pytest.mark.parametrize("stopped_after", [1, 2, 3])
+@pytest.mark.parametrize(
+    "stopped_after", [2, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (1, 3))]
+)
 def test_a_unit_stopped_around_a_change_ends_with_the_same_bits_and_log(specs, stopped_after):
     changes = (
         Change(from_epoch=1, learning_rate=0.05),

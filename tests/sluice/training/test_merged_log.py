@@ -8,6 +8,7 @@ from sluice.errors import ContractError
 from sluice.failfast.log.event_log import read_events, validate_log
 from sluice.training.merged_log import merge_logs
 from sluice.training.parallel import train_members
+from tests.sluice.training.conftest import make_specs
 from tests.support.synthetic import SineWorkload
 
 
@@ -21,9 +22,9 @@ def merge(members, store, workload=None):
     )
 
 
-@pytest.fixture
-def trained(specs):
-    units = specs(seeds=(0, 1), folds=2, max_epochs=2)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    units = make_specs(tmp_path_factory.mktemp("trained"), seeds=(0, 1), folds=2, max_epochs=2)
     members, _ = train_members(units, compute=ComputeSettings(workers=1), on_event=[].append)
     return members, ArtifactStore(units[0].artifacts)
 

@@ -194,6 +194,7 @@ def test_a_killed_worker_is_replaced_and_two_workers_give_the_bits_of_one(specs,
     assert len({m.weights for m in one}) == 4
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_unit_that_kills_every_worker_is_named_with_the_cause(specs):
     units = specs(folds=2, kill_at_loss=3)
@@ -257,12 +258,13 @@ PARENT = """
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "to_all", "status", "said"),
     [
         (signal.SIGINT, True, 130, "Interrupted Training was stopped with 0 of 2 units finished"),
-        pytest.param(signal.SIGKILL, False, -9, "", marks=pytest.mark.exhaustive),
+        (signal.SIGKILL, False, -9, ""),
     ],
 )
 def test_no_process_outlives_its_parent(tmp_path, number, to_all, status, said):

@@ -60,7 +60,7 @@ def overflowing(calls_that_do):
     return loss
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["bf16", pytest.param("fp16", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
 def test_every_architecture_learns_in_low_precision(precision, architecture):
     x = torch.randn(128, 6, 4, generator=torch.Generator().manual_seed(1))

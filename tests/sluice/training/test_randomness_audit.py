@@ -66,27 +66,32 @@ def test_the_audit_draws_nothing():
     assert all(torch.equal(before[n], after[n]) for n in before if not n.endswith("gauss"))
 
 
-@pytest.mark.slow
-def test_a_process_that_seeds_nothing_says_so():
+def said_by_a_process(**environment: str) -> dict[str, str]:
     script = (
         "from sluice.training.randomness_audit import audit_randomness\n"
         "found = audit_randomness(seed=0, generators={}, loaders={})\n"
         "print({s.name: s.status for s in found.sources})"
     )
-    env = {"PYTHONPATH": os.getcwd(), "PATH": ""}
+    env = {"PYTHONPATH": os.getcwd(), "PATH": ""} | environment
+    run = [sys.executable, "-c", script]
+    done = subprocess.run(run, env=env, capture_output=True, text=True, check=True)
+    return ast.literal_eval(done.stdout)
 
-    def said(**more: str) -> dict[str, str]:
-        run = [sys.executable, "-c", script]
-        done = subprocess.run(run, env=env | more, capture_output=True, text=True, check=True)
-        return ast.literal_eval(done.stdout)
 
-    assert said() == {
+@pytest.mark.slow
+def test_a_process_that_seeds_nothing_says_so():
+    assert said_by_a_process() == {
         "Python random": "unknown",
         "NumPy global": "unknown",
         "torch CPU": "other seed",
         "PYTHONHASHSEED": "not seeded",
     }
-    assert said(PYTHONHASHSEED="3")["PYTHONHASHSEED"] == "seeded"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_a_process_with_a_hash_seed_says_so():
+    assert said_by_a_process(PYTHONHASHSEED="3")["PYTHONHASHSEED"] == "seeded"
 
 
 @pytest.mark.parametrize(

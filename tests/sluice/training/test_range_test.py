@@ -184,6 +184,7 @@ def test_the_same_seed_gives_the_same_curve_and_another_another():
     assert on_rows(rows).curve != on_rows(rows, seed=1).curve
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_noise_has_no_descent():
     """Targets that nothing predicts, around an output that is already best, in 40 draws."""

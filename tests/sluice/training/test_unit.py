@@ -182,8 +182,18 @@ def test_how_often_checkpoints_are_written_does_not(specs):
     assert train_unit(spec, ignore) == find_finished(other)
 
 
-@pytest.mark.parametrize("every", [1, 2, 3])
-@pytest.mark.parametrize("stopped_after", [1, 3, 4])
+@pytest.mark.parametrize(
+    ("every", "stopped_after"),
+    [
+        (1, 1),
+        (2, 3),
+        (3, 4),
+        *(
+            pytest.param(*more, marks=pytest.mark.exhaustive)
+            for more in ((1, 3), (1, 4), (2, 1), (2, 4), (3, 1), (3, 3))
+        ),
+    ],
+)
 def test_a_stopped_unit_ends_with_the_same_bits_and_log(specs, every, stopped_after):
     (whole,), (cut,) = (specs(name, checkpoint_every_epochs=every) for name in "ab")
     expected = train_unit(whole, ignore)
@@ -221,7 +231,13 @@ def test_lines_that_the_checkpoint_covers_keep_their_time(specs):
     assert [line["timestamp"] for line in lines] == [early.isoformat()] * 3 + [late.isoformat()] * 3
 
 
-@pytest.mark.parametrize("log", ["", "not json\n", '{"event": "fold_start"}\n{"half": '])
+@pytest.mark.parametrize(
+    "log",
+    [
+        *(pytest.param(text, marks=pytest.mark.exhaustive) for text in ("", "not json\n")),
+        '{"event": "fold_start"}\n{"half": ',
+    ],
+)
 def test_a_lost_log_is_written_anew_from_the_checkpoint(specs, log):
     (whole,), (cut,) = specs("a"), specs("b")
     expected = train_unit(whole, ignore)
@@ -278,6 +294,7 @@ KILLED = """
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_killed_in_the_middle_of_an_epoch_ends_with_the_same_bits(specs, tmp_path):
     """REPRO-4, with SIGKILL: no handler runs, and another process ends what one began."""

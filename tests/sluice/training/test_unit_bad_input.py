@@ -27,6 +27,7 @@ def test_a_checkpoint_of_another_architecture_is_refused_with_what_differs(specs
         train_unit(lstm, ignore)
 
 
+@pytest.mark.exhaustive
 def test_changed_settings_go_on_in_a_folder_of_their_own(specs):
     """Killed, changed, started again: the two trainings never mix, and neither is lost."""
     (spec,), (whole,) = specs("a"), specs("b", learning_rate=2e-2)
@@ -41,6 +42,7 @@ def test_changed_settings_go_on_in_a_folder_of_their_own(specs):
     assert [e.epochs_done for e in heard if e.kind == "started"] == [0, 2]
 
 
+@pytest.mark.exhaustive
 def test_when_every_checkpoint_is_damaged_it_begins_again_and_says_so(specs):
     (whole,), (cut,) = specs("a"), specs("b")
     expected = train_unit(whole, ignore)
@@ -55,7 +57,7 @@ def test_when_every_checkpoint_is_damaged_it_begins_again_and_says_so(specs):
     assert events(cut, member) == events(whole, expected)
 
 
-@pytest.mark.parametrize("stops_at", [1, 3])
+@pytest.mark.parametrize("stops_at", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 def test_a_disk_that_fills_up_in_mid_training_costs_no_finished_epoch(specs, tmp_path, stops_at):
     """A real file system without room: checkpoint and log line alike are refused."""
     (whole,), (spec,) = specs("a"), specs("b")

@@ -133,7 +133,8 @@ def test_a_best_value_at_an_end_is_pointed_out(centre, edge):
     assert ("Widen the range" in found.advice) == bool(edge)
 
 
-def test_an_end_that_cannot_be_passed_or_does_not_matter_is_no_edge():
+@pytest.mark.parametrize("num_seeds", [2, pytest.param(5, marks=pytest.mark.exhaustive)])
+def test_an_end_that_cannot_be_passed_or_does_not_matter_is_no_edge(num_seeds):
     own = space(**{DROPOUT: {"kind": "uniform", "low": 0.0, "high": 0.5}})
 
     def by_dropout(centre):
@@ -146,7 +147,7 @@ def test_an_end_that_cannot_be_passed_or_does_not_matter_is_no_edge():
     assert edge(0.0) == ""  # no dropout is below 0
     assert edge(0.5) == "high"
     # Where the rate decides, the place of the others is chance.
-    for seed in range(5):
+    for seed in range(num_seeds):
         found = measure_importance(made(bowl(-2), seed=seed), space(), seed=0)
         assert {p.edge for p in found.parameters} == {""}
 

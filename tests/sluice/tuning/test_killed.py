@@ -63,7 +63,10 @@ def killed_and_resumed(server, work, tmp_path, *, kills):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scheduler", "num_trials"), [("asha", 8), ("pbt", 4)])
+@pytest.mark.parametrize(
+    ("scheduler", "num_trials"),
+    [("asha", 8), pytest.param("pbt", 4, marks=pytest.mark.exhaustive)],
+)
 def test_trials_stops_and_exploits_are_those_of_a_search_never_killed(
     scheduler, num_trials, server, objective, tmp_path, record_property
 ):

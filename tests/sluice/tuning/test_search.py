@@ -71,7 +71,8 @@ def killed(folder, own, *, after):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "case", ["random", "asha", "pbt", pytest.param("tpe", marks=pytest.mark.exhaustive)]
+    "case",
+    ["asha", "pbt", *(pytest.param(c, marks=pytest.mark.exhaustive) for c in ("random", "tpe"))],
 )
 def test_a_search_killed_again_and_again_ends_as_one_that_was_not(case, tmp_path):
     """TUNE-3: SIGKILL every few outcomes; trials, stops and exploits are those of one run."""
@@ -170,7 +171,7 @@ def test_a_folder_that_cannot_be_written_stops_the_search(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheduler", ["asha", "pbt"])
+@pytest.mark.parametrize("scheduler", [pytest.param("asha", marks=pytest.mark.exhaustive), "pbt"])
 def test_a_workload_is_searched_and_its_winner_can_be_trained_again(scheduler, objective, tmp_path):
     own = objective()
     workload = load_workload(own.workload, {}, where="test")

@@ -50,6 +50,7 @@ def run_script(tmp_path, body):
     )
 
 
+@pytest.mark.exhaustive
 def test_a_healthy_script_goes_on_to_train(tmp_path):
     done = run_script(tmp_path, "pass")
 
@@ -74,9 +75,14 @@ def test_a_broken_script_ends_before_the_training_with_the_reason(tmp_path):
     ("defect", "caught_by", "seen"),
     [
         ("LabelAmongFeatures", "features_compute", "digit"),
-        ("FrozenBody", "gradients_flow", "body.0.weight"),
-        ("ShuffledLabels", "targets_depend_on_features", "features"),
-        ("OutOfRange", "gradients_flow", "digits_cnn.py"),
+        *(
+            pytest.param(*more, marks=pytest.mark.exhaustive)
+            for more in (
+                ("FrozenBody", "gradients_flow", "body.0.weight"),
+                ("ShuffledLabels", "targets_depend_on_features", "features"),
+                ("OutOfRange", "gradients_flow", "digits_cnn.py"),
+            )
+        ),
     ],
 )
 def test_defects_planted_into_a_strangers_file_are_caught(defect, caught_by, seen):

@@ -52,9 +52,13 @@ def log_of(run):
     return validate_log(run.log, test_metrics=(), headline="")
 
 
-def test_a_healthy_gate_says_what_it_does_and_leaves_a_log_alone(gate):
-    run = gate("Healthy")
+def test_a_healthy_gate_says_what_it_does_and_leaves_a_log_alone(gate, capfd):
+    """What the user's code prints goes to stderr."""
+    run = gate("Talkative")
 
+    said = capfd.readouterr()
+    assert "loading from the user's own code" in said.err
+    assert said.out == ""
     assert run.report.passed
     plan, *rest = gate.heard
     assert isinstance(plan, Plan)
@@ -99,7 +103,9 @@ def test_what_does_not_need_the_stopped_check_still_runs(gate):
     ("name", "check", "seen"),
     [
         ("CrashInNativeCode", "model_instantiates", "signal 11 (SIGSEGV) at "),
-        ("Leaves", "features_compute", "ended with status 7"),
+        pytest.param(
+            "Leaves", "features_compute", "ended with status 7", marks=pytest.mark.exhaustive
+        ),
         pytest.param(
             "Killed", "model_instantiates", "signal 9 (SIGKILL)", marks=pytest.mark.exhaustive
         ),
@@ -130,6 +136,7 @@ def test_memory_without_end_is_stopped_before_the_machine_is(gate):
     assert "batch_rows" in failed.fix
 
 
+@pytest.mark.exhaustive
 def test_a_model_no_allocator_can_hold_fails_with_what_to_do(gate):
     failed = by(gate("HugeModel"), "model_instantiates")
 
@@ -147,14 +154,6 @@ def test_the_whole_gate_has_a_time_of_its_own(gate):
     assert by(run, "event_log_works").outcome == "skipped"
 
 
-def test_what_the_users_code_prints_goes_to_stderr(gate, capfd):
-    gate("Talkative")
-
-    said = capfd.readouterr()
-    assert "loading from the user's own code" in said.err
-    assert said.out == ""
-
-
 def test_a_wrong_name_is_the_users_mistake_and_the_log_says_so(tmp_path):
     request = GateRequest(target=NamedTarget(name="sp500_volatilty"), level="full", seed=0)
 
@@ -165,6 +164,7 @@ def test_a_wrong_name_is_the_users_mistake_and_the_log_says_so(tmp_path):
     assert validate_log(log, test_metrics=(), headline="").counts == {"gate_stopped": 1}
 
 
+@pytest.mark.exhaustive
 def test_a_folder_that_cannot_be_written_fails_the_log_and_says_so(tmp_path):
     (tmp_path / "file").write_text("")
     target = WorkloadTarget(path=f"{MODULE}:Healthy", poc=QUICK)

@@ -50,10 +50,11 @@ def gaussian(output, y):
 
 @pytest.mark.parametrize("workload", [planted.Signals, planted.OwnNet, Echo, Muffled, SineWorkload])
 @pytest.mark.parametrize("architecture", ["linear", "gru", "lstm"])
-def test_healthy_models_pass_whatever_the_seed(train_of, workload, architecture):
+@pytest.mark.parametrize("num_seeds", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
+def test_healthy_models_pass_whatever_the_seed(train_of, workload, architecture, num_seeds):
     rows = train_of(workload())
 
-    for seed in range(3):
+    for seed in range(num_seeds):
         finding = check(workload(), rows, architecture=architecture, seed=seed)
         assert finding.outcome == "pass", finding
         assert finding.numbers["num_rows_memorized"] >= 2
@@ -128,7 +129,7 @@ class Narrow(nn.Module):
     "workload",
     [
         Plain(network=Deaf),
-        Plain(network=Narrow),
+        pytest.param(Plain(network=Narrow), marks=pytest.mark.exhaustive),
         Plain(network=mlp, losses=lambda _, y: y.square().mean(1)),
         Plain(network=mlp, loss=lambda _, y: y.square().mean()),
         Plain(network=mlp, loss=lambda o, y: -(o - y).square().mean()),

@@ -42,15 +42,21 @@ def check(train_of):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rate", [pytest.param(5e-4, marks=pytest.mark.exhaustive), 3e-3, 2e-2])
+@pytest.mark.parametrize(
+    ("rate", "num_seeds"),
+    [
+        (3e-3, 3),
+        *(pytest.param(rate, 7, marks=pytest.mark.exhaustive) for rate in (5e-4, 3e-3, 2e-2)),
+    ],
+)
 @pytest.mark.parametrize("architecture", ["gru", "lstm", "linear"])
-def test_healthy_trainings_raise_no_false_alarm(check, architecture, rate):
+def test_healthy_trainings_raise_no_false_alarm(check, architecture, rate, num_seeds):
     findings = [
         check(planted.Signals(), architecture=architecture, rate=rate, seed=seed)
-        for seed in range(7)
+        for seed in range(num_seeds)
     ]
 
-    assert [finding.outcome for finding in findings] == ["pass"] * 7, findings
+    assert [finding.outcome for finding in findings] == ["pass"] * num_seeds, findings
 
 
 @pytest.mark.slow
@@ -277,8 +283,9 @@ def test_losses_of_every_kind_learn_and_pass(case, rate):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("rate", "kind"), [(1e-9, "without progress"), (10.0, "diverged")])
-def test_absurd_rates_fail_for_losses_of_every_kind(case, rate, kind):
-    for seed in range(3):
+@pytest.mark.parametrize("num_seeds", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
+def test_absurd_rates_fail_for_losses_of_every_kind(case, rate, kind, num_seeds):
+    for seed in range(num_seeds):
         finding = outcome_of(case, rate, seed=seed)
         assert (finding.outcome, finding.kind) == ("fail", f"mini training {kind}"), finding
 
@@ -348,8 +355,9 @@ def test_models_that_learn_by_different_amounts_pass_with_more_seeds(architectur
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [1e-9, 1e-6, 10.0])
-def test_rates_that_teach_nothing_fail_without_more_seeds(rate):
-    for seed in range(4):
+@pytest.mark.parametrize("num_seeds", [1, pytest.param(4, marks=pytest.mark.exhaustive)])
+def test_rates_that_teach_nothing_fail_without_more_seeds(rate, num_seeds):
+    for seed in range(num_seeds):
         finding = uneven(mlp, rate, seed=seed)
 
         assert (finding.outcome, finding.numbers["num_seeds"]) == ("fail", 3)
@@ -366,7 +374,9 @@ def mixture(output, y):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rate", [pytest.param(3e-4, marks=pytest.mark.exhaustive), 2e-3, 1e-2])
+@pytest.mark.parametrize(
+    "rate", [2e-3, *(pytest.param(rate, marks=pytest.mark.exhaustive) for rate in (3e-4, 1e-2))]
+)
 @pytest.mark.parametrize("case", ["rare", "mixture"])
 def test_a_slow_way_to_a_rare_class_or_a_mixture_is_no_warning(case, rate):
     if case == "rare":
