@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from multiprocessing.util import Finalize, register_after_fork
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ import torch
 from sluice.trace.evidence.trace import VERSION, Start
 from sluice.trace.guarding import watch_losses_that_are_not_finite
 from sluice.trace.seams.backward import watch_backward
+from sluice.trace.seams.by_hand import watch_losses_by_hand
 from sluice.trace.seams.checkpoints import watch_loads
 from sluice.trace.seams.clipping import watch_clipping
 from sluice.trace.seams.inputs import watch_inputs
@@ -38,6 +40,7 @@ from sluice.trace.tracer import Tracer, say_on_stderr
 _SEAMS = (
     watch_inputs,
     watch_losses,
+    watch_losses_by_hand,
     watch_modules,
     watch_backward,
     watch_optimizers,
@@ -134,8 +137,18 @@ def _watch_forks(tracer: Tracer, out: Path) -> None:
             tracer.recorder.close()
             tracer.guard(tracer.begin, _process_folder(out))
 
-    # There is no way to take it back: it does nothing once the tracer is off.
+    # There is no way to take these back: they do nothing once the tracer is off.
     os.register_at_fork(after_in_child=in_child)
+    # A process of multiprocessing that was forked ends without atexit.
+    register_after_fork(tracer, _leave_at_end)
+
+
+def _leave_at_end(tracer: Tracer) -> None:
+    def leave() -> None:
+        error = sys.exception()
+        tracer.leave("" if error is None else f"{type(error).__name__}: {error}")
+
+    Finalize(None, leave, exitpriority=0)
 
 
 def _process_folder(out: Path) -> Path:

@@ -35,6 +35,8 @@ class Lane:
         """Index of the network that was called last; loss functions are no networks."""
         self.given: tuple[Any, ...] = ()
         """Weak references to the tensors it was given."""
+        self.made: Any = None
+        """Weak reference to what the last network returned."""
         self.group: Any = None
         """The calls of its kind."""
         self.compared: Any = None
@@ -43,6 +45,8 @@ class Lane:
         """Weak references to the last losses that are means."""
         self.is_raw_mean = False
         """The loss of the backward pass that runs is a mean that nothing divides."""
+        self.last_loss: Any = None
+        """Of the last step."""
         self.begin_word()
         self.loader = -1
         self.steps = 0

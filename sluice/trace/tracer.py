@@ -4,6 +4,7 @@ Nothing here may stop the program or change what it computes. Every call from a 
 ``guard``: a failure is noted, the tracer detaches, and the program goes on untraced.
 """
 
+import math
 import sys
 import threading
 import traceback
@@ -27,11 +28,12 @@ from sluice.trace.recorder import Recorder
 from sluice.trace.seams.means import check_seal
 from sluice.trace.settings import TraceSettings
 from sluice.trace.subjects import Registry
-from sluice.trace.valuing import ask_values, gradient_fact
+from sluice.trace.valuing import ask_values, gradient_fact, spoiled_fact
 from sluice.trace.words import WordBook
 
 if TYPE_CHECKING:  # both are told of the tracer
     from sluice.trace.guarding import Guard
+    from sluice.trace.seams.by_hand import ByHand
     from sluice.trace.seams.inputs import InputWatch
     from sluice.trace.seams.losses import LossWatch
 
@@ -80,6 +82,7 @@ class Tracer:
         """Ends the program or leaves out steps, where that was asked for."""
         self.inputs: InputWatch | None = None
         self.losses: LossWatch | None = None
+        self.by_hand: ByHand | None = None
         self.begin(folder)
 
     def begin(self, folder: Path) -> None:
@@ -110,7 +113,8 @@ class Tracer:
         lane = self.lane
         lane.begin_word()
         lane.number, lane.work, lane.outputs = -1, None, []
-        lane.called, lane.given, lane.group = -1, (), None
+        lane.last_loss = None
+        lane.called, lane.given, lane.made, lane.group = -1, (), None, None
         for reset in self.on_begin:
             reset()
 
@@ -158,6 +162,14 @@ class Tracer:
         self.guard(self._end, raised)
         if self.is_on:
             self.detach()
+            self.recorder.close()
+
+    def leave(self, raised: str) -> None:
+        """Write what is left of a process that ends now: nothing needs to be put back."""
+        if self.is_on:
+            self.guard(self._end, raised)
+        if self.is_on:
+            self.is_on = False
             self.recorder.close()
 
     def _end(self, raised: str) -> None:
@@ -239,6 +251,17 @@ class Tracer:
                     "gradient", gradient_fact(entry, self.inventory, self.steps + 1, self.lane)
                 )
 
+    def look_at_weights(self) -> None:
+        """See at the first loss that is not finite which weights the last step has spoiled."""
+        loss = self.lane.last_loss
+        if self._told_gradients or loss is None or not math.isfinite(loss.item()):
+            return
+        self._told_gradients = _MOST_GRADIENTS
+        for entry in self.inventory.optimizers.entries():
+            fact = spoiled_fact(entry, self.inventory, self.steps, loss.item())
+            if fact is not None:
+                self.recorder.write("gradient", fact)
+
     def begin_step(self, entry: OptimizerEntry, flags: tuple[str, ...]) -> None:
         """See what an optimizer is about to do."""
         lane = self.lane
@@ -269,6 +292,7 @@ class Tracer:
             if lane.work is not None:
                 self._measure(entry, lane.work)
             self.recorder.end_word(self.steps, lane, is_open=False)
+            lane.last_loss = lane.losses[-1] if lane.losses else None
             lane.begin_word()
             now = self.clock()
             self.cadence.add(step_ns=now - self._last_step, cost_ns=lane.spent)

@@ -79,6 +79,26 @@ def _num_different(values: Tensor) -> int:
     return len(row_fingerprints(rounded, words=_ROW_WORDS).unique())
 
 
+def spoiled_fact(
+    entry: OptimizerEntry, inventory: Inventory, step: int, loss: float
+) -> GradientFact | None:
+    """Return whose gradients were not finite at the last step: the weights are not since.
+
+    None when all weights are finite, or none is: whichever did that is not told by them.
+    """
+    given = [p for p in entry.parameters() if p.requires_grad]
+    bad = not_finite([p.detach() for p in given])
+    if not bad or len(bad) == len(given):
+        return None
+    return GradientFact(
+        step=step,
+        optimizer=entry.index,
+        parameters=tuple(inventory.parameters.find(given[i]).index for i in bad),
+        num_gradients=len(given),
+        loss=loss,
+    )
+
+
 def gradient_fact(
     entry: OptimizerEntry, inventory: Inventory, step: int, lane: Lane
 ) -> GradientFact:

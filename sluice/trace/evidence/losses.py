@@ -4,6 +4,9 @@ from pydantic import Field
 
 from sluice.settings import Record
 
+BY_HAND = "a difference by hand"
+"""Kind of a loss that is no function of torch."""
+
 
 class NextTokens(Record):
     """Targets of shape (rows, positions) beside the tokens that the network was given."""

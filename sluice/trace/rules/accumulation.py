@@ -7,6 +7,9 @@ from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.steps import OwnStep, first, name_of, optimizers_in, own_steps, total
 
+_SHARED = 0.25
+"""Of the rows of a batch: as many may be drawn again for another one."""
+
 
 def _groups(step: OwnStep) -> list[list[Mark]]:
     """Return the marks up to each backward pass of a step, since the gradients were cleared.
@@ -63,7 +66,10 @@ def _rows_differ(trace: Trace) -> bool:
             by_step.setdefault((fact.step, fact.network), []).append(set(fact.rows))
     several = [rows for rows in by_step.values() if len(rows) > 1]
     return bool(several) and all(
-        not one & other for rows in several for i, one in enumerate(rows) for other in rows[:i]
+        len(one & other) <= _SHARED * len(one)
+        for rows in several
+        for i, one in enumerate(rows)
+        for other in rows[:i]
     )
 
 

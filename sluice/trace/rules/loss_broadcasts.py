@@ -2,11 +2,12 @@
 
 import math
 
+from sluice.trace.evidence.losses import BY_HAND
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.losses import by_kind, learning_losses
 
-_KINDS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss")
+_KINDS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss", BY_HAND)
 
 
 def _together(one: tuple[int, ...], other: tuple[int, ...]) -> int:
@@ -49,7 +50,8 @@ LOSS_BROADCASTS = Rule(
     name="outputs and targets of a loss have one shape",
     fault="loss broadcasts",
     requirement="TRACE-14",
-    requires="A call of a regression loss of torch.nn.functional that can be differentiated.",
+    requires="A call of a regression loss of torch.nn.functional that can be differentiated, or a "
+    "difference by hand of outputs and numbers that do not learn.",
     contradicted_by="A loss over all pairs that is meant.",
     abstains="One of the two is merely repeated, as one target for all outputs.",
     judge=_judge,

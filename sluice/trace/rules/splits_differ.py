@@ -32,7 +32,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         judged = [f for (learning, _), f in facts.items() if not learning]
         judged = [f for f in judged if f.num_rows >= _LEAST_ROWS]
         learned = [f for f in learned if f.num_rows >= _LEAST_ROWS]
-        if len(learned) != 1 or not judged:
+        if len(learned) != 1 or not judged or learned[0].is_made:
             continue
         told = [(f, moved) for f in judged if (moved := _moved(learned[0], f)) is not None]
         # Where one evaluation is like learning, another one is meant to be different.
@@ -98,6 +98,6 @@ SPLITS_DIFFER = Rule(
     requires="48 rows of numbers that a network learned from, and 48 that it was judged on.",
     contradicted_by="An evaluation that is meant to be on data of another kind.",
     abstains="Another evaluation of the network has inputs like those of learning, or it learns "
-    "from several loaders.",
+    "from several loaders or from what another network makes.",
     judge=_judge,
 )

@@ -63,9 +63,12 @@ def _before(tracer: Tracer, loss: Tensor | None) -> None:
         value = loss.detach().reshape(()) if loss.dim() else loss.detach()
         lane.losses.append(value)
         lane.is_raw_mean = is_raw_mean(loss, lane)
+        if tracer.by_hand is not None:
+            tracer.by_hand.look(loss)
         # Only here can it be told what a loss came from; to read it elsewhere waits for a device.
         if tracer.losses is not None and value.is_cpu and not math.isfinite(value.item()):
             tracer.losses.bad_loss()
+            tracer.look_at_weights()
 
 
 def _after(tracer: Tracer, flags: tuple[str, ...]) -> None:

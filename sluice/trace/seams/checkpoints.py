@@ -18,7 +18,13 @@ def watch_loads(tracer: Tracer) -> None:
         (torch.optim.Optimizer, "optimizer"),
         (LRScheduler, "scheduler"),
     ):
-        original = vars(cls)["load_state_dict"]
+        watch_load(tracer, cls, what)
+
+
+def watch_load(tracer: Tracer, cls: type, what: str) -> None:
+    """Mark the ``load_state_dict`` that a class has of its own, if it has one."""
+    original = vars(cls).get("load_state_dict")
+    if original is not None:
         tracer.patches.replace(cls, "load_state_dict", _watched(tracer, original, what))
 
 

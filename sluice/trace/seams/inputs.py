@@ -30,6 +30,7 @@ class CallGroup:
         self.is_learning = has_grad and is_training
         self.may_learn = has_grad
         self.calls = self.rows = self.first_step = self.step = 0
+        self.is_made = False
         self.shape: tuple[int, ...] = ()
         self.dtype = ""
         self.columns: ColumnSums | None = None
@@ -146,6 +147,7 @@ class InputWatch:
             group.calls += 1
             group.rows += tensor.shape[0]
             group.shape = tuple(tensor.shape)
+            group.is_made = group.is_made or _is_made(tensor, tracer.lane.made)
             if tensor.is_floating_point():
                 if group.columns is None:
                     group.columns = ColumnSums(tensor)
@@ -186,6 +188,7 @@ class InputWatch:
             num_calls=group.calls,
             num_rows=group.rows,
             shape=group.shape,
+            is_made=group.is_made,
             dtype=group.dtype,
             by_position=group.columns is not None and group.columns.by_position,
             columns=() if group.columns is None else group.columns.facts(),
@@ -200,6 +203,16 @@ def watch_inputs(tracer: Tracer) -> None:
     tracer.inputs = watch
     tracer.on_begin.append(watch.reset)
     tracer.on_end.append(watch.finish)
+
+
+def _is_made(tensor: Tensor, made: "weakref.ref[Tensor] | None") -> bool:
+    """Tell whether a tensor is what a network returned, or was computed with gradients."""
+    if tensor.requires_grad:
+        return True
+    other = None if made is None else made()
+    if other is None or tensor.layout != torch.strided or other.layout != torch.strided:
+        return False
+    return tensor.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:

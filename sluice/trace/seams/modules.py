@@ -141,6 +141,7 @@ class _Calls:
             lane.spent += tracer.clock() - began
         tensor = output if type(output) is Tensor else first_tensor(output)
         has_grad = tensor.requires_grad if tensor is not None else torch.is_grad_enabled()
+        lane.made = None if tensor is None else weakref.ref(tensor)
         code = entry.codes.get((has_grad, lane.loader))
         if code is None:
             flags = (*("grad",) * has_grad, *entry.mode_flags())

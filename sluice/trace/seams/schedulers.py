@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import (
 
 from sluice.trace.evidence.trace import SchedulerFact
 from sluice.trace.inventory import SchedulerEntry
+from sluice.trace.seams.checkpoints import watch_load
 from sluice.trace.subjects import Registry
 from sluice.trace.tracer import Tracer
 
@@ -51,6 +52,8 @@ def watch_schedulers(tracer: Tracer) -> None:
 def _watch_class(tracer: Tracer, cls: type) -> None:
     if "step" in vars(cls):
         tracer.patches.replace(cls, "step", _watched(tracer, vars(cls)["step"]))
+    if cls is not LRScheduler:
+        watch_load(tracer, cls, "scheduler")
 
 
 def _watched(tracer: Tracer, original: Callable[..., Any]) -> Callable[..., Any]:
