@@ -3,7 +3,7 @@
 import random
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +19,7 @@ _MOST_WAITING = 2**16
 _FIRST = 32
 _KEPT = 1024
 """Numbers of a sketch: sets up to this size are whole."""
+_MOST_TENSORS, _NUMBERS_OF_EACH = 1024, 16
 
 
 def row_fingerprints(batch: Tensor, *, words: int) -> Tensor:
@@ -123,6 +124,21 @@ def random_states() -> tuple[int, int, int]:
         hash(random.getstate()),
         theirs,
     )
+
+
+def state_fingerprint(state: Any) -> int:
+    """Return a fingerprint of a network's state, whatever its keys are called; 0 for anything else.
+
+    Cost:
+        A few numbers of each tensor are read, from wherever it is.
+    """
+    if not isinstance(state, Mapping):
+        return 0
+    tensors = [v for v in state.values() if isinstance(v, Tensor) and v.is_floating_point()]
+    if not tensors or len(tensors) > _MOST_TENSORS:
+        return 0
+    some = [t.detach().reshape(-1)[:_NUMBERS_OF_EACH].float().cpu() for t in tensors]
+    return zlib.crc32(torch.cat(some).numpy().tobytes()) or 1
 
 
 def tensors_in(batch: Any) -> list[Tensor]:

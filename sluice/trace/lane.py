@@ -35,6 +35,8 @@ class Lane:
         """Index of the network that was called last; loss functions are no networks."""
         self.given: tuple[Any, ...] = ()
         """Weak references to the tensors it was given."""
+        self.bad_input: Any = None
+        """The fact of an input that is not finite, while the network runs on it."""
         self.made: Any = None
         """Weak reference to what the last network returned."""
         self.group: Any = None

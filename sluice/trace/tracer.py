@@ -113,7 +113,7 @@ class Tracer:
         lane = self.lane
         lane.begin_word()
         lane.number, lane.work, lane.outputs = -1, None, []
-        lane.last_loss = None
+        lane.last_loss = lane.bad_input = None
         lane.called, lane.given, lane.made, lane.group = -1, (), None, None
         for reset in self.on_begin:
             reset()

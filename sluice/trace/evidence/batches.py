@@ -103,4 +103,5 @@ class LoadFact(Record):
     subject: int
     num_keys: int = Field(description="Keys that were given.")
     num_loaded: int = Field(description="Of those, keys that were taken.")
+    content: int = Field(0, description="Fingerprint of a network's state; 0 for others.")
     num_missing: int

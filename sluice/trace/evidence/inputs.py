@@ -60,6 +60,9 @@ class RowsFact(Record):
     loader: int = Field(description="Of the last batch; -1 for none.")
     is_learning: bool
     is_whole: bool = Field(description="Tokens or other whole numbers.")
+    is_continuous: bool = Field(
+        False, description="Of numbers that hardly repeat: equal rows are copies."
+    )
     rows: tuple[int, ...] = Field(
         description="A 64-bit fingerprint of each row, of at most 1,024 rows."
     )
@@ -96,6 +99,7 @@ class BadNumbersFact(Record):
     num_columns: int
     rows: tuple[int, ...] = Field(description="The first 8 of the batch that have any.")
     num_rows: int
+    reaches_output: bool = Field(False, description="What the network returned was not finite.")
 
 
 class IdFact(Record):

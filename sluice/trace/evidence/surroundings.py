@@ -47,6 +47,7 @@ class SaveFact(Record):
     path: str = Field(description="'' when it is no path.")
     num_keys: int = Field(description="Of a mapping; 0 for anything else.")
     to: Literal["file", "memory"]
+    content: int = Field(0, description="Fingerprint of a network's state in it; 0 for none.")
 
 
 class ReadFact(Record):

@@ -12,7 +12,9 @@ from sluice.trace.rules.losses import network_name
 
 _LEAST_ROWS = 400
 _LEAST_STEPS = 30
-_DEPENDS, _MAY_DEPEND = 3.0, 1.5
+_MANY_STEPS = 100
+"""Whose losses at those of a constant answer tell as much as an evaluation, of several classes."""
+_DEPENDS, _MAY_DEPEND = 3.0, 2.0
 """Deviations from which targets follow the inputs, and from which numbers or two classes may: a
 hundredth of their variance is lost in the noise, and honest all the same."""
 _AT_PRIOR = 0.97
@@ -53,8 +55,10 @@ def _of(rule: Rule, trace: Trace, network: int, pairs: Sequence[PairFact]) -> Fi
     deviations = _dependence(pairs, targets)
     if not deviations < _DEPENDS:
         return None
-    is_plain = (is_class and len(set(targets)) > 2) or deviations < _MAY_DEPEND
-    is_sure = bool(judged) and not pairs[0].is_whole and is_plain
+    has_classes = is_class and len(set(targets)) > 2
+    is_plain = has_classes or deviations < _MAY_DEPEND
+    is_long = has_classes and trace.num_steps >= _MANY_STEPS
+    is_sure = (bool(judged) or is_long) and not pairs[0].is_whole and is_plain
     name = network_name(trace, network)
     seen = (
         f"its evaluations come to {min(judged):.4g} at best"
@@ -118,7 +122,7 @@ LABELS_INDEPENDENT = Rule(
     fault="labels independent of inputs",
     requirement="TRACE-2",
     requires="400 rows of one tensor with a target each, 30 steps, and evaluations by the same "
-    "loss; without these it asks for confirmation.",
+    "loss, or several classes and 100 steps; without these it asks for confirmation.",
     contradicted_by="A relation that shows in no distance between rows, such as parity.",
     abstains="An evaluation was better than the best constant answer, the network is given more "
     "than one tensor, or targets stand in the same order in each batch.",

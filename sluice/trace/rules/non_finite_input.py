@@ -39,7 +39,8 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         learning = [f for f in facts if f.is_learning]
         if facts:
             first = (learning or facts)[0]
-            harms = bool(learning) and _is_bad_soon(trace, first.step + 1)
+            comes_out = any(f.reaches_output for f in learning)
+            harms = bool(learning) and (comes_out or _is_bad_soon(trace, first.step + 1))
             found.append(_of(rule, trace, first, len(facts), harms=harms))
     return tuple(found)
 
@@ -73,7 +74,7 @@ NON_FINITE_INPUT = Rule(
     fault="non-finite input",
     requirement="TRACE-2",
     requires="A batch with NaN or infinity, one of the first 64 or one whose loss is not finite.",
-    contradicted_by="A network that masks such numbers itself: its loss stays finite.",
-    abstains="Losses and gradients stay finite (a warning).",
+    contradicted_by="A network that masks such numbers itself: its outputs stay finite.",
+    abstains="Outputs, losses and gradients stay finite (a warning).",
     judge=_judge,
 )

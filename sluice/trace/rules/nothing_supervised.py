@@ -6,6 +6,9 @@ from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.losses import CLASSES, by_kind, learning_losses
 
+_OFTEN, _OFTEN_SHARE = 3, 0.2
+"""Batches without a target, and their share, from which answers are lost rather than rare."""
+
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     found = []
@@ -15,7 +18,8 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             continue
         fact = empty[0]
         # A sum over nothing is 0 and does no harm now and then.
-        harms = fact.reduction == "mean" or len(empty) == len(facts)
+        often = len(empty) >= _OFTEN and len(empty) >= _OFTEN_SHARE * len(facts)
+        harms = fact.reduction == "mean" or len(empty) == len(facts) or often
         rows = [f.tokens for f in facts if f.tokens is not None]
         num_rows = sum(t.num_rows for t in rows)
         bare = sum(t.num_unsupervised for t in rows)

@@ -89,7 +89,9 @@ def _overlap(trace: Trace, learned: list[RowsFact], judged: list[RowsFact]) -> _
         num_judged=len(rows),
         share=len(shared) / max(len(rows), 1) / coverage,
         first_step=min((since[row] for row in shared), default=0),
-        by_chance=len(rows) * len(since) * (twins + extra) / max(pairs, 1),
+        by_chance=0.0
+        if all(f.is_continuous for f in learned)
+        else len(rows) * len(since) * (twins + extra) / max(pairs, 1),
     )
 
 
@@ -157,7 +159,7 @@ ROWS_LEAKED = Rule(
     requirement="TRACE-2",
     requires="Rows that a network learned from, and rows it was judged on later.",
     contradicted_by="Rows of few different values, of which equal ones occur by chance.",
-    abstains="As many rows within a batch are equal, all rows are shared and another evaluation "
-    "is on new ones, or the evaluation holds all rows there are.",
+    abstains="As many rows within a batch are equal, of numbers that repeat; all rows are shared "
+    "and another evaluation is on new ones; or the evaluation holds all rows there are.",
     judge=_judge,
 )

@@ -62,6 +62,25 @@ def _is_wrong_side(evaluations: Sequence[EvaluationFact], saved: set[int]) -> bo
     return worse and _records(losses[at[-1] + 1 :], min(losses[: at[-1] + 1])) >= _BETTER
 
 
+def _restored(trace: Trace, evaluations: Sequence[EvaluationFact]) -> str:
+    """Return where the state of the first evaluation was put, when it is back after the last step.
+
+    A file that was copied is told by what is in it.
+    """
+    after = [x for x in trace.loads if x.what == "network" and x.step == trace.num_steps]
+    wanted = {load.content for load in after} - {0}
+    # The first that is like it: the same weights may be saved again.
+    first: dict[int, SaveFact] = {}
+    for save in trace.saves:
+        first.setdefault(save.content, save)
+    found = [first[content] for content in wanted if content in first]
+    place = next((s for s in found if s.step == evaluations[0].step), None)
+    losses = [e.mean for e in evaluations]
+    if place is None or _records(losses[1:], losses[0]) < _BETTER:
+        return ""
+    return place.path or "the copy in memory"
+
+
 def _is_chosen(trace: Trace, saves: Sequence[SaveFact]) -> bool:
     """The file is called the best, or what was kept is loaded after the last step."""
     if "best" in PurePath(saves[0].path).name.lower():
@@ -79,24 +98,29 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     for evaluations in series:
         losses = [e.mean for e in evaluations]
         first, better = evaluations[0], _records(losses[1:], losses[0])
-        for saves in _places(trace, first.step):
-            if not _is_wrong_side(evaluations, {save.step for save in saves}):
-                continue
-            place = saves[0].path or "the copy in memory"
-            found.append(
-                rule.finding(
-                    severity="error" if _is_chosen(trace, saves) else "confirm",
-                    step=next(e.step for e in evaluations[1:] if e.mean < _NEAR * losses[0]),
-                    what=f"{place} was written at the first of {len(evaluations)} evaluations and "
-                    f"at none that was better, while the validation loss fell {better} times, from "
-                    f"{losses[0]:.4g} to {min(losses):.4g}.",
-                    cause="The best checkpoint is chosen by another number, or by the wrong side "
-                    "of it: what is kept is the worst network.",
-                    fix="Compare the validation loss of this epoch with the smallest so far.",
-                    num_evaluations=len(evaluations),
-                    num_better=better,
-                )
+        told = [
+            (saves[0].path or "the copy in memory", _is_chosen(trace, saves))
+            for saves in _places(trace, first.step)
+            if _is_wrong_side(evaluations, {save.step for save in saves})
+        ]
+        restored = _restored(trace, evaluations)
+        if restored:
+            told.append((f"What was loaded in the end, at first in {restored},", True))
+        found += [
+            rule.finding(
+                severity="error" if is_chosen else "confirm",
+                step=next(e.step for e in evaluations[1:] if e.mean < _NEAR * losses[0]),
+                what=f"{place} was written at the first of {len(evaluations)} evaluations and "
+                f"at none that was better, while the validation loss fell {better} times, from "
+                f"{losses[0]:.4g} to {min(losses):.4g}.",
+                cause="The best checkpoint is chosen by another number, or by the wrong side "
+                "of it: what is kept is the worst network.",
+                fix="Compare the validation loss of this epoch with the smallest so far.",
+                num_evaluations=len(evaluations),
+                num_better=better,
             )
+            for place, is_chosen in told
+        ]
     return tuple(found[:1])
 
 

@@ -8,6 +8,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from sluice.trace.evidence.batches import LoadFact
+from sluice.trace.fingerprints import state_fingerprint
 from sluice.trace.tracer import Tracer
 
 
@@ -52,6 +53,7 @@ def _loaded(tracer: Tracer, owner: Any, what: str, state: Any, found: Any) -> No
         num_keys=len(state),
         num_loaded=len(state) - unexpected,
         num_missing=missing,
+        content=state_fingerprint(state) if what == "network" else 0,
     )
     tracer.recorder.write("load", fact)
 

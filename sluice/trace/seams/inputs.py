@@ -20,6 +20,9 @@ _MOST_GROUPS = 16
 _MOST_ROWS = 1024
 _MOST_BAD = 8
 _SHOWN = 8
+_SOME_ROWS = 64
+_HARDLY = 0.5
+"""Of some numbers, so many are different from all others."""
 
 
 class CallGroup:
@@ -30,7 +33,7 @@ class CallGroup:
         self.is_learning = has_grad and is_training
         self.may_learn = has_grad
         self.calls = self.rows = self.first_step = self.step = 0
-        self.is_made = False
+        self.is_made = self.is_continuous = False
         self.shape: tuple[int, ...] = ()
         self.dtype = ""
         self.columns: ColumnSums | None = None
@@ -57,6 +60,8 @@ class InputWatch:
     ) -> None:
         """Look at one call from outside, before it runs."""
         lane = self._tracer.lane
+        if lane.bad_input is not None:  # the call before this one raised
+            self.returned(None)
         lane.called = network
         if len(args) == 1 and not kwargs and type(args[0]) is Tensor:
             lane.given = (weakref.ref(args[0]),)
@@ -87,8 +92,17 @@ class InputWatch:
             self._tracer.recorder.write("rows", fact.model_copy(update={"is_learning": True}))
         group.waiting = []
 
-    def look_for_bad(self, tensor: Tensor, what: Any, *, learning: bool) -> bool:
-        """Record a tensor with NaN or infinity; return whether it has any."""
+    def look_for_bad(
+        self, tensor: Tensor, what: Any, *, learning: bool, is_running: bool = False
+    ) -> bool:
+        """Record a tensor with NaN or infinity; return whether it has any.
+
+        Args:
+            tensor: That was given to a network or to a loss function.
+            what: 'input' or 'target'.
+            learning: Gradients may follow.
+            is_running: The network is about to run: it is recorded when that has returned.
+        """
         tracer = self._tracer
         lane, values = tracer.lane, tensor.detach()
         if not values.is_floating_point() or not values.dim() or not values.numel():
@@ -123,11 +137,24 @@ class InputWatch:
             rows=tuple(rows[:_SHOWN]),
             num_rows=len(rows),
         )
-        tracer.recorder.write("bad_numbers", fact)
+        if is_running:
+            lane.bad_input = fact
+        else:
+            tracer.recorder.write("bad_numbers", fact)
         return True
+
+    def returned(self, tensor: Tensor | None) -> None:
+        """Record the input that was not finite, with what the network made of it."""
+        lane = self._tracer.lane
+        fact, lane.bad_input = lane.bad_input, None
+        if tensor is not None and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            fact = fact.model_copy(update={"reaches_output": True})
+        self._tracer.recorder.write("bad_numbers", fact)
 
     def finish(self) -> None:
         """Write what was counted since it was written last."""
+        if self._tracer.lane.bad_input is not None:
+            self.returned(None)
         for group in self._groups.values():
             if group is not None and group.calls not in (0, *_WRITTEN_AT, MOST_CALLS):
                 self._write(group)
@@ -144,6 +171,7 @@ class InputWatch:
             if not group.calls:
                 group.first_step = tracer.steps
                 group.dtype = str(tensor.dtype).removeprefix("torch.")
+                group.is_continuous = _is_continuous(tensor)
             group.calls += 1
             group.rows += tensor.shape[0]
             group.shape = tuple(tensor.shape)
@@ -152,7 +180,7 @@ class InputWatch:
                 if group.columns is None:
                     group.columns = ColumnSums(tensor)
                 group.columns.add(tensor)
-                self.look_for_bad(tensor, "input", learning=group.may_learn)
+                self.look_for_bad(tensor, "input", learning=group.may_learn, is_running=True)
             elif are_tokens(tensor):
                 if group.tokens is None:
                     group.tokens = TokenCounts(tensor)
@@ -171,6 +199,7 @@ class InputWatch:
             loader=group.loader,
             is_learning=group.is_learning,
             is_whole=not tensor.is_floating_point(),
+            is_continuous=group.is_continuous,
             rows=tuple(fingerprints(tensor, words=tracer.settings.row_words, most=_MOST_ROWS)),
         )
         if group.may_learn and not group.is_learning:
@@ -203,6 +232,14 @@ def watch_inputs(tracer: Tracer) -> None:
     tracer.inputs = watch
     tracer.on_begin.append(watch.reset)
     tracer.on_end.append(watch.finish)
+
+
+def _is_continuous(tensor: Tensor) -> bool:
+    """Tell whether the numbers of rows, two or more in each, hardly ever repeat."""
+    if not tensor.is_floating_point() or tensor.dim() < 2 or tensor.layout != torch.strided:
+        return False
+    some = tensor.detach().reshape(tensor.shape[0], -1)[:_SOME_ROWS, :_SOME_ROWS]
+    return some.shape[1] > 1 and some.unique().numel() > _HARDLY * some.numel()
 
 
 def _is_made(tensor: Tensor, made: "weakref.ref[Tensor] | None") -> bool:

@@ -191,6 +191,9 @@ class _Loading:
         entry = self._of(iterator)
         if entry is not None:
             self._close(entry, is_finished=True)
+            lane = self._tracer.lane
+            if lane.loader == entry.index:  # what follows is no batch of it
+                lane.loader = -1
 
     def end(self) -> None:
         """Write what is known of the epochs that are open."""

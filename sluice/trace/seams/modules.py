@@ -142,6 +142,8 @@ class _Calls:
         tensor = output if type(output) is Tensor else first_tensor(output)
         has_grad = tensor.requires_grad if tensor is not None else torch.is_grad_enabled()
         lane.made = None if tensor is None else weakref.ref(tensor)
+        if lane.bad_input is not None and tracer.inputs is not None:
+            tracer.inputs.returned(tensor)
         code = entry.codes.get((has_grad, lane.loader))
         if code is None:
             flags = (*("grad",) * has_grad, *entry.mode_flags())

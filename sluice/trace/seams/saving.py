@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.trace.evidence.surroundings import ReadFact, SaveFact, State
+from sluice.trace.fingerprints import state_fingerprint
 from sluice.trace.recorder import Thin
 from sluice.trace.tracer import Tracer
 
@@ -60,11 +61,25 @@ class _Saving:
 
     def saved(self, obj: Any, file: Any) -> None:
         if self._thin["saved"].takes_next():
-            self._write(SaveFact(step=self._step, path=_path(file), num_keys=_size(obj), to="file"))
+            fact = SaveFact(
+                step=self._step,
+                path=_path(file),
+                num_keys=_size(obj),
+                to="file",
+                content=state_fingerprint(_network_in(obj)),
+            )
+            self._write(fact)
 
     def kept(self, state: Any) -> None:
         if self._thin["kept"].takes_next():
-            self._write(SaveFact(step=self._step, path="", num_keys=_size(state), to="memory"))
+            fact = SaveFact(
+                step=self._step,
+                path="",
+                num_keys=_size(state),
+                to="memory",
+                content=state_fingerprint(state),
+            )
+            self._write(fact)
 
     def read(self, found: Any, file: Any) -> None:
         if self._thin["read"].takes_next():
@@ -86,6 +101,12 @@ def states_in(found: Any) -> tuple[State, ...]:
     kinds = {_kind(held) for held in (found, *list(found.values())[:64])}
     order: tuple[State, ...] = ("network", "optimizer", "scheduler")
     return tuple(kind for kind in order if kind in kinds)
+
+
+def _network_in(obj: Any) -> Any:
+    """Return the state of a network, at the top or one level deep; None when there is none."""
+    held = (obj, *list(obj.values())[:64]) if isinstance(obj, Mapping) else ()
+    return next((state for state in held if _kind(state) == "network"), None)
 
 
 def _kind(state: Any) -> State | None:
