@@ -1,0 +1,357 @@
+"""Faults as other people write them, and what stands beside each and is none (TRACE-2, 4, 8, 16).
+
+Each was missed, or called where nothing was wrong, in a program that was written by somebody who
+did not know the rules.
+"""
+
+import copy
+import functools
+import multiprocessing
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from sluice.trace import randomness
+from sluice.trace.attach import traced
+from sluice.trace.reading import find_traces, read_trace
+from sluice.trace.rules.library import judge
+from sluice.trace.settings import TraceSettings
+
+DRAWS = torch.Generator().manual_seed(3)
+"""Of this file, as scripts have one for their batches."""
+
+
+def told(trace):
+    return {(f.fault, f.severity) for f in judge(trace)}
+
+
+def step(optimizer, loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def numbers(rows, columns=6, seed=1):
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+
+
+# ---- losses written out
+
+
+def by_hand(compare, *, steps=4):
+    def program():
+        model = nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        x = numbers(16)
+        for _ in range(steps):
+            step(optimizer, compare(model(x), x.sum(1)))
+
+    return program
+
+
+@pytest.mark.parametrize(
+    "compare",
+    [
+        lambda out, y: ((out - y) ** 2).mean(),
+        lambda out, y: (y - out).abs().sum() / len(y),
+        lambda out, y: torch.cosh(out - y).log().mean(),
+        lambda out, y: ((out[:, 0] - y[:, None]) * (out[:, 0] - y[:, None])).mean(),
+    ],
+    ids=["square", "absolute", "cosh", "the target has the column"],
+)
+def test_a_difference_of_all_pairs_by_hand_is_found(trace_of, compare):
+    found = [f for f in judge(trace_of(by_hand(compare))) if f.fault == "loss broadcasts"]
+
+    assert [(f.severity, f.step) for f in found] == [("error", 1)]
+    assert "256 pairs instead of 16" in found[0].what
+
+
+@pytest.mark.parametrize(
+    "compare",
+    [
+        lambda out, y: ((out[:, 0] - y) ** 2).mean(),
+        lambda out, y: ((out - y[:, None]) ** 2).mean(),
+        lambda out, y: F.softplus(-(out[:, 0][:, None] - out[:, 0][None]) * y.sign()).mean(),
+        lambda out, y: ((out[:, 0][:, None] - y[None]) ** 2).mean(),
+    ],
+    ids=["rows", "columns", "pairs of outputs", "pairs on purpose"],
+)
+def test_differences_that_are_meant_are_silent(trace_of, compare):
+    assert "loss broadcasts" not in {fault for fault, _ in told(trace_of(by_hand(compare)))}
+
+
+# ---- numbers that are not finite
+
+
+class Unit(nn.Module):
+    """Divides a sum by its length, which has no slope at 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(5, 4, padding_idx=0)
+        self.phi, self.head = nn.Linear(4, 4, bias=False), nn.Linear(4, 2)
+
+    def forward(self, ids):
+        sums = self.phi(self.table(ids)).sum(1)
+        return self.head(sums / (sums.square().sum(-1, keepdim=True).sqrt() + 1e-8))
+
+
+def test_weights_that_one_step_spoiled_tell_whose_gradient_it_was(trace_of):
+    """The small gradients that are looked at right after each backward pass were finite."""
+
+    def program():
+        model = Unit()
+        optimizer = torch.optim.Adam(model.parameters())
+        ids = torch.randint(1, 5, (6, 8, 3), generator=torch.Generator().manual_seed(1))
+        ids[3, 2] = 0  # an empty row in the fourth batch
+        for batch in ids:
+            step(optimizer, F.cross_entropy(model(batch), batch[:, 0] % 2))
+
+    (first, *_) = [f for f in judge(trace_of(program)) if f.severity == "error"]
+
+    assert (first.fault, first.step) == ("non-finite gradient", 4)
+
+
+@pytest.mark.parametrize(("fills", "severity"), [(False, "error"), (True, "warning")])
+def test_an_infinite_input_whose_batch_is_left_out_is_an_error_where_it_comes_out(
+    trace_of, fills, severity
+):
+    def program():
+        model = nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for number in range(12):
+            x = numbers(8, seed=number)
+            if number == 5:
+                x[3, 2] = -torch.inf
+            given = x.nan_to_num(neginf=0.0) if fills else x
+            # What a network is given is looked at, not what the program made of it before.
+            out = Filling(model)(x) if fills else model(given)
+            loss = out.square().mean()
+            if loss.isfinite():
+                step(optimizer, loss)
+
+    assert ("non-finite input", severity) in told(trace_of(program))
+
+
+class Filling(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x.nan_to_num(neginf=0.0))
+
+
+# ---- rows
+
+
+@pytest.mark.parametrize("leaks", [True, False])
+def test_copies_drawn_before_the_split_are_found_without_a_loader_for_validation(trace_of, leaks):
+    def program():
+        x = numbers(240)
+        y = x[:, 0] + x[:, 1] ** 2
+        rare = torch.randint(30, (60,), generator=torch.Generator().manual_seed(2))
+        if leaks:
+            x, y = torch.cat([x, x[rare]]), torch.cat([y, y[rare]])
+        mix = torch.randperm(len(x), generator=torch.Generator().manual_seed(4))
+        train, held_out = mix[:200], mix[200:]
+        model = nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(2):
+            for a, b in DataLoader(TensorDataset(x[train], y[train]), batch_size=40, shuffle=True):
+                step(optimizer, (model(a)[:, 0] - b).square().mean())
+            with torch.no_grad():
+                model(x[held_out])
+
+    found = told(trace_of(program))
+
+    assert found == ({("validation rows in training", "error")} if leaks else set())
+
+
+@pytest.mark.parametrize("divides", [True, False])
+def test_pieces_of_a_batch_that_is_drawn_with_repeats_are_batches(trace_of, divides):
+    def program():
+        model, x = nn.Linear(6, 3), numbers(240)
+        y = torch.arange(240) % 3
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        draws = torch.Generator().manual_seed(5)
+        for _ in range(6):
+            rows = torch.randint(240, (40,), generator=draws)
+            optimizer.zero_grad()
+            for some in rows.chunk(4):
+                loss = F.cross_entropy(model(x[some]), y[some])
+                (loss / 4 if divides else loss).backward()
+            optimizer.step()
+
+    found = told(trace_of(program))
+
+    assert found == (set() if divides else {("accumulation not normalised", "error")})
+
+
+def test_what_one_network_makes_for_another_may_move(trace_of):
+    def program():
+        torch.manual_seed(1)
+        body, head = nn.Linear(6, 4), nn.Linear(4, 1)
+        both = [*body.parameters(), *head.parameters()]
+        optimizer = torch.optim.Adam(both, lr=0.3)
+        x = numbers(400)
+        for rows in torch.arange(320).reshape(10, 32).repeat(4, 1):
+            step(optimizer, (head(body(x[rows]))[:, 0] - 40).square().mean())
+        with torch.no_grad():
+            head(body(x[320:]))
+
+    assert "splits preprocessed differently" not in {fault for fault, _ in told(trace_of(program))}
+
+
+# ---- texts
+
+
+class Mixing(nn.Module):
+    """Each position sees all, or those before it."""
+
+    def __init__(self, *, looks_ahead):
+        super().__init__()
+        self.table, self.head = nn.Embedding(9, 8), nn.Linear(8, 9)
+        self.looks_ahead = looks_ahead
+
+    def forward(self, ids):
+        seen = self.table(ids)
+        if self.looks_ahead:
+            return self.head(seen + seen.mean(1, keepdim=True))
+        return self.head(seen.cumsum(1))
+
+
+@pytest.mark.parametrize("looks_ahead", [True, False])
+def test_a_generator_beside_the_network_hinders_no_probe(trace_of, looks_ahead):
+    """The loss is written with log_softmax and gather; this file has a generator of its own."""
+
+    def program():
+        model = Mixing(looks_ahead=looks_ahead)
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(5):
+            ids = torch.randint(9, (8, 12), generator=DRAWS)
+            logs = model(ids[:, :-1]).log_softmax(-1)
+            step(optimizer, -logs.gather(2, ids[:, 1:, None]).mean())
+
+    found = told(trace_of(program))
+
+    assert found == ({("later tokens leak", "error")} if looks_ahead else set())
+
+
+def test_a_generator_that_a_network_draws_from_is_its_own():
+    def noise(x):
+        return x + torch.randn(x.shape, generator=DRAWS)
+
+    class Noisy(nn.Module):
+        def forward(self, x):
+            return self.change(x)
+
+        def change(self, x):
+            return noise(x)
+
+    assert randomness.has_own_generator(nn.Sequential(Noisy()))
+    assert not randomness.has_own_generator(Mixing(looks_ahead=True))
+
+
+@pytest.mark.parametrize("every", [2, 12])
+def test_batches_without_a_target_are_an_error_when_there_are_many(trace_of, every):
+    def program():
+        model = nn.Linear(6, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for number in range(24):
+            y = torch.full((8,), -100) if number % every == 1 else torch.arange(8) % 3
+            count = (y >= 0).sum().clamp(min=1)
+            loss = F.cross_entropy(model(numbers(8, seed=number)), y, reduction="sum") / count
+            step(optimizer, loss)
+
+    severity = "error" if every == 2 else "warning"
+    assert ("nothing supervised", severity) in told(trace_of(program))
+
+
+# ---- states
+
+
+@pytest.mark.parametrize("kind", ["lambda", "in turn"])
+def test_schedules_that_load_in_their_own_way_are_seen(trace_of, tmp_path, kind):
+    def parts():
+        model = nn.Linear(6, 1)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        slow = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 1 / (1 + i))
+        if kind == "lambda":
+            return model, optimizer, slow
+        late = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+        return model, optimizer, torch.optim.lr_scheduler.SequentialLR(optimizer, [slow, late], [9])
+
+    def program():
+        x, held = numbers(16), parts()
+        for part in range(2):
+            if part:
+                fresh = parts()
+                for new, state in zip(fresh, torch.load(tmp_path / "a.pt"), strict=True):
+                    new.load_state_dict(state)
+                held = fresh
+            model, optimizer, schedule = held
+            for _ in range(8):
+                step(optimizer, (model(x)[:, 0] - x.sum(1)).square().mean())
+                schedule.step()
+            torch.save([part.state_dict() for part in held], tmp_path / "a.pt")
+
+    trace = trace_of(program)
+
+    assert {load.what for load in trace.loads} == {"network", "optimizer", "scheduler"}
+    assert told(trace) == set()
+
+
+@pytest.mark.parametrize("key", ["score", "skore"])
+def test_the_first_state_that_comes_back_in_the_end_is_told_wherever_it_was(trace_of, key):
+    def program():
+        torch.manual_seed(2)
+        model = nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        x, new = numbers(64), numbers(64, seed=2)
+        best, kept = -1e9, None
+        for _ in range(8):
+            for rows in torch.arange(64).chunk(4):
+                step(optimizer, F.mse_loss(model(x[rows])[:, 0], x[rows].sum(1)))
+            with torch.no_grad():
+                metrics = {"score": -F.mse_loss(model(new)[:, 0], new.sum(1)).item()}
+            last = copy.deepcopy(model.state_dict())
+            if metrics.get(key, 0.0) > best:
+                best, kept = metrics.get(key, 0.0), last
+        model.load_state_dict(kept)
+
+    found = told(trace_of(program))
+
+    assert found == (set() if key == "score" else {("selection never moves", "error")})
+
+
+# ---- processes
+
+
+def _train(rank):
+    torch.manual_seed(rank)
+    model, x = nn.Linear(6, 1), numbers(16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(20):
+        step(optimizer, (model(x)[:, 0] - x.sum(1)).square().mean())
+    if rank:
+        raise ValueError("of the program itself")
+
+
+def test_a_forked_process_keeps_its_trace_to_the_end(tmp_path, capfd):
+    """It ends without the functions that are registered for the end of Python."""
+    context = multiprocessing.get_context("fork")
+    with traced(tmp_path / "traces", TraceSettings()):
+        for rank in range(2):
+            process = context.Process(target=functools.partial(_train, rank))
+            process.start()
+            process.join()
+
+    ends = [read_trace(folder).end for folder in find_traces(tmp_path / "traces")]
+
+    assert [end.steps for end in ends] == [20, 20]
+    assert sorted(end.raised for end in ends) == ["", "ValueError: of the program itself"]
+    assert "of the program itself" in capfd.readouterr().err
