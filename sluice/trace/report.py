@@ -91,9 +91,10 @@ def _time(told: Profile) -> Iterable[str]:
 
 
 def _ranks(traces: Sequence[Trace]) -> list[Trace]:
-    """Return one trace of each rank of the largest group that ran together."""
+    """Return the latest trace of each rank of the largest group that ran together."""
     size = max((trace.start.world_size for trace in traces), default=1)
-    by_rank = {t.start.rank: t for t in traces if t.start.world_size == size and t.num_steps}
+    in_turn = sorted(traces, key=lambda trace: trace.start.began)
+    by_rank = {t.start.rank: t for t in in_turn if t.start.world_size == size and t.num_steps}
     return [by_rank[rank] for rank in sorted(by_rank)]
 
 

@@ -63,6 +63,35 @@ def test_a_program_that_crashes_prints_and_ends_as_untraced(run, clean, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("mode", "code"), [("signals", 9), ("no optimizer", 2)])
+def test_a_program_with_ways_of_its_own_does_as_untraced(run, clean, tmp_path, mode, code):
+    plain = untraced(mode, clean, tmp_path)
+    done, out = run(mode)
+
+    assert (done.returncode, done.stdout, done.stderr) == (code, plain.stdout, plain.stderr)
+    assert [report.ending for report in report_on(out)] == ["ended"]
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_ends_the_trace_and_not_the_program(run, clean, tmp_path):
+    plain = untraced("full", clean, tmp_path)
+    done, _ = run("full")
+
+    assert (done.returncode, done.stdout) == (7, plain.stdout)
+    assert "tracing stopped (OSError" in done.stderr
+    assert "the program goes on" in done.stderr
+
+
+@pytest.mark.exhaustive
+def test_much_output_passes_by(run):
+    done, out = run("much to say")
+
+    assert len(done.stdout) > 256 * 1024 * 1024
+    assert (done.returncode, done.stderr) == (7, "")
+    assert sum(file.stat().st_size for file in out.rglob("*") if file.is_file()) < 1024 * 1024
+
+
+@pytest.mark.slow
 def test_a_killed_program_and_its_fork_have_traces_up_to_the_last_flush(run):
     done, out = run("fork and kill")
 

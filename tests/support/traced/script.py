@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import resource
 import signal
 import sys
 
@@ -32,6 +33,24 @@ def train(steps):
     return model
 
 
+if MODE == "full":  # of what it writes from here on, and no more
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
+if MODE == "no optimizer":
+    lone = nn.Linear(8, 2)
+    for _ in range(4):
+        (slope,) = torch.autograd.grad(lone(torch.randn(4, 8)).square().sum(), [lone.weight])
+    print(slope.sum().item())
+    sys.exit(2)
+if MODE == "signals":
+
+    def leave(number, _):
+        print("leaving after", signal.Signals(number).name, flush=True)
+        sys.exit(9)
+
+    signal.signal(signal.SIGTERM, leave)
+if MODE == "much to say":
+    for _ in range(256):
+        sys.stdout.write("x" * 1024 * 1024)
 if MODE == "fork and kill":
     child = os.fork()
     if child == 0:
@@ -41,6 +60,8 @@ if MODE == "fork and kill":
 model = train(8)
 weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
 print(hashlib.sha256(weights).hexdigest(), sys.argv[1:], flush=True)
+if MODE == "signals":
+    os.kill(os.getpid(), signal.SIGTERM)
 if MODE == "crash":
     raise ValueError("of the program itself")
 if MODE == "fork and kill":
