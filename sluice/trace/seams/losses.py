@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sluice.trace.evidence.inputs import IdFact, PairFact
-from sluice.trace.evidence.losses import EvaluationFact, LossFact, NextTokens
+from sluice.trace.evidence.losses import LossFact, NextTokens
 from sluice.trace.measuring import _PLAIN
 from sluice.trace.pairs import (
     Scaling,
@@ -25,6 +25,7 @@ from sluice.trace.pairs import (
     target_column,
 )
 from sluice.trace.recorder import Thin
+from sluice.trace.seams.evaluations import Evaluations
 from sluice.trace.seams.inputs import InputWatch
 from sluice.trace.tokens import are_tokens, next_tokens
 from sluice.trace.tracer import Tracer
@@ -52,7 +53,6 @@ _FIRST = 8
 _MOST_KEYS = 32
 _MOST_FACTS = 128
 _MOST_PAIRS, _MOST_PAIR_CALLS = 1024, 64
-_MOST_WAITING = 512
 _MOST_REFUSED = 8
 _SHAPES = frozenset(
     f"{name}Backward{number}"
@@ -114,27 +114,6 @@ class _Key:
         self.looked_at = -1
 
 
-class _Pass:
-    """Losses without gradient since the last learning step."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-        self.calls = 0
-        self.total: Tensor | float = 0.0
-        self.waiting: list[Tensor] = []
-
-    def add(self, loss: Tensor) -> None:
-        self.calls += 1
-        self.waiting.append(loss)
-        if len(self.waiting) >= _MOST_WAITING:
-            self.fold()
-
-    def fold(self) -> None:
-        if self.waiting:
-            self.total = self.total + torch.stack(self.waiting).sum()
-            self.waiting = []
-
-
 class LossWatch:
     """Sees what loss functions and look-up tables are given, in one thread after another."""
 
@@ -147,8 +126,7 @@ class LossWatch:
     def reset(self) -> None:
         """Forget everything: at first, and in a process that was forked off."""
         self._keys: dict[tuple[str, int, bool], _Key] = {}
-        self._passes: dict[tuple[int, int, str], _Pass] = {}
-        self._thin = Thin(self._tracer.settings.history_rows)
+        self._passes = Evaluations(self._tracer)
         self._pairs: dict[int, int] = {}
         self._known: set[int] = set()
         self._scaling: dict[int, Scaling] = {}
@@ -167,9 +145,9 @@ class LossWatch:
         tracer, lane = self._tracer, self._tracer.lane
         learning = found.requires_grad
         if not learning:
-            self._add_to_pass(kind, args, kwargs, found)
-        elif self._passes:
-            self._write_passes()
+            self._passes.add(kind, self._mean(kind, args, kwargs, found.detach()))
+        elif self._passes.are_open:
+            self._passes.write()
         if learning and not found.dim() and self._reduction(kind, args, kwargs) == "mean":
             lane.means.append(weakref.ref(found))
         key = (kind, lane.called, learning)
@@ -233,8 +211,8 @@ class LossWatch:
             self._look(kind, (gone if values is None else values, target), kwargs, None)
 
     def finish(self) -> None:
-        """Write the pass that is open."""
-        self._write_passes()
+        """Write the passes that are open."""
+        self._passes.write()
 
     # ---- what they were given
 
@@ -249,6 +227,16 @@ class LossWatch:
         else:
             found = self._given(kind, args, kwargs)["reduction"]
         return str(found)
+
+    def _mean(
+        self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], loss: Tensor
+    ) -> Tensor:
+        """Return a loss as a mean over what it was compared with, whatever its reduction."""
+        if self._reduction(kind, args, kwargs) != "mean":
+            target = self._given(kind, args, kwargs).get("target")
+            total = loss.sum()
+            loss = total / max(target.numel(), 1) if isinstance(target, Tensor) else total
+        return loss.reshape(()).float() if loss.numel() == 1 else loss.float().mean()
 
     def _look(
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], found: Tensor | None
@@ -401,50 +389,6 @@ class LossWatch:
         tracer.recorder.write("pair", fact)
         if tracer.has_statistics:
             lane.spent += tracer.clock() - began
-
-    # ---- passes of evaluation
-
-    def _add_to_pass(
-        self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], found: Tensor
-    ) -> None:
-        tracer, lane = self._tracer, self._tracer.lane
-        key = (lane.called, lane.loader, kind)
-        known = self._passes.get(key)
-        if known is not None and known.step != tracer.steps:
-            self._write_passes()
-            known = None
-        if known is None:
-            known = self._passes[key] = _Pass(tracer.steps)
-        loss = found.detach()
-        if self._reduction(kind, args, kwargs) != "mean":
-            target = self._given(kind, args, kwargs).get("target")
-            total = loss.sum()
-            loss = total / max(target.numel(), 1) if isinstance(target, Tensor) else total
-        known.add(loss.reshape(()).float() if loss.numel() == 1 else loss.float().mean())
-
-    def _write_passes(self) -> None:
-        passes, self._passes = self._passes, {}
-        for (network, loader, kind), told in passes.items():
-            told.fold()
-            if not self._thin.takes_next():
-                continue
-            total = told.total if isinstance(told.total, Tensor) else torch.tensor(told.total)
-            self._tracer.recorder.deferred.ask(
-                [total], functools.partial(self._evaluated, network, loader, kind, told)
-            )
-
-    def _evaluated(
-        self, network: int, loader: int, kind: str, told: _Pass, values: Sequence[float]
-    ) -> None:
-        fact = EvaluationFact(
-            step=told.step,
-            network=network,
-            loader=loader,
-            kind=kind,
-            num_calls=told.calls,
-            mean=values[0] / told.calls,
-        )
-        self._tracer.recorder.write("evaluation", fact)
 
 
 def _made_by(values: Tensor) -> str:
