@@ -23,10 +23,10 @@ def first_abnormal(trace: Trace) -> Abnormal | None:
     """Return the first tensor with a number that is not finite, or without a number but zeros.
 
     Within a step the order is that of the computation: inputs, outputs along the network, loss,
-    gradients from the loss back, weights. Only steps with statistics tell of tensors; the loss is
-    told of at every step that is kept.
+    gradients from the loss back, weights. Only steps with statistics tell of all tensors; the loss
+    and the first gradients that are not finite are told of at every step.
     """
-    found = [*_inputs(trace), *_measured(trace), *_losses(trace)]
+    found = [*_inputs(trace), *_measured(trace), *_gradients(trace), *_losses(trace)]
     return min(found, key=lambda place: place[:2], default=(0, 0, None))[2]
 
 
@@ -83,6 +83,17 @@ def _parameters(trace: Trace, step: int, optimizer: OptimizerMeasure) -> Iterato
             name = f"parameter {bad}" if names is None else names.name_of(bad)
             place = Abnormal(step=step, tensor=f"{called} {name}", what="its norm is not finite")
             yield step, order, place
+
+
+def _gradients(trace: Trace) -> Iterator[_Place]:
+    for fact in trace.gradients:
+        if fact.parameters:
+            # The last parameter is nearest to the loss.
+            bad, names = fact.parameters[-1], trace.membership
+            name = f"parameter {bad}" if names is None else names.name_of(bad)
+            what = f"it is not finite, as those of {len(fact.parameters)} parameters"
+            place = Abnormal(step=fact.step, tensor=f"gradient of {name}", what=what)
+            yield fact.step, _GRADIENT, place
 
 
 def _losses(trace: Trace) -> Iterator[_Place]:

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from sluice.trace import randomness
 from sluice.trace.attach import traced
 from sluice.trace.reading import find_traces, read_trace
+from sluice.trace.replay.abnormal import first_abnormal
 from sluice.trace.rules.library import judge
 from sluice.trace.settings import TraceSettings
 
@@ -110,9 +111,14 @@ def test_weights_that_one_step_spoiled_tell_whose_gradient_it_was(trace_of):
         for batch in ids:
             step(optimizer, F.cross_entropy(model(batch), batch[:, 0] % 2))
 
-    (first, *_) = [f for f in judge(trace_of(program)) if f.severity == "error"]
+    trace = trace_of(program)
+    (first, *_) = [f for f in judge(trace) if f.severity == "error"]
 
     assert (first.fault, first.step) == ("non-finite gradient", 4)
+    assert (first_abnormal(trace).step, first_abnormal(trace).tensor) == (
+        4,
+        "gradient of Unit.phi.weight",
+    )
 
 
 @pytest.mark.parametrize(("fills", "severity"), [(False, "error"), (True, "warning")])
