@@ -90,6 +90,7 @@ def next_tokens(ids: Tensor, targets: Tensor, counts: Tensor) -> NextTokens | No
         next_share=float(is_next.sum()) / max(int(seen.sum()), 1),
         num_tails=int((tails > 0).sum()),
         shortest_tail=int(tails.min()) if rows else 0,
+        longest_tail=int(tails.max()) if rows else 0,
         num_last=kinds.numel(),
         last_share=int(frequency.max()) / num_ends if num_ends else 0.0,
         num_unsupervised=int((last < 0).sum()),

@@ -17,6 +17,7 @@ class NextTokens(Record):
     )
     num_tails: int = Field(description="Rows whose last target is ignored.")
     shortest_tail: int = Field(description="Ignored targets at the end of a row, at least.")
+    longest_tail: int = Field(0, description="And at most.")
     num_last: int = Field(description="Different last targets that count, in rows with a tail.")
     last_share: float = Field(description="Of the most frequent of them, in rows with a tail.")
     num_unsupervised: int = Field(description="Rows in which every target is ignored.")

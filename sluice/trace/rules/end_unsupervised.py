@@ -10,6 +10,9 @@ _LEAST_ROWS, _LEAST_KINDS = 24, 4
 _VARIED = 0.75
 """A word that ends more of the rows than this may be an end token."""
 
+_SHIFTED = 1
+"""Places at the end of each row that have no target, where a network shifts them itself."""
+
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     found = []
@@ -32,9 +35,14 @@ def _of(rule: Rule, kind: str, told: list[tuple[LossFact, NextTokens]]) -> Findi
     # is what is ignored.
     if rows < _LEAST_ROWS or tails < rows or kinds < _LEAST_KINDS or last_share > _VARIED:
         return None
-    shortest = min(t.shortest_tail for _, t in told)
+    shortest, longest = min(t.shortest_tail for _, t in told), max(t.longest_tail for _, t in told)
+    # Nothing is padded, and nothing follows the last token of the input: its target is none where
+    # the targets are shifted inside of the network.
+    if longest == 1:
+        return None
+    is_padded = shortest < longest and shortest <= 1 + _SHIFTED
     return rule.finding(
-        severity="error" if shortest == 1 else "confirm",
+        severity="error" if is_padded else "confirm",
         step=told[0][0].step + 1,
         what=f"{kind}: in all {rows} of {rows} rows looked at the last target is ignored, also in "
         f"the longest of each batch, and the last one that counts is any of {kinds} tokens or "
@@ -53,6 +61,6 @@ END_UNSUPERVISED = Rule(
     requirement="TRACE-3",
     requires="24 rows whose targets are the next tokens of what the network was given.",
     contradicted_by="Texts that have no end, as windows of one long stream that are padded.",
-    abstains="A row is supervised to its last place, or one token ends most rows.",
+    abstains="A row is supervised to its last place, one token ends most rows, or none is padded.",
     judge=_judge,
 )

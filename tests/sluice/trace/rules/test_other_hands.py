@@ -262,6 +262,37 @@ def test_a_generator_that_a_network_draws_from_is_its_own():
     assert not randomness.has_own_generator(Mixing(looks_ahead=True))
 
 
+@pytest.mark.parametrize(
+    ("texts", "is_wrong"),
+    [("one stream", False), ("padded", False), ("the end is padding", True)],
+)
+def test_targets_that_a_network_shifts_itself_end_one_place_early(trace_of, texts, is_wrong):
+    """As transformers' causal language models do: the last place of each row has no target."""
+    end, pad = 1, 1 if texts == "the end is padding" else 0
+
+    def rows(draws):
+        ids = torch.randint(2, 9, (8, 12), generator=draws)
+        if texts == "one stream":
+            return ids, ids
+        for row, length in enumerate(torch.randint(5, 12, (8,), generator=draws).tolist()):
+            ids[row, (11 if row == 0 else length) :] = pad
+            ids[row, 11 if row == 0 else length] = end
+        return ids, ids.masked_fill(ids == pad, -100)
+
+    def program():
+        model = Mixing(looks_ahead=False)
+        optimizer = torch.optim.Adam(model.parameters())
+        draws = torch.Generator().manual_seed(6)
+        for _ in range(8):
+            ids, labels = rows(draws)
+            targets = F.pad(labels, (0, 1), value=-100)[:, 1:]
+            step(optimizer, F.cross_entropy(model(ids).flatten(0, 1), targets.flatten()))
+
+    found = told(trace_of(program))
+
+    assert found == ({("end token never supervised", "error")} if is_wrong else set())
+
+
 @pytest.mark.parametrize("every", [2, 12])
 def test_batches_without_a_target_are_an_error_when_there_are_many(trace_of, every):
     def program():
