@@ -40,9 +40,12 @@ class Cadence:
         self._later = cost_ns / max(num_statistics, 1)
 
     def add(self, *, step_ns: int, cost_ns: int) -> None:
-        """Hear how long the last step took, and the statistics in it; 0 for none."""
+        """Hear how long the last step took, and the looks in it; 0 for none.
+
+        A look at something else, at a step that was not due, puts nothing off.
+        """
         self._steps.append(max(step_ns - cost_ns, 1))
-        if cost_ns:
+        if cost_ns and self.is_due():
             self._costs.append(cost_ns)
             cost = statistics.median(self._costs) + self._later
             wanted = math.ceil(cost / (self._share * statistics.median(self._steps)))

@@ -57,10 +57,20 @@ class Source:
         return "no" if now == before else "yes"
 
 
+def process_sources() -> list[Source]:
+    """Return the generators of the process itself: torch's, Python's, numpy's."""
+    found = [Source("torch", torch.default_generator)]
+    python = getattr(random, "_inst", None)
+    numpy = sys.modules.get("numpy")
+    theirs = None if numpy is None else getattr(numpy.random.mtrand, "_rand", None)
+    found += [Source("random", python)] * (python is not None)
+    return found + [Source("numpy.random", theirs)] * (theirs is not None)
+
+
 def find_sources(roots: Mapping[str, Any]) -> list[Source]:
     """Return the generators that some objects hold, also in containers and closures.
 
-    Those of the process itself are none of them: a worker seeds these.
+    Those of the process itself are none of them.
 
     Args:
         roots: Name to object, such as a dataset.

@@ -61,13 +61,29 @@ def later_tokens(network: nn.Module, given: Given, ids: Tensor) -> Probe | None:
             return None
         shape = tuple(other.shape)
         pairs = [
-            (a[:, :kept], b[:, :kept])
+            (told[:, :kept], moved[:, :kept])
             for a, b, c in zip(first, second, again, strict=True)
-            if tuple(a.shape[:2]) == shape and a.dim() == 3 and torch.equal(a, c)
+            if torch.equal(a, c)
+            for told, moved in _by_position(a, b, shape)
         ]
         if not pairs:
             return None
         return Probe(other.shape[1] - kept, _effect(pairs))
+
+
+def _by_position(
+    one: Tensor, other: Tensor, shape: tuple[int, ...]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield outputs with a vector for each position: (rows, positions, D), or (rows, D, positions).
+
+    The second is what convolutions give, and cross entropy takes.
+    """
+    if one.dim() != 3 or one.shape != other.shape:
+        return
+    if tuple(one.shape[:2]) == shape:
+        yield one, other
+    elif (one.shape[0], one.shape[2]) == shape:
+        yield one.transpose(1, 2), other.transpose(1, 2)
 
 
 def padding(network: nn.Module, given: Given) -> Probe | None:

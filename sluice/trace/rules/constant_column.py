@@ -15,6 +15,8 @@ _VARIES = 0.15
 _STANDARD_MEAN, _STANDARD_STD = 0.3, (0.6, 1.6)
 _LEAST_COLUMNS = 5
 _SMOOTH, _LEAST_SMOOTH = 0.3, 16
+_LEAST_SIDE = 6
+"""Of an image."""
 _LIVELY = 0.4
 """Of the median deviation."""
 _SHOWN = 8
@@ -87,6 +89,8 @@ def _is_hole(column: ColumnFact, fact: InputFact) -> bool:
     Positions whose deviations change gradually are such; the border of an image has one side only
     that varies.
     """
+    if len(fact.shape) > 2 and min(fact.shape[-2:]) < _LEAST_SIDE:
+        return False  # patches or short vectors one after the other, of which neighbours are none
     stds = {c.column: c.std for c in fact.columns}
     beside = [stds.get(column.column - 1), stds.get(column.column + 1)]
     sides = [s for s in beside if s is not None]

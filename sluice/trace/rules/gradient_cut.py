@@ -138,7 +138,7 @@ def _never_reached(rule: Rule, trace: Trace, left: frozenset[int]) -> tuple[Find
         if sum(w.count for w in used) >= 0.9 * sum(w.count for w in learning):
             step = used[0].first_step
             text = f"{network.name} is called at nearly every step."
-            found.append(_finding(rule, trace, "confirm", step, own, text))
+            found.append(_finding(rule, trace, "error", step, own, text))
     return tuple(found)
 
 

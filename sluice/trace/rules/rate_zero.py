@@ -11,11 +11,11 @@ _LEAST, _SURE = 10, 20
 """Steps with a rate of 0."""
 
 
-def _verdict(scheduled: int, held: int, *, is_whole: bool, is_alone: bool) -> Severity | None:
-    if scheduled >= _LEAST_SCHEDULE and held >= _LEAST:
-        return "error" if is_alone else "confirm"
-    if is_whole and held >= _SURE:
-        return "error" if is_alone else "confirm"
+def _verdict(scheduled: int, held: int, *, is_alone: bool) -> Severity | None:
+    # Of the only optimizer: nothing at all is learned meanwhile.
+    is_long = held >= _SURE or (scheduled >= _LEAST_SCHEDULE and held >= _LEAST)
+    if is_alone and is_long:
+        return "error"
     return "confirm" if held >= _LEAST else None
 
 
@@ -38,7 +38,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             for s in trace.schedulers
             if s.optimizer == optimizer
         )
-        severity = _verdict(scheduled, held, is_whole=not left, is_alone=len(stepping) == 1)
+        severity = _verdict(scheduled, held, is_alone=len(stepping) == 1)
         if severity is None:
             continue
         steered = f", while its schedule was stepped {scheduled} times" if scheduled else ""

@@ -14,6 +14,7 @@ _WHOLE = 0.85
 _TIMES = 3.0
 """So many more rows are shared than by chance."""
 _MOSTLY = 0.5
+_PART = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +134,13 @@ def _of(
     if len(overlap.shared) > _WHOLE * len(rows):
         return None  # judged on everything there is, the training set in it
     is_whole = overlap.share >= _WHOLE
+    # Some of the rows that were learned, held out for nothing.
+    is_part = is_only and is_whole and num < _PART * len(rows)
     if is_whole and not is_only:
         return None  # how well the training set is learned, beside a validation set
     loader = f" of loader {overlap.loader}" if overlap.loader >= 0 else ""
     return rule.finding(
-        severity="confirm" if is_whole else "error",
+        severity="confirm" if is_whole and not is_part else "error",
         step=overlap.first_step + 1,
         what=f"{network_name(trace, network)}: {num} of {overlap.num_judged} rows that judge it"
         f"{loader} are, number for number, among the {len(rows)} rows looked at that it learned "

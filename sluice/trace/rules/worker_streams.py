@@ -8,6 +8,9 @@ from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.loaders import epochs_of
 
+OF_THE_PROCESS = ("torch", "random", "numpy.random")
+"""Torch seeds these in each worker; a worker_init_fn may do so again."""
+
 
 def _is_drawn_from(facts: Sequence[WorkerFact]) -> bool:
     """Numbers were drawn in the first batch, and more of the same stream in the second."""
@@ -32,6 +35,12 @@ def _copied(facts: Sequence[WorkerFact]) -> frozenset[int]:
     return frozenset(
         fact.worker for pair in combinations(firsts, 2) if _are_copies(*pair) for fact in pair
     )
+
+
+def _owner(source: str) -> str:
+    if source in OF_THE_PROCESS:
+        return f"its workers draw from {source}, as they were seeded"
+    return f"the dataset holds a generator ({source})"
 
 
 def _repeats(by_epoch: dict[int, list[WorkerFact]]) -> bool:
@@ -69,10 +78,9 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             rule.finding(
                 severity="error" if len(advances) > 1 else "confirm",
                 step=begun.get(first_epoch if copied else sorted(by_epoch)[1], 0) + 1,
-                what=f"Loader {loader}: the dataset holds a generator ({source}), and "
-                f"{shared}{of_epochs}.",
-                cause="A worker is a copy of the process with all it holds: the noise of one is "
-                "that of every other, and of every epoch.",
+                what=f"Loader {loader}: {_owner(source)}, and {shared}{of_epochs}.",
+                cause="The noise of one worker is that of every other, or of every epoch: a worker "
+                "is a copy of the process with all it holds, and begins as worker_init_fn says.",
                 fix="Draw from torch's own random numbers, which each worker seeds by itself, or "
                 "seed the generator in worker_init_fn from torch.initial_seed().",
                 num_copied=len(copied),
@@ -87,7 +95,8 @@ WORKER_STREAMS = Rule(
     name="every worker draws random numbers of its own",
     fault="worker streams copied",
     requirement="TRACE-6",
-    requires="A generator that the dataset of a loader holds, in two of its workers.",
+    requires="A generator that the dataset of a loader holds, or one of a worker's process, in two "
+    "of its workers.",
     contradicted_by="Another state of the generator when a worker fetches its first batch.",
     abstains="Nothing is drawn from it, each row seeds it, the dataset is a stream whose workers "
     "must agree, or workers are started and not forked.",

@@ -14,7 +14,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from sluice.trace.evidence.surroundings import WorkerFact
-from sluice.trace.generators import Source, find_sources
+from sluice.trace.generators import Source, find_sources, process_sources
 from sluice.trace.storage import line_of, workers_file
 from sluice.trace.tracer import Tracer
 
@@ -68,7 +68,8 @@ class _Looks:
     def before(self, fetcher: Any) -> None:
         """Remember the states before a batch."""
         roots = {"dataset": fetcher.dataset, "collate_fn": fetcher.collate_fn}
-        self._sources = [(s, s.state(), s.stream()) for s in find_sources(roots)]
+        sources = [*find_sources(roots), *process_sources()]
+        self._sources = [(s, s.state(), s.stream()) for s in sources]
 
     def after(self) -> None:
         """Write what a batch did to them."""

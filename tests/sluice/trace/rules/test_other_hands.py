@@ -6,16 +6,19 @@ did not know the rules.
 
 import copy
 import functools
+import itertools
 import multiprocessing
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from sluice.trace import randomness
 from sluice.trace.attach import traced
+from sluice.trace.cadence import Cadence
 from sluice.trace.reading import find_traces, read_trace
 from sluice.trace.replay.abnormal import first_abnormal
 from sluice.trace.rules.library import judge
@@ -177,6 +180,74 @@ def test_copies_drawn_before_the_split_are_found_without_a_loader_for_validation
     assert found == ({("validation rows in training", "error")} if leaks else set())
 
 
+@pytest.mark.parametrize("uses", [0.25, 1.0])
+def test_a_part_of_what_was_learned_is_no_validation(trace_of, uses):
+    """Judged on all that was learned, a network tells how well it knows that by heart."""
+
+    def program():
+        x = numbers(200)
+        model = nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(2):
+            for (a,) in DataLoader(TensorDataset(x), batch_size=40, shuffle=True):
+                step(optimizer, (model(a)[:, 0] - a.sum(1)).square().mean())
+            with torch.no_grad():
+                for (a,) in DataLoader(TensorDataset(x[: int(200 * uses)]), batch_size=50):
+                    model(a)
+
+    found = told(trace_of(program))
+
+    assert found == ({("validation rows in training", "error")} if uses < 1 else set())
+
+
+class Seeded(Dataset):
+    """Draws from numpy's own random numbers."""
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, row):
+        # As old code does: the generator of the process.
+        return torch.tensor(np.random.normal(size=6), dtype=torch.float32)  # noqa: NPY002
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_alike", [True, False])
+def test_workers_that_are_seeded_alike_draw_the_same(trace_of, is_alike):
+    def seed(_):
+        np.random.seed(7 if is_alike else torch.initial_seed() % 2**32)  # noqa: NPY002
+
+    def program():
+        model = nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        loader = DataLoader(
+            Seeded(),
+            batch_size=4,
+            num_workers=2,
+            worker_init_fn=seed,
+            multiprocessing_context="fork",
+        )
+        for _ in range(2):
+            for x in loader:
+                step(optimizer, (model(x)[:, 0] - x.sum(1)).square().mean())
+
+    found = told(trace_of(program))
+
+    assert found == ({("worker streams copied", "error")} if is_alike else set())
+
+
+def test_numbers_of_neighbouring_patches_are_no_neighbours(trace_of):
+    def program():
+        x = numbers(256, 64).reshape(256, 16, 4) * torch.linspace(1, 2, 64).reshape(16, 4) + 3
+        x[:, 11, 1] = -0.8
+        model = nn.Sequential(nn.Linear(4, 2), nn.Flatten(), nn.Linear(32, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+        for rows in torch.arange(256).chunk(8):
+            step(optimizer, model(x[rows]).square().mean())
+
+    assert told(trace_of(program)) == set()
+
+
 @pytest.mark.parametrize("divides", [True, False])
 def test_pieces_of_a_batch_that_is_drawn_with_repeats_are_batches(trace_of, divides):
     def program():
@@ -245,6 +316,32 @@ def test_a_generator_beside_the_network_hinders_no_probe(trace_of, looks_ahead):
     found = told(trace_of(program))
 
     assert found == ({("later tokens leak", "error")} if looks_ahead else set())
+
+
+class Convolutions(nn.Module):
+    """Returns (rows, tokens, positions), as cross entropy takes them."""
+
+    def __init__(self, *, is_causal):
+        super().__init__()
+        self.table, self.conv, self.is_causal = nn.Embedding(9, 8), nn.Conv1d(8, 9, 3), is_causal
+
+    def forward(self, ids):
+        return self.conv(F.pad(self.table(ids).mT, (2, 0) if self.is_causal else (1, 1)))
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_a_convolution_that_looks_ahead_is_found_whatever_the_layout(trace_of, is_causal):
+    def program():
+        model = Convolutions(is_causal=is_causal)
+        optimizer = torch.optim.Adam(model.parameters())
+        draws = torch.Generator().manual_seed(7)
+        for _ in range(5):
+            ids = torch.randint(9, (8, 12), generator=draws)
+            step(optimizer, F.cross_entropy(model(ids[:, :-1]), ids[:, 1:]))
+
+    found = told(trace_of(program))
+
+    assert found == (set() if is_causal else {("later tokens leak", "error")})
 
 
 def test_a_generator_that_a_network_draws_from_is_its_own():
@@ -376,6 +473,33 @@ def _train(rank):
         step(optimizer, (model(x)[:, 0] - x.sum(1)).square().mean())
     if rank:
         raise ValueError("of the program itself")
+
+
+def test_a_look_at_something_else_puts_no_statistics_off():
+    cadence = Cadence(cost_share=1e-3, most_between=100)
+    due = []
+    for number in range(600):
+        is_due = cadence.is_due()
+        if is_due:
+            due.append(number)
+        cadence.add(step_ns=1000, cost_ns=100 if is_due or number % 30 == 0 else 0)
+
+    assert due[:8] == [0, 1, 2, 4, 8, 16, 32, 64]
+    assert max(b - a for a, b in itertools.pairwise(due)) <= 100
+
+
+@pytest.mark.parametrize(("waits", "severity"), [(12, "confirm"), (30, "error")])
+def test_a_rate_of_0_that_lasts_is_an_error_also_where_it_ends(trace_of, waits, severity):
+    def program():
+        model, x = nn.Linear(6, 1), numbers(16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(i / 10, 1.0))
+        for number in range(60):
+            step(optimizer, (model(x)[:, 0] - x.sum(1)).square().mean())
+            if number >= waits:
+                schedule.step()
+
+    assert ("rate stays zero", severity) in told(trace_of(program))
 
 
 def test_a_forked_process_keeps_its_trace_to_the_end(tmp_path, capfd):
