@@ -83,7 +83,7 @@ class Guard:
         settings = self._tracer.settings
         value = float(loss.detach())
         # A scaled loss may leave the range of its type; the scaler sees to that.
-        is_bad = math.isnan(value) or (math.isinf(value) and not self._tracer.lane.has_scaled)
+        is_bad = math.isnan(value) or (math.isinf(value) and not self._tracer.local.lane.has_scaled)
         if not is_bad:
             self._bad = 0
             if self._tracer.steps >= self._next_copy and settings.stop_after:
@@ -136,7 +136,7 @@ class Guard:
             }
 
     def _save_bundle(self, value: float) -> None:
-        lane, step = self._tracer.lane, self._tracer.steps + 1
+        lane, step = self._tracer.local.lane, self._tracer.steps + 1
         compared = lane.compared
         target = None if compared is None else compared[2]()
         told = {

@@ -176,10 +176,6 @@ class Recorder:
         """Whether the process did anything that is worth a folder."""
         return self._files is not None or bool(self._counts) or bool(self._needed)
 
-    def microseconds(self, now: int) -> int:
-        """Return a time as it stands in the files [us since the start]."""
-        return (now - self._began) // 1000
-
     def _order_lines(self) -> Iterable[bytes]:
         for index, thread, marks in self._book.new:
             yield line_of("word", {"index": index, "thread": thread, "marks": marks})
@@ -191,8 +187,9 @@ class Recorder:
 
     def _step_lines(self) -> Iterable[bytes]:
         if self._steps:
+            began = self._began
             rows = [
-                [step, word, [self.microseconds(times[i]) for i in shown], self.microseconds(end)]
+                [step, word, [(times[i] - began) // 1000 for i in shown], (end - began) // 1000]
                 for step, word, shown, times, end in self._steps
                 if word != OVERFLOW
             ]

@@ -1,7 +1,8 @@
 """The one tracer of a process: what its seams tell it becomes evidence.
 
 Nothing here may stop the program or change what it computes. Every call from a seam goes through
-``guard``: a failure is noted, the tracer detaches, and the program goes on untraced.
+``guard``, or stands in a ``try`` of its own where it runs at every step: a failure is noted, the
+tracer detaches, and the program goes on untraced.
 """
 
 import math
@@ -44,6 +45,13 @@ _MOST_MARKS = 4096
 """Marks without a step, as of a long evaluation, before repeats are folded."""
 
 
+class _Local(threading.local):
+    """Makes a lane for each thread when it asks for the first time."""
+
+    def __init__(self) -> None:
+        self.lane = Lane()
+
+
 class Tracer:
     """Collects the evidence of one process.
 
@@ -67,8 +75,8 @@ class Tracer:
         self.settings, self.clock = settings, clock
         self._describe, self.say = describe, say
         self.is_on = True
-        self.local = threading.local()
-        """Holds the lane of each thread, once it has one."""
+        self.local = _Local()
+        """Holds the lane of the thread that asks; no property, as every event asks for it."""
         self.patches = Patches()
         self.on_begin: list[Callable[[], None]] = []
         """What has a state of its own to forget when a trace begins anew."""
@@ -110,22 +118,13 @@ class Tracer:
         self._inventories = 0
         self._measured: list[tuple[int, list[OptimizerMeasure], list[list[OutputMeasure]]]] = []
         self._lock = threading.Lock()
-        lane = self.lane
+        lane = self.local.lane
         lane.begin_word()
         lane.number, lane.work, lane.outputs = -1, None, []
         lane.last_loss = lane.bad_input = None
         lane.called, lane.given, lane.made, lane.group = -1, (), None, None
         for reset in self.on_begin:
             reset()
-
-    @property
-    def lane(self) -> Lane:
-        """What is going on in the thread that asks: asked once, as its own fields are cheaper."""
-        try:
-            lane: Lane = self.local.lane
-        except AttributeError:
-            lane = self.local.lane = Lane()
-        return lane
 
     def guard(self, work: Callable[..., None], *args: Any) -> None:
         """Do some of the tracer's own work; a failure ends the trace, never the program."""
@@ -173,7 +172,7 @@ class Tracer:
             self.recorder.close()
 
     def _end(self, raised: str) -> None:
-        here = self.lane
+        here = self.local.lane
         for lane in self._threads:
             if lane.marks:
                 open_word = Lane()
@@ -216,7 +215,7 @@ class Tracer:
 
     def mark_code(self, code: int) -> None:
         """Record an event by the code of its mark."""
-        lane = self.lane
+        lane = self.local.lane
         marks = lane.marks
         marks.append(code)
         lane.times.append(self.clock())
@@ -248,12 +247,13 @@ class Tracer:
             if not entry.look.is_finite(entry):
                 self._told_gradients += 1
                 self.recorder.write(
-                    "gradient", gradient_fact(entry, self.inventory, self.steps + 1, self.lane)
+                    "gradient",
+                    gradient_fact(entry, self.inventory, self.steps + 1, self.local.lane),
                 )
 
     def look_at_weights(self) -> None:
         """See at the first loss that is not finite which weights the last step has spoiled."""
-        loss = self.lane.last_loss
+        loss = self.local.lane.last_loss
         if self._told_gradients or loss is None or not math.isfinite(loss.item()):
             return
         self._told_gradients = _MOST_GRADIENTS
@@ -264,7 +264,7 @@ class Tracer:
 
     def begin_step(self, entry: OptimizerEntry, flags: tuple[str, ...]) -> None:
         """See what an optimizer is about to do."""
-        lane = self.lane
+        lane = self.local.lane
         if "closure" not in flags:  # which brings the gradients later
             state = entry.watch.at_step(entry, zero_after_backward=lane.zero_after_backward)
             flags = (state, "carried", *flags) if entry.watch.carried else (state, *flags)
@@ -283,7 +283,7 @@ class Tracer:
 
     def end_step(self, entry: OptimizerEntry) -> None:
         """Close the word of a step that was made, or skipped by a scaler."""
-        lane = self.lane
+        lane = self.local.lane
         with self._lock:
             self.steps += 1
             lane.steps += 1
@@ -304,7 +304,7 @@ class Tracer:
             self._last_step = now
 
     def _measure(self, entry: OptimizerEntry, work: StepInWork) -> None:
-        lane, began = self.lane, self.clock()
+        lane, began = self.local.lane, self.clock()
         measure = end_step(
             entry,
             work,
@@ -330,7 +330,7 @@ class Tracer:
             self._next_values = max(2 * self.steps, 1)
             self._values += ask_values(self.inventory, self.steps + 1, self.recorder.deferred)
         if self.has_statistics:
-            self.lane.work = begin_step(entry, sampled=self.settings.sampled_weights)
+            self.local.lane.work = begin_step(entry, sampled=self.settings.sampled_weights)
 
     def flush(self) -> None:
         """Read what is on the device, and write everything."""

@@ -17,11 +17,14 @@ def watch_backward(tracer: Tracer) -> None:
 
     @functools.wraps(backward)
     def watched_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-        lane = tracer.lane
+        lane = tracer.local.lane
         if not tracer.is_on or lane.in_backward:  # checkpointing runs one inside another
             return backward(tensors, *args, **kwargs)
         # A sequence that can be read only once is left to torch.
-        tracer.guard(_before, tracer, tensors if isinstance(tensors, Tensor) else None)
+        try:
+            _before(tracer, tensors if isinstance(tensors, Tensor) else None)
+        except Exception as error:  # as with ``guard``
+            tracer.fail(error)
         lane.in_backward = True
         try:
             backward(tensors, *args, **kwargs)
@@ -31,14 +34,17 @@ def watch_backward(tracer: Tracer) -> None:
         if isinstance(tensors, Tensor) and tensors.is_leaf:
             flags += ("leaf",)
         flags += ("raw mean",) * lane.is_raw_mean
-        tracer.guard(_after, tracer, flags)
+        try:
+            _after(tracer, flags)
+        except Exception as error:  # as with ``guard``
+            tracer.fail(error)
         if tracer.acts is not None:
             tracer.acts.after_backward(tensors)
 
     @functools.wraps(grad)
     def watched_grad(*args: Any, **kwargs: Any) -> Any:
         found = grad(*args, **kwargs)
-        if tracer.is_on and not tracer.lane.in_backward:
+        if tracer.is_on and not tracer.local.lane.in_backward:
             tracer.guard(tracer.mark, "grad")
         return found
 
@@ -47,7 +53,7 @@ def watch_backward(tracer: Tracer) -> None:
 
 
 def _before(tracer: Tracer, loss: Tensor | None) -> None:
-    lane = tracer.lane
+    lane = tracer.local.lane
     for entry in tracer.inventory.optimizers.entries():
         entry.watch.before_backward()
     if lane.stepping is not None and not lane.has_closure:
@@ -63,7 +69,7 @@ def _before(tracer: Tracer, loss: Tensor | None) -> None:
         value = loss.detach().reshape(()) if loss.dim() else loss.detach()
         lane.losses.append(value)
         lane.is_raw_mean = is_raw_mean(loss, lane)
-        if tracer.by_hand is not None:
+        if tracer.by_hand is not None and tracer.by_hand.looks_left:
             tracer.by_hand.look(loss)
         # Only here can it be told what a loss came from; to read it elsewhere waits for a device.
         if tracer.losses is not None and value.is_cpu and not math.isfinite(value.item()):
@@ -72,10 +78,11 @@ def _before(tracer: Tracer, loss: Tensor | None) -> None:
 
 
 def _after(tracer: Tracer, flags: tuple[str, ...]) -> None:
-    lane = tracer.lane
+    lane = tracer.local.lane
     lane.zero_after_backward = False
     if not lane.has_scaled:  # a scale that is too large is no fault
         tracer.look_at_gradients()
     lane.has_scaled = False
-    seal(tracer)
+    if len(lane.losses) > 1:
+        seal(tracer)
     tracer.mark("backward", flags=flags)

@@ -34,18 +34,16 @@ class ByHand:
 
     def reset(self) -> None:
         """Begin anew."""
-        self._looks = 0
+        self.looks_left = _LOOKS
 
     def look(self, loss: Tensor) -> None:
         """See whether outputs of shape (rows, 1) meet targets of shape (rows,), or the reverse."""
-        if self._looks >= _LOOKS:
-            return
-        self._looks += 1
+        self.looks_left -= 1
         found = repeated(loss.grad_fn)
         if found is None:
             return
         name, shape = found
-        tracer, lane = self._tracer, self._tracer.lane
+        tracer, lane = self._tracer, self._tracer.local.lane
         fact = LossFact(
             step=tracer.steps,
             kind=BY_HAND,

@@ -24,18 +24,22 @@ def _watched(tracer: Tracer, original: Callable[..., Any], flag: str) -> Callabl
     def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
         if not tracer.is_on:
             return original(parameters, *args, **kwargs)
-        if tracer.lane.sealed:
-            tracer.guard(check_seal, tracer.lane)
+        if tracer.local.lane.sealed:
+            tracer.guard(check_seal, tracer.local.lane)
         if isinstance(parameters, Tensor):
             given: list[Any] = [parameters]
             found = original(parameters, *args, **kwargs)
         else:
             given = list(parameters)  # may be read only once
-            is_generator = isinstance(parameters, GeneratorType)
-            again = (p for p in given) if is_generator else given
+            # Torch warns of a generator without anything in it.
+            is_empty = not given and isinstance(parameters, GeneratorType)
+            again = (p for p in given) if is_empty else given
             found = original(again, *args, **kwargs)
         most = args[0] if args else kwargs.get("max_norm")
-        tracer.guard(_clipped, tracer, given, flag, found, most)
+        try:
+            _clipped(tracer, given, flag, found, most)
+        except Exception as error:  # as with ``guard``
+            tracer.fail(error)
         return found
 
     return clip
@@ -44,6 +48,7 @@ def _watched(tracer: Tracer, original: Callable[..., Any], flag: str) -> Callabl
 def _clipped(tracer: Tracer, parameters: list[Any], flag: str, norm: Any, most: Any) -> None:
     subject = tracer.owner_of(parameters[0]) if parameters else -1
     tracer.mark("clip", subject, flags=(flag,))
-    seal(tracer)
+    if len(tracer.local.lane.losses) > 1:
+        seal(tracer)
     if type(norm) is Tensor and isinstance(most, int | float):
-        tracer.lane.clips.append((subject, norm.detach(), float(most)))
+        tracer.local.lane.clips.append((subject, norm.detach(), float(most)))

@@ -48,7 +48,7 @@ class Evaluations:
 
     def add(self, kind: str, loss: Tensor) -> None:
         """Take one mean loss of the network and loader that are at work."""
-        steps, lane = self._tracer.steps, self._tracer.lane
+        steps, lane = self._tracer.steps, self._tracer.local.lane
         key = (lane.called, lane.loader, kind)
         known = self._open.get(key)
         if known is not None and known.step != steps:

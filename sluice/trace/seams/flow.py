@@ -190,7 +190,7 @@ class Flows:
         if key in self._probed:
             return
         self._probed.add(key)
-        lane, before = tracer.lane, tracer.lane.in_forward
+        lane, before = tracer.local.lane, tracer.local.lane.in_forward
         lane.in_forward = True  # calls of the copy are no marks
         try:
             found: Probe | None = probe()

@@ -59,7 +59,7 @@ class InputWatch:
         self, network: int, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
         """Look at one call from outside, before it runs."""
-        lane = self._tracer.lane
+        lane = self._tracer.local.lane
         if lane.bad_input is not None:  # the call before this one raised
             self.returned(None)
         lane.called = network
@@ -84,7 +84,7 @@ class InputWatch:
 
     def learned(self) -> None:
         """Hear that a backward pass follows the last call."""
-        group = self._tracer.lane.group
+        group = self._tracer.local.lane.group
         if group is None or group.is_learning or not group.may_learn:
             return
         group.is_learning = True
@@ -104,7 +104,7 @@ class InputWatch:
             is_running: The network is about to run: it is recorded when that has returned.
         """
         tracer = self._tracer
-        lane, values = tracer.lane, tensor.detach()
+        lane, values = tracer.local.lane, tensor.detach()
         if not values.is_floating_point() or not values.dim() or not values.numel():
             return False
         bad = ~values.isfinite()
@@ -145,7 +145,7 @@ class InputWatch:
 
     def returned(self, tensor: Tensor | None) -> None:
         """Record the input that was not finite, with what the network made of it."""
-        lane = self._tracer.lane
+        lane = self._tracer.local.lane
         fact, lane.bad_input = lane.bad_input, None
         if tensor is not None and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             fact = fact.model_copy(update={"reaches_output": True})
@@ -153,7 +153,7 @@ class InputWatch:
 
     def finish(self) -> None:
         """Write what was counted since it was written last."""
-        if self._tracer.lane.bad_input is not None:
+        if self._tracer.local.lane.bad_input is not None:
             self.returned(None)
         for group in self._groups.values():
             if group is not None and group.calls not in (0, *_WRITTEN_AT, MOST_CALLS):
@@ -175,7 +175,7 @@ class InputWatch:
             group.calls += 1
             group.rows += tensor.shape[0]
             group.shape = tuple(tensor.shape)
-            group.is_made = group.is_made or _is_made(tensor, tracer.lane.made)
+            group.is_made = group.is_made or _is_made(tensor, tracer.local.lane.made)
             if tensor.is_floating_point():
                 if group.columns is None:
                     group.columns = ColumnSums(tensor)
@@ -189,7 +189,7 @@ class InputWatch:
         if group.calls in (*_WRITTEN_AT, MOST_CALLS):
             self._write(group)
         if tracer.has_statistics:
-            tracer.lane.spent += tracer.clock() - began
+            tracer.local.lane.spent += tracer.clock() - began
 
     def _write_rows(self, group: CallGroup, tensor: Tensor) -> None:
         tracer = self._tracer

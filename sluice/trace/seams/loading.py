@@ -88,7 +88,10 @@ def watch_loaders(tracer: Tracer) -> None:
                 tracer.guard(seen.finish, iterator)
             raise
         if tracer.is_on:
-            tracer.guard(seen.batch, iterator, batch)
+            try:
+                seen.batch(iterator, batch)
+            except Exception as error:  # as with ``guard``
+                tracer.fail(error)
         return batch
 
     @functools.wraps(next_index)
@@ -159,7 +162,7 @@ class _Loading:
             began = tracer.clock()
             entry.iterating.sampler_epoch = sampler_facts(loader).epoch
             self._print_random()
-            tracer.lane.spent += tracer.clock() - began
+            tracer.local.lane.spent += tracer.clock() - began
         self.wants_order = any(
             other.iterating is not None and _is_watched(other.epoch) for _, other in self._all
         )
@@ -176,7 +179,7 @@ class _Loading:
         entry = self._of(iterator)
         if entry is None:
             return
-        tracer, lane = self._tracer, self._tracer.lane
+        tracer, lane = self._tracer, self._tracer.local.lane
         lane.loader = entry.index
         tracer.mark("batch", entry.index)
         if tracer.has_statistics or entry.num_seen < tracer.settings.hashed_batches:
@@ -191,7 +194,7 @@ class _Loading:
         entry = self._of(iterator)
         if entry is not None:
             self._close(entry, is_finished=True)
-            lane = self._tracer.lane
+            lane = self._tracer.local.lane
             if lane.loader == entry.index:  # what follows is no batch of it
                 lane.loader = -1
 

@@ -97,7 +97,10 @@ def _watched(
             tracer.guard(watch.refused, kind, args, kwargs)
             raise
         if is_loss and type(found) is Tensor:
-            tracer.guard(watch.called, kind, args, kwargs, found)
+            try:
+                watch.called(kind, args, kwargs, found)
+            except Exception as error:  # as with ``guard``
+                tracer.fail(error)
         return found
 
     # torch.jit.script compiles what stands behind it.
@@ -142,7 +145,7 @@ class LossWatch:
         """Look at one call that returned a loss."""
         if torch._C._functorch.peek_interpreter_stack() is not None:
             return
-        tracer, lane = self._tracer, self._tracer.lane
+        tracer, lane = self._tracer, self._tracer.local.lane
         learning = found.requires_grad
         if not learning:
             self._passes.add(kind, self._mean(kind, args, kwargs, found.detach()))
@@ -193,7 +196,7 @@ class LossWatch:
 
     def bad_loss(self) -> None:
         """Look for what made a loss NaN or infinite: the input, the target, none supervised."""
-        lane = self._tracer.lane
+        lane = self._tracer.local.lane
         for ref in lane.given:
             tensor = ref()
             if tensor is not None:
@@ -241,7 +244,7 @@ class LossWatch:
     def _look(
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], found: Tensor | None
     ) -> None:
-        tracer, lane = self._tracer, self._tracer.lane
+        tracer, lane = self._tracer, self._tracer.local.lane
         given = self._given(kind, args, kwargs)
         values: Any = given.get("input")
         target: Any = given.get("target")
@@ -265,7 +268,7 @@ class LossWatch:
         *,
         learning: bool,
     ) -> LossFact:
-        lane = self._tracer.lane
+        lane = self._tracer.local.lane
         is_integer = not target.is_floating_point()
         low, high = (float(v) for v in torch.aminmax(values.detach().float()))
         sums = (float("nan"), float("nan"))
@@ -305,7 +308,7 @@ class LossWatch:
     def _next_tokens(self, target: Tensor, counts: Tensor) -> NextTokens | None:
         """Return how targets lie beside the tokens they follow best."""
         told = []
-        for ref in self._tracer.lane.given:
+        for ref in self._tracer.local.lane.given:
             ids = ref()
             if ids is not None and are_tokens(ids):
                 found = next_tokens(ids, target, counts)
@@ -333,8 +336,8 @@ class LossWatch:
             return
         fact = IdFact(
             step=self._tracer.steps,
-            network=self._tracer.lane.called,
-            loader=self._tracer.lane.loader,
+            network=self._tracer.local.lane.called,
+            loader=self._tracer.local.lane.loader,
             kind=kind,
             num_allowed=num,
             smallest=int(flat.min()),
@@ -347,7 +350,7 @@ class LossWatch:
     # ---- rows beside their targets
 
     def _pair(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        tracer, lane = self._tracer, self._tracer.lane
+        tracer, lane = self._tracer, self._tracer.local.lane
         if len(lane.given) != 1:  # what else it was given may tell the target
             return
         batch: Any = lane.given[0]()

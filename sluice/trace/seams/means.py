@@ -50,7 +50,7 @@ _PROBES = 2
 
 def seal(tracer: Any) -> None:
     """Remember what some gradients are after the second backward pass of a step, or a later one."""
-    lane = tracer.lane
+    lane = tracer.local.lane
     if len(lane.losses) < 2:
         return
     lane.sealed = [

@@ -28,10 +28,7 @@ def watch_modules(tracer: Tracer) -> None:
 
     # As short as can be: it runs at every call of every module.
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            lane = local.lane
-        except AttributeError:  # the first call in its thread
-            lane = tracer.lane
+        lane = local.lane
         if lane.in_forward:
             if not lane.inspecting or torch.compiler.is_compiling():
                 return original(module, *args, **kwargs)
@@ -42,7 +39,10 @@ def watch_modules(tracer: Tracer) -> None:
         # of a backward pass is recomputed by checkpointing.
         if not tracer.is_on or torch.compiler.is_compiling() or lane.in_backward:
             return original(module, *args, **kwargs)
-        tracer.guard(seen.begin, module, args, kwargs)
+        try:
+            seen.begin(module, args, kwargs)
+        except Exception as error:  # as with ``guard``
+            tracer.fail(error)
         if lane.network is None:  # a loss function, say: what is in it may be a network
             return original(module, *args, **kwargs)
         lane.in_forward = True
@@ -50,7 +50,10 @@ def watch_modules(tracer: Tracer) -> None:
             output = original(module, *args, **kwargs)
         finally:
             lane.in_forward = lane.inspecting = False
-        tracer.guard(seen.end, module, args, kwargs, output)
+        try:
+            seen.end(module, args, kwargs, output)
+        except Exception as error:  # as with ``guard``
+            tracer.fail(error)
         return output
 
     tracer.patches.replace(nn.Module, "__call__", functools.wraps(original)(call))
@@ -76,7 +79,7 @@ class _Calls:
         tracer.on_begin.append(self._flows.reset)
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        tracer, lane = self._tracer, self._tracer.lane
+        tracer, lane = self._tracer, self._tracer.local.lane
         entry = tracer.inventory.networks.find(module)
         lane.network = None if entry.is_plain else entry
         if entry.is_plain:
@@ -110,7 +113,7 @@ class _Calls:
     def inside(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        tracer, lane = self._tracer, self._tracer.lane
+        tracer, lane = self._tracer, self._tracer.local.lane
         began = tracer.clock()
         entry: NetworkEntry = lane.network
         name = (entry.names or {}).get(id(module))
@@ -127,7 +130,7 @@ class _Calls:
     def end(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        tracer, lane = self._tracer, self._tracer.lane
+        tracer, lane = self._tracer, self._tracer.local.lane
         entry: NetworkEntry = lane.network
         if self._flows.is_looking:
             began = tracer.clock()
@@ -152,7 +155,7 @@ class _Calls:
         tracer.mark_code(code)
 
     def _measure(self, entry: NetworkEntry, name: str, module: nn.Module, output: Any) -> None:
-        tracer, outputs = self._tracer, self._tracer.lane.outputs
+        tracer, outputs = self._tracer, self._tracer.local.lane.outputs
         if len(outputs) < tracer.settings.most_modules and not _is_transformed():
             outputs.append(ask_output(entry.index, name, module, output, tracer.recorder.deferred))
 
@@ -167,7 +170,7 @@ def _watch_modes(tracer: Tracer) -> None:
 
     @functools.wraps(original)
     def train(module: Any, mode: bool = True) -> Any:
-        lane = tracer.lane
+        lane = tracer.local.lane
         if not tracer.is_on or lane.in_mode:  # it calls itself for every child
             return original(module, mode)
         lane.in_mode = True

@@ -18,11 +18,17 @@ def watch_optimizers(tracer: Tracer) -> None:
 
     def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if tracer.is_on:
-            tracer.guard(_before_step, tracer, optimizer, args, kwargs)
+            try:
+                _before_step(tracer, optimizer, args, kwargs)
+            except Exception as error:  # as with ``guard``
+                tracer.fail(error)
 
     def after(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
-        if tracer.is_on and tracer.lane.stepping is optimizer:
-            tracer.guard(_after_step, tracer, optimizer)
+        if tracer.is_on and tracer.local.lane.stepping is optimizer:
+            try:
+                _after_step(tracer, optimizer)
+            except Exception as error:  # as with ``guard``
+                tracer.fail(error)
 
     hooks = (register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after))
     for hook in hooks:
@@ -52,7 +58,10 @@ def _watch_zero(tracer: Tracer) -> None:
     def zero_optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> None:
         of_optimizer(optimizer, *args, **kwargs)
         if tracer.is_on:
-            tracer.guard(_zeroed, tracer, optimizer)
+            try:
+                _zeroed(tracer, optimizer)
+            except Exception as error:  # as with ``guard``
+                tracer.fail(error)
 
     @functools.wraps(of_module)
     def zero_module(module: Any, *args: Any, **kwargs: Any) -> None:
@@ -83,7 +92,7 @@ def _made(tracer: Tracer, optimizer: Any) -> None:
 
 def _zeroed(tracer: Tracer, optimizer: Any) -> None:
     entry = None if optimizer is None else tracer.inventory.optimizers.find(optimizer)
-    tracer.lane.zero_after_backward = True
+    tracer.local.lane.zero_after_backward = True
     # What a module's own zero_grad clears is seen by the gradients themselves, later.
     if entry is not None:
         entry.watch.clear()
@@ -93,7 +102,7 @@ def _zeroed(tracer: Tracer, optimizer: Any) -> None:
 def _before_step(
     tracer: Tracer, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    lane = tracer.lane
+    lane = tracer.local.lane
     if lane.stepping is not None and lane.stepping is not optimizer:
         return  # one optimizer inside another, which wraps it: one step
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
@@ -109,7 +118,7 @@ def _before_step(
 
 
 def _after_step(tracer: Tracer, optimizer: Any) -> None:
-    lane = tracer.lane
+    lane = tracer.local.lane
     lane.stepping = None
     entry = tracer.inventory.optimizers.find(optimizer)
     if lane.has_closure:

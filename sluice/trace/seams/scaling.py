@@ -21,24 +21,24 @@ def watch_scalers(tracer: Tracer) -> None:
     @functools.wraps(scale)
     def watched_scale(scaler: Any, *args: Any, **kwargs: Any) -> Any:
         if tracer.is_on and scaler.is_enabled():
-            tracer.lane.has_scaled = True
+            tracer.local.lane.has_scaled = True
         return scale(scaler, *args, **kwargs)
 
     @functools.wraps(unscale)
     def watched_unscale(scaler: Any, optimizer: Any) -> None:
-        if tracer.is_on and tracer.lane.sealed:
-            tracer.guard(check_seal, tracer.lane)
+        if tracer.is_on and tracer.local.lane.sealed:
+            tracer.guard(check_seal, tracer.local.lane)
         unscale(scaler, optimizer)
-        if tracer.is_on and tracer.lane.sealed:
+        if tracer.is_on and tracer.local.lane.sealed:
             tracer.guard(seal, tracer)
-        if tracer.is_on and scaler.is_enabled() and not tracer.lane.in_scaler:
+        if tracer.is_on and scaler.is_enabled() and not tracer.local.lane.in_scaler:
             tracer.guard(_unscaled, tracer, optimizer)
 
     @functools.wraps(step)
     def watched_step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         if not tracer.is_on or not scaler.is_enabled():
             return step(scaler, optimizer, *args, **kwargs)
-        lane, before = tracer.lane, tracer.lane.steps
+        lane, before = tracer.local.lane, tracer.local.lane.steps
         lane.in_scaler = True
         try:
             found = step(scaler, optimizer, *args, **kwargs)
@@ -67,7 +67,7 @@ def _unscaled(tracer: Tracer, optimizer: Any) -> None:
 
 
 def _stepped(tracer: Tracer, optimizer: Any, before: int) -> None:
-    if tracer.lane.steps == before:
+    if tracer.local.lane.steps == before:
         entry = tracer.inventory.optimizers.find(optimizer)
         tracer.mark("skip", entry.index)
         tracer.end_step(entry)
@@ -76,4 +76,4 @@ def _stepped(tracer: Tracer, optimizer: Any, before: int) -> None:
 def _updated(tracer: Tracer, scaler: Any) -> None:
     tracer.mark("update scale")
     if scaler._scale is not None:  # a public reader would wait for the device
-        tracer.lane.scale = scaler._scale.detach().clone().reshape(())
+        tracer.local.lane.scale = scaler._scale.detach().clone().reshape(())

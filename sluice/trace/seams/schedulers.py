@@ -59,7 +59,7 @@ def _watch_class(tracer: Tracer, cls: type) -> None:
 def _watched(tracer: Tracer, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-        lane = tracer.lane
+        lane = tracer.local.lane
         # A scheduler makes a step of its own when it is built, and some are made of others.
         if not tracer.is_on or lane.in_schedule or getattr(scheduler, "_step_count", 1) == 0:
             return original(scheduler, *args, **kwargs)
@@ -68,7 +68,10 @@ def _watched(tracer: Tracer, original: Callable[..., Any]) -> Callable[..., Any]
             found = original(scheduler, *args, **kwargs)
         finally:
             lane.in_schedule = False
-        tracer.guard(_stepped, tracer, scheduler)
+        try:
+            _stepped(tracer, scheduler)
+        except Exception as error:  # as with ``guard``
+            tracer.fail(error)
         return found
 
     return step
