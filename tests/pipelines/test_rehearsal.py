@@ -101,7 +101,7 @@ def test_ctrl_c_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "sluice", "rollout", "rehearse", str(ECHO)],
         env={**os.environ, "TMPDIR": str(tmp_path)},
-        stderr=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
     parent = psutil.Process(process.pid)
