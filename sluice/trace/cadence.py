@@ -31,24 +31,25 @@ class Cadence:
         self._due = 0
         self.every = 1
 
-    def is_due(self) -> bool:
-        """Tell whether the step that comes next has statistics."""
-        return self._seen >= self._due
-
     def add_flush(self, *, cost_ns: int, num_statistics: int) -> None:
         """Hear what reading and writing the statistics of so many steps took."""
         self._later = cost_ns / max(num_statistics, 1)
 
-    def add(self, *, step_ns: int, cost_ns: int) -> None:
+    def add(self, *, step_ns: int, cost_ns: int) -> bool:
         """Hear how long the last step took, and the looks in it; 0 for none.
 
         A look at something else, at a step that was not due, puts nothing off.
+
+        Returns:
+            Whether the step that comes next has statistics.
         """
-        self._steps.append(max(step_ns - cost_ns, 1))
-        if cost_ns and self.is_due():
+        self._steps.append(step_ns - cost_ns)
+        if cost_ns and self._seen >= self._due:
             self._costs.append(cost_ns)
             cost = statistics.median(self._costs) + self._later
-            wanted = math.ceil(cost / (self._share * statistics.median(self._steps)))
+            step = max(statistics.median(self._steps), 1)
+            wanted = math.ceil(cost / (self._share * step))
             self.every = min(max(wanted, 1), self._most)
             self._due = min(self._seen + self.every, max(2 * self._seen, self._seen + 1))
         self._seen += 1
+        return self._seen >= self._due

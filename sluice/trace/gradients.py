@@ -19,9 +19,17 @@ _MOST_PROBES = 3
 _MOST_NUMBERS = 2**14
 """In a gradient that is looked at after every backward pass."""
 
+_MOST_BOTH = 64
+"""Passes at the start after which all gradients that are watched are looked into."""
+
 _MOST_LOOKS = 32
 """So often a gradient that seems untouched is looked into: ``.grad.data.zero_()`` leaves no other
 trace."""
+
+
+_STATES: tuple[GradientState, ...] = ("fresh", "none", "zero", "stale")
+_ALONE = {state: (state,) for state in _STATES}
+_CARRIED = {state: (state, "carried") for state in _STATES}
 
 
 class HasParameters(Protocol):
@@ -37,22 +45,14 @@ class GradientWatch:
     def __init__(self) -> None:
         self._probes: list[tuple[Tensor, Tensor | None, int]] = []
         """Parameter, its gradient after the last step, the version of that."""
-        self._cleared = True
+        self.is_cleared = True
+        """Gradients were cleared since the last step; set by ``zero_grad``."""
         self._has_stepped = False
         self._looks = 0
 
-    @property
-    def carried(self) -> bool:
-        """Whether nothing cleared the gradients since the last step."""
-        return self._has_stepped and not self._cleared
-
-    def clear(self) -> None:
-        """Hear of a ``zero_grad``."""
-        self._cleared = True
-
     def before_backward(self) -> None:
         """See whether the gradients were cleared by hand."""
-        if self._cleared or not self._probes:
+        if self.is_cleared or not self._probes:
             return
         for parameter, held, version in self._probes:
             grad = parameter.grad
@@ -65,43 +65,44 @@ class GradientWatch:
             if not _is_zero(grad):
                 return
             self._looks = 0
-        self._cleared = True
+        self.is_cleared = True
 
-    def at_step(self, owner: "HasParameters", *, zero_after_backward: bool) -> GradientState:
-        """Return what the step that begins will find."""
+    def at_step(self, owner: "HasParameters", *, zero_after_backward: bool) -> tuple[str, ...]:
+        """Return what the step that begins will find, and 'carried' if nothing cleared it."""
         is_none, is_stale = True, self._has_stepped
         for parameter, held, version in self._probes:
             grad = parameter.grad
             if grad is not held:
                 # Others stand in their place, though no backward pass was seen.
-                self._cleared, is_stale = True, False
+                self.is_cleared, is_stale = True, False
             elif grad is None or grad._version != version:
                 is_stale = False
             if grad is not None:
                 is_none = False
         if is_none:
             self._choose(owner.parameters())
-            if not self._probes:
-                return "none"
-        elif is_stale:
-            return "stale"
+        state: GradientState = "fresh"
+        if is_none and not self._probes:
+            state = "none"
+        elif is_stale and not is_none:
+            state = "stale"
         # Values are asked for only when the order of events makes zeros likely: it waits for the
         # device.
-        if zero_after_backward and all(
+        elif zero_after_backward and all(
             p.grad is None or _is_zero(p.grad) for p in owner.parameters() if p.requires_grad
         ):
-            return "zero"
-        return "fresh"
+            state = "zero"
+        return _CARRIED[state] if self._has_stepped and not self.is_cleared else _ALONE[state]
 
     def after_step(self) -> None:
         """Remember the gradients that were used."""
-        # Small tensors, held so that their addresses are not used again.
-        self._probes = [
-            (parameter, grad := parameter.grad, -1 if grad is None else grad._version)
-            for parameter, _, _ in self._probes
-        ]
+        probes = self._probes
+        for i, (parameter, _, _) in enumerate(probes):
+            # Small tensors, held so that their addresses are not used again.
+            grad = parameter.grad
+            probes[i] = (parameter, grad, -1 if grad is None else grad._version)
         self._has_stepped = True
-        self._cleared = False
+        self.is_cleared = False
 
     def _choose(self, parameters: Iterable[Tensor]) -> None:
         """Take the smallest parameter with a gradient from each part of the optimizer."""
@@ -120,15 +121,20 @@ class FirstLook:
 
     def __init__(self) -> None:
         self._chosen: list[Tensor] | None = None
+        self._turn = 0
 
     def is_finite(self, owner: "HasParameters") -> bool:
-        """Tell whether they are."""
+        """Tell whether they are; after the first passes, one of them is looked at in turn."""
         if self._chosen is None:
             given = [p for p in owner.parameters() if p.grad is not None]
             if not given:
                 return True
             self._chosen = self._choose(given)
-        for parameter in self._chosen:
+        self._turn += 1
+        chosen = self._chosen
+        if self._turn > _MOST_BOTH and len(chosen) > 1:
+            chosen = chosen[self._turn % 2 :: 2]
+        for parameter in chosen:
             grad = parameter.grad
             if grad is None or grad.requires_grad:  # of a gradient that is differentiated again
                 continue

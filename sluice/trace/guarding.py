@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from sluice.trace.inventory import OptimizerEntry
 from sluice.trace.tracer import Tracer
 
 LAST_GOOD = "last-good.pt"
@@ -61,7 +62,7 @@ class Guard:
         if stop:
             self._stop()
 
-    def before_step(self, optimizer: Any) -> None:
+    def before_step(self, _: OptimizerEntry, optimizer: Any) -> None:
         """Leave out a step on the gradients of a loss that was not finite."""
         if not self._leaves_out:
             return
@@ -70,7 +71,7 @@ class Guard:
             for parameter in group["params"]:
                 parameter.grad = None
 
-    def after_step(self, _: Any) -> None:
+    def after_step(self, _: OptimizerEntry, __: Any) -> None:
         """Forget what led to the step."""
         if self._leaves_out:
             self._skipped += 1

@@ -58,9 +58,9 @@ class NetworkEntry:
     name: str
     is_plain: bool
     """It has no parameters, as a loss function: its calls are no marks."""
-    codes: dict[tuple[bool, int], int] = field(default_factory=dict)
-    """Code of a forward's mark, by whether it has a gradient, and loader. Empty when the mode must
-    be looked at again."""
+    flags: dict[bool, tuple[str, ...]] = field(default_factory=dict)
+    """Flags of a forward's mark, by whether it has a gradient. Empty when the mode must be looked
+    at again."""
     names: dict[int, str] | None = None
     """Names of its modules by identity; None when they must be looked at again."""
     stray: dict[int, "weakref.ref[Any]"] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class NetworkEntry:
 
     def forget_mode(self) -> None:
         """Look at the mode again when it is called next."""
-        self.codes.clear()
+        self.flags.clear()
 
     def mode_flags(self) -> tuple[str, ...]:
         """Return the mode it is in, as flags of a mark."""

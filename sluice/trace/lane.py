@@ -13,6 +13,8 @@ class Lane:
     def __init__(self) -> None:
         self.number = -1
         """Of the thread; -1 until it made its first mark."""
+        self.marks_left = 0
+        """Marks until there may be too many; 0 at the first."""
         self.in_forward = False
         self.inspecting = False
         """The modules inside the forward that runs are looked at, too."""
@@ -22,6 +24,8 @@ class Lane:
         self.in_scaler = False
         self.stepping: Any = None
         """The optimizer whose step runs."""
+        self.entry: Any = None
+        """Its entry."""
         self.has_closure = False
         self.network: Any = None
         """The entry of the network whose forward runs."""
@@ -69,5 +73,5 @@ class Lane:
         """Parameters, their gradients after several backward passes, the versions of these."""
         self.is_edited = False
         """The program changed such gradients itself."""
-        self.inspected: set[int] = set()
+        self.inspected: tuple[int, ...] = ()
         """Networks whose outputs were measured since the last step."""

@@ -13,7 +13,7 @@ from sluice.trace.evidence.measures import OptimizerMeasure, OutputMeasure
 from sluice.trace.gradients import with_gradient
 from sluice.trace.inventory import Inventory, OptimizerEntry
 
-_PLAIN = (Tensor, nn.Parameter)
+PLAIN = (Tensor, nn.Parameter)
 """Types whose operations have no other meaning, as those of fake or distributed tensors have."""
 
 
@@ -42,7 +42,7 @@ def begin_step(entry: OptimizerEntry, *, sampled: int) -> StepInWork:
     Cost:
         One pass over gradients and weights, and a copy of the samples.
     """
-    given = [p for p in with_gradient(entry.parameters()) if type(p) in _PLAIN]
+    given = [p for p in with_gradient(entry.parameters()) if type(p) in PLAIN]
     with torch.no_grad():
         return StepInWork(
             parameters=given,
@@ -137,7 +137,7 @@ def ask_output(
 def first_tensor(output: Any) -> Tensor | None:
     """Return the first plain tensor of what a module returned: alone, or in a container."""
     if isinstance(output, Tensor):
-        return output if type(output) in _PLAIN and output.layout == torch.strided else None
+        return output if type(output) in PLAIN and output.layout == torch.strided else None
     if isinstance(output, dict):
         output = tuple(output.values())
     if isinstance(output, list | tuple):
@@ -204,7 +204,7 @@ def _moments(
                 state_step = (
                     torch.as_tensor(float(value)) if not isinstance(value, Tensor) else value
                 )
-            elif type(value) in _PLAIN and value.shape == parameter.shape:
+            elif type(value) in PLAIN and value.shape == parameter.shape:
                 groups.setdefault(name, []).append(value)
     norms = {
         name: torch.linalg.vector_norm(torch.stack([n.float() for n in _norms(tensors)]))

@@ -1,9 +1,11 @@
 """Everything a trace holds in memory before it is written, and when it is."""
 
-import json
+import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -22,8 +24,9 @@ what it did last counts."""
 _MOST_LINES = 1024
 """Lines of detail that wait for a flush; the oldest fall out."""
 
-Losses = tuple[Tensor, ...]
-Clips = tuple[tuple[int, Tensor, float], ...]
+NumbersRow = tuple[int, list[Tensor], list[tuple[int, Tensor, float]], Tensor | None, bool]
+"""Of one step: its number, losses, clips by optimizer, norm and bound, scale; whether it is kept
+for ever."""
 
 
 class Thin:
@@ -64,7 +67,9 @@ class Recorder:
         self.folder = folder
         self._settings, self._start, self._book, self._clock = settings, start, book, clock
         self._files: TraceFiles | None = None
-        self._began = self._flushed = clock()
+        self._began = clock()
+        self.due = self._began
+        """When the next flush is [ns]; the first comes with the first step."""
         self._needed: list[bytes] = []
         self._series: list[tuple[str, Record]] = []
         self._detail: deque[tuple[str, Record]] = deque(maxlen=_MOST_LINES)
@@ -72,11 +77,9 @@ class Recorder:
         self._steps: deque[tuple[int, int, tuple[int, ...], list[int], int]] = deque(
             maxlen=_RECENT_STEPS
         )
-        self._numbers: deque[tuple[int, Losses, Clips, Tensor | None, bool]] = deque(
-            maxlen=_RECENT_STEPS
-        )
-        self._kept_numbers: list[tuple[int, Losses, Clips, Tensor | None, bool]] = []
-        self._asked: list[StepNumbersInWork] = []
+        self._numbers: deque[NumbersRow] = deque(maxlen=_RECENT_STEPS)
+        self._kept_numbers: list[NumbersRow] = []
+        self._read: list[tuple[dict[str, Any], bool]] = []
         self._thin_numbers = Thin(settings.history_rows)
         self._thin_measures = Thin(settings.history_rows)
         self.deferred = Deferred()
@@ -96,32 +99,37 @@ class Recorder:
         if self._thin_measures.takes_next():
             self._series.append(("measures", fact))
 
-    def end_word(self, step: int, lane: Lane, *, is_open: bool) -> None:
-        """Keep the order of what led to a step, and its few numbers."""
+    def end_word(self, step: int, lane: Lane, *, ended: int) -> None:
+        """Keep the order of what led to a step, its times, and its few numbers.
+
+        Args:
+            step: That ended.
+            lane: Of the thread; its lists are kept as they are.
+            ended: When, by the clock [ns].
+        """
         word, shown = self._book.close(lane.marks, lane.number)
-        if word == OVERFLOW:
-            self.dropped_words += 1
-        key = -1 - word if is_open else word
-        counted = self._counts.get(key)
+        counted = self._counts.get(word)
         if counted is None:
-            self._counts[key] = [step, step, 1]
+            self._counts[word] = [step, step, 1]
         else:
             counted[1] = step
             counted[2] += 1
-        if is_open:
-            return
-        self._steps.append((step, word, shown, lane.times, self._clock()))
+        if word == OVERFLOW:
+            self.dropped_words += 1
+        self._steps.append((step, word, shown, lane.times, ended))
         if lane.losses or lane.clips or lane.scale is not None:
             keep = self._thin_numbers.takes_next()
-            row = (step, tuple(lane.losses), tuple(lane.clips), lane.scale, keep)
+            row = (step, lane.losses, lane.clips, lane.scale, keep)
             if keep:
                 self._kept_numbers.append(row)
             else:
                 self._numbers.append(row)
 
-    def is_due(self, now: int) -> bool:
-        """Tell whether the last flush is long enough ago, or never was."""
-        return self._files is None or now - self._flushed >= self._settings.flush_s * 1e9
+    def end_open_word(self, step: int, lane: Lane) -> None:
+        """Keep the order of what led to no step any more."""
+        word, _ = self._book.close(lane.marks, lane.number)
+        if word != OVERFLOW:
+            self._counts[-1 - word] = [step, step, 1]
 
     def read_deferred(self) -> None:
         """Wait for the device, once, and read everything that was asked for."""
@@ -164,7 +172,7 @@ class Recorder:
         self._needed, self._series = [], []
         self._detail.clear()
         self._steps.clear()
-        self._flushed = self._clock()
+        self.due = self._clock() + int(self._settings.flush_s * 1e9)
 
     def close(self) -> None:
         """Close the files. What was not flushed is lost."""
@@ -199,49 +207,32 @@ class Recorder:
         rows = sorted([*self._numbers, *self._kept_numbers], key=lambda row: row[0])
         self._numbers.clear()
         self._kept_numbers = []
-        for step, losses, clips, scale, keep in rows:
-            told = StepNumbersInWork(step, len(losses), [(i, most) for i, _, most in clips], keep)
-            self._asked.append(told)
-            norms = [norm for _, norm, _ in clips]
-            self.deferred.ask([*losses, *norms, *([] if scale is None else [scale])], told.fill)
+        asked: list[Tensor] = []
+        for _, losses, clips, scale, _ in rows:
+            asked += losses
+            asked += [norm for _, norm, _ in clips]
+            if scale is not None:
+                asked.append(scale)
+        if rows:
+            self.deferred.ask(asked, functools.partial(self._numbers_read, rows))
+
+    def _numbers_read(self, rows: Iterable[NumbersRow], values: Sequence[float]) -> None:
+        given = iter(values)
+        for step, losses, clips, scale, is_kept in rows:
+            row = {
+                "step": step,
+                "losses": list(islice(given, len(losses))),
+                "clips": [
+                    {"optimizer": index, "norm": next(given), "max_norm": most}
+                    for index, _, most in clips
+                ],
+                "scale": None if scale is None else next(given),
+            }
+            self._read.append((row, is_kept))
 
     def _number_lines(self) -> tuple[list[bytes], list[bytes]]:
         """Return the line of recent numbers, and of those that are kept for ever."""
-        lines = [(told.text(), told.is_kept) for told in self._asked]
-        self._asked = []
-        kept = [text for text, is_kept in lines if is_kept]
-        return [_wrap([text for text, _ in lines])] if lines else [], [_wrap(kept)] if kept else []
-
-
-class StepNumbersInWork:
-    """The ``StepNumbers`` of one step, whose values are still on the device."""
-
-    def __init__(
-        self, step: int, num_losses: int, clips: list[tuple[int, float]], is_kept: bool
-    ) -> None:
-        self._step, self._num_losses, self._clips = step, num_losses, clips
-        self.is_kept = is_kept
-        self._values: list[float] = []
-
-    def fill(self, values: Sequence[float]) -> None:
-        """Take the values: losses, norms before clipping, and the scale if there is one."""
-        self._values = list(values)
-
-    def text(self) -> str:
-        """Return them as JSON."""
-        norms = self._values[self._num_losses :]
-        scale = norms[len(self._clips) :]
-        told = {
-            "step": self._step,
-            "losses": self._values[: self._num_losses],
-            "clips": [
-                {"optimizer": index, "norm": norm, "max_norm": most}
-                for (index, most), norm in zip(self._clips, norms, strict=False)
-            ],
-            "scale": scale[0] if scale else None,
-        }
-        return json.dumps(told, separators=(",", ":"))
-
-
-def _wrap(rows: list[str]) -> bytes:
-    return ('{"record":"numbers","rows":[' + ",".join(rows) + "]}\n").encode()
+        rows, self._read = self._read, []
+        told = [row for row, _ in rows], [row for row, is_kept in rows if is_kept]
+        recent, kept = ([line_of("numbers", {"rows": some})] if some else [] for some in told)
+        return recent, kept

@@ -68,9 +68,12 @@ class TraceFiles:
                 os.close(handle)
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
 def line_of(record: str, fields: Mapping[str, Any]) -> bytes:
     """Return one record as a line."""
-    return json.dumps({"record": record, **fields}, separators=(",", ":")).encode() + b"\n"
+    return _ENCODER.encode({"record": record, **fields}).encode() + b"\n"
 
 
 def _open(path: Path) -> int:

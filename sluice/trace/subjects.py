@@ -26,6 +26,8 @@ class Registry(Generic[E]):
         self._make = make
         self._entries: dict[int, E] = {}
         self._next = 0
+        self.entries: tuple[E, ...] = ()
+        """Every entry, also those of objects that died a moment ago; asked for at every step."""
 
     def known(self, subject: object) -> E | None:
         """Return the entry of an object that has one."""
@@ -41,11 +43,8 @@ class Registry(Generic[E]):
         entry = self._make(self._next, subject)
         self._next += 1
         self._entries[id(subject)] = entry
+        self.entries = tuple(self._entries.values())
         return entry
-
-    def entries(self) -> tuple[E, ...]:
-        """Return every entry, also those of objects that died a moment ago."""
-        return tuple(self._entries.values())
 
     def alive(self) -> Iterator[tuple[E, Any]]:
         """Yield every entry with its object; those of dead objects are forgotten."""
@@ -53,5 +52,6 @@ class Registry(Generic[E]):
             subject = entry.ref()
             if subject is None:
                 del self._entries[key]
+                self.entries = tuple(self._entries.values())
             else:
                 yield entry, subject

@@ -82,9 +82,9 @@ class Tracer:
         """What has a state of its own to forget when a trace begins anew."""
         self.on_end: list[Callable[[], None]] = []
         """What still has something to write when the trace ends."""
-        self.before_step: list[Callable[[Any], None]] = []
+        self.before_step: list[Callable[[OptimizerEntry, Any], None]] = []
         """What else looks at an optimizer before its step."""
-        self.after_step: list[Callable[[Any], None]] = []
+        self.after_step: list[Callable[[OptimizerEntry, Any], None]] = []
         """And after it."""
         self.acts: Guard | None = None
         """Ends the program or leaves out steps, where that was asked for."""
@@ -112,7 +112,7 @@ class Tracer:
         """Whether the step that comes next has statistics."""
         self._threads: list[Lane] = []
         self._began = self._last_step = self.clock()
-        self._last_inventory = self._next_inventory = self._next_values = 0
+        self._last_inventory = self._next_inventory = self._next_values = self._next_look = 0
         self._told_gradients = 0
         self._values: list[list[ValueFact]] = []
         self._inventories = 0
@@ -120,7 +120,7 @@ class Tracer:
         self._lock = threading.Lock()
         lane = self.local.lane
         lane.begin_word()
-        lane.number, lane.work, lane.outputs = -1, None, []
+        lane.number, lane.marks_left, lane.work, lane.outputs = -1, 0, None, []
         lane.last_loss = lane.bad_input = None
         lane.called, lane.given, lane.made, lane.group = -1, (), None, None
         for reset in self.on_begin:
@@ -177,7 +177,7 @@ class Tracer:
             if lane.marks:
                 open_word = Lane()
                 open_word.marks, open_word.number = lane.marks, lane.number
-                self.recorder.end_word(self.steps, open_word, is_open=True)
+                self.recorder.end_open_word(self.steps, open_word)
         here.begin_word()
         if not self.recorder.has_seen_anything:
             return
@@ -207,26 +207,35 @@ class Tracer:
         self.inventory.forget_structure()
 
     def mark(
-        self, kind: MarkKind, subject: int = -1, about: int = -1, flags: tuple[str, ...] = ()
+        self,
+        lane: Lane,
+        kind: MarkKind,
+        subject: int = -1,
+        about: int = -1,
+        flags: tuple[str, ...] = (),
     ) -> None:
-        """Record an event of the thread that runs."""
+        """Record an event of a thread."""
         code = self.book.codes.get((kind, subject, about, flags, 0))
-        self.mark_code(self.book.code(kind, subject, about, flags) if code is None else code)
-
-    def mark_code(self, code: int) -> None:
-        """Record an event by the code of its mark."""
-        lane = self.local.lane
-        marks = lane.marks
-        marks.append(code)
+        if code is None:
+            code = self.book.code(kind, subject, about, flags)
+        lane.marks.append(code)
         lane.times.append(self.clock())
+        if lane.marks_left:
+            lane.marks_left -= 1
+        else:
+            self._make_room(lane)
+
+    def _make_room(self, lane: Lane) -> None:
+        """Give a thread its number at its first mark; fold repeats when there are too many."""
         if lane.number < 0:
             lane.number = len(self._threads)
             self._threads.append(lane)
-        if len(marks) >= _MOST_MARKS:
-            shown, positions = self.book.fold(marks)
+        if len(lane.marks) >= _MOST_MARKS:
+            shown, positions = self.book.fold(lane.marks)
             lane.marks, lane.times = shown, [lane.times[i] for i in positions]
             if len(shown) >= _MOST_MARKS // 2:  # no repeats: the latest count
                 lane.marks, lane.times = shown[-_MOST_MARKS // 4 :], lane.times[-_MOST_MARKS // 4 :]
+        lane.marks_left = _MOST_MARKS - len(lane.marks)
 
     def owner_of(self, parameter: Tensor) -> int:
         """Return the index of the optimizer that has a parameter, -1 for none."""
@@ -239,17 +248,15 @@ class Tracer:
                 return entry.index
         return -1
 
-    def look_at_gradients(self) -> None:
+    def look_at_gradients(self, lane: Lane) -> None:
         """See the first gradients that are not finite, and say whose."""
         if self._told_gradients >= _MOST_GRADIENTS:
             return
-        for entry in self.inventory.optimizers.entries():
+        for entry in self.inventory.optimizers.entries:
             if not entry.look.is_finite(entry):
                 self._told_gradients += 1
-                self.recorder.write(
-                    "gradient",
-                    gradient_fact(entry, self.inventory, self.steps + 1, self.local.lane),
-                )
+                fact = gradient_fact(entry, self.inventory, self.steps + 1, lane)
+                self.recorder.write("gradient", fact)
 
     def look_at_weights(self) -> None:
         """See at the first loss that is not finite which weights the last step has spoiled."""
@@ -257,54 +264,49 @@ class Tracer:
         if self._told_gradients or loss is None or not math.isfinite(loss.item()):
             return
         self._told_gradients = _MOST_GRADIENTS
-        for entry in self.inventory.optimizers.entries():
+        for entry in self.inventory.optimizers.entries:
             fact = spoiled_fact(entry, self.inventory, self.steps, loss.item())
             if fact is not None:
                 self.recorder.write("gradient", fact)
 
-    def begin_step(self, entry: OptimizerEntry, flags: tuple[str, ...]) -> None:
+    def begin_step(self, lane: Lane, entry: OptimizerEntry, flags: tuple[str, ...]) -> None:
         """See what an optimizer is about to do."""
-        lane = self.local.lane
-        if "closure" not in flags:  # which brings the gradients later
-            state = entry.watch.at_step(entry, zero_after_backward=lane.zero_after_backward)
-            flags = (state, "carried", *flags) if entry.watch.carried else (state, *flags)
+        if not lane.has_closure:  # which brings the gradients later
+            found = entry.watch.at_step(entry, zero_after_backward=lane.zero_after_backward)
+            flags = found + flags if flags else found
             if lane.sealed:
                 check_seal(lane)
                 flags += ("edited",) * lane.is_edited
-        self.mark("step", entry.index, flags=flags)
-        groups = len(entry.groups)
-        if groups != entry.num_groups:
-            entry.num_groups, self.inventory.is_stale = groups, True
-        due = min(self._next_inventory, self._next_values)
-        if self.has_statistics or self.inventory.is_stale or self.steps >= due:
+        self.mark(lane, "step", entry.index, flags=flags)
+        if self.has_statistics or self.inventory.is_stale or self.steps >= self._next_look:
             began = self.clock()
-            self._look(entry)
+            self._look(lane, entry)
             lane.spent += self.clock() - began
 
-    def end_step(self, entry: OptimizerEntry) -> None:
+    def end_step(self, lane: Lane, entry: OptimizerEntry) -> None:
         """Close the word of a step that was made, or skipped by a scaler."""
-        lane = self.local.lane
         with self._lock:
             self.steps += 1
             lane.steps += 1
             entry.steps += 1
             entry.watch.after_step()
             if lane.work is not None:
-                self._measure(entry, lane.work)
-            self.recorder.end_word(self.steps, lane, is_open=False)
+                self._measure(lane, entry, lane.work)
+            now = self.clock()
+            self.recorder.end_word(self.steps, lane, ended=now)
             lane.last_loss = lane.losses[-1] if lane.losses else None
             lane.begin_word()
-            now = self.clock()
-            self.cadence.add(step_ns=now - self._last_step, cost_ns=lane.spent)
+            self.has_statistics = self.cadence.add(
+                step_ns=now - self._last_step, cost_ns=lane.spent
+            )
             lane.spent = 0
-            self.has_statistics = self.cadence.is_due()
-            if self.recorder.is_due(now):
+            if now >= self.recorder.due:
                 self.flush()
                 now = self.clock()
             self._last_step = now
 
-    def _measure(self, entry: OptimizerEntry, work: StepInWork) -> None:
-        lane, began = self.local.lane, self.clock()
+    def _measure(self, lane: Lane, entry: OptimizerEntry, work: StepInWork) -> None:
+        began = self.clock()
         measure = end_step(
             entry,
             work,
@@ -316,7 +318,7 @@ class Tracer:
         lane.work, lane.outputs = None, []
         lane.spent += self.clock() - began
 
-    def _look(self, entry: OptimizerEntry) -> None:
+    def _look(self, lane: Lane, entry: OptimizerEntry) -> None:
         waited = self.steps - self._last_inventory
         # A program that adds modules at every step is looked at ever more rarely.
         due = self.inventory.is_stale and waited >= self._inventories // 8
@@ -329,8 +331,9 @@ class Tracer:
         if self.steps >= self._next_values:
             self._next_values = max(2 * self.steps, 1)
             self._values += ask_values(self.inventory, self.steps + 1, self.recorder.deferred)
+        self._next_look = min(self._next_inventory, self._next_values)
         if self.has_statistics:
-            self.local.lane.work = begin_step(entry, sampled=self.settings.sampled_weights)
+            lane.work = begin_step(entry, sampled=self.settings.sampled_weights)
 
     def flush(self) -> None:
         """Read what is on the device, and write everything."""

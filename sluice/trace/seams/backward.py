@@ -7,8 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sluice.trace.lane import Lane
 from sluice.trace.seams.means import is_raw_mean, seal
 from sluice.trace.tracer import Tracer
+
+_RAW_MEAN: tuple[str, ...] = ("raw mean",)
 
 
 def watch_backward(tracer: Tracer) -> None:
@@ -22,7 +25,7 @@ def watch_backward(tracer: Tracer) -> None:
             return backward(tensors, *args, **kwargs)
         # A sequence that can be read only once is left to torch.
         try:
-            _before(tracer, tensors if isinstance(tensors, Tensor) else None)
+            _before(tracer, lane, tensors if isinstance(tensors, Tensor) else None)
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
         lane.in_backward = True
@@ -30,12 +33,8 @@ def watch_backward(tracer: Tracer) -> None:
             backward(tensors, *args, **kwargs)
         finally:
             lane.in_backward = False
-        flags = ("scaled",) * lane.has_scaled
-        if isinstance(tensors, Tensor) and tensors.is_leaf:
-            flags += ("leaf",)
-        flags += ("raw mean",) * lane.is_raw_mean
         try:
-            _after(tracer, flags)
+            _after(tracer, lane, is_leaf=isinstance(tensors, Tensor) and tensors.is_leaf)
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
         if tracer.acts is not None:
@@ -45,16 +44,15 @@ def watch_backward(tracer: Tracer) -> None:
     def watched_grad(*args: Any, **kwargs: Any) -> Any:
         found = grad(*args, **kwargs)
         if tracer.is_on and not tracer.local.lane.in_backward:
-            tracer.guard(tracer.mark, "grad")
+            tracer.guard(tracer.mark, tracer.local.lane, "grad")
         return found
 
     tracer.patches.replace_function(torch.autograd, "backward", watched_backward)
     tracer.patches.replace_function(torch.autograd, "grad", watched_grad)
 
 
-def _before(tracer: Tracer, loss: Tensor | None) -> None:
-    lane = tracer.local.lane
-    for entry in tracer.inventory.optimizers.entries():
+def _before(tracer: Tracer, lane: Lane, loss: Tensor | None) -> None:
+    for entry in tracer.inventory.optimizers.entries:
         entry.watch.before_backward()
     if lane.stepping is not None and not lane.has_closure:
         lane.stepping = None  # a step that raised and was caught
@@ -62,8 +60,11 @@ def _before(tracer: Tracer, loss: Tensor | None) -> None:
         began = tracer.clock()
         tracer.flows.learn(loss if type(loss) is Tensor else None)
         lane.spent += tracer.clock() - began
-    if tracer.inputs is not None:
-        tracer.inputs.learned()
+    group = lane.group
+    if group is not None and group.waits:
+        group.waits = False
+        if tracer.inputs is not None:
+            tracer.inputs.learned(group)
     lane.is_raw_mean = False
     if loss is not None and type(loss) is Tensor and loss.numel() == 1:
         value = loss.detach().reshape(()) if loss.dim() else loss.detach()
@@ -77,12 +78,15 @@ def _before(tracer: Tracer, loss: Tensor | None) -> None:
             tracer.look_at_weights()
 
 
-def _after(tracer: Tracer, flags: tuple[str, ...]) -> None:
-    lane = tracer.local.lane
+def _after(tracer: Tracer, lane: Lane, *, is_leaf: bool) -> None:
     lane.zero_after_backward = False
-    if not lane.has_scaled:  # a scale that is too large is no fault
-        tracer.look_at_gradients()
-    lane.has_scaled = False
+    flags = _RAW_MEAN if lane.is_raw_mean else ()
+    if is_leaf:
+        flags = ("leaf", *flags)
+    if lane.has_scaled:
+        flags, lane.has_scaled = ("scaled", *flags), False
+    else:  # a scale that is too large is no fault
+        tracer.look_at_gradients(lane)
     if len(lane.losses) > 1:
         seal(tracer)
-    tracer.mark("backward", flags=flags)
+    tracer.mark(lane, "backward", -1, -1, flags)

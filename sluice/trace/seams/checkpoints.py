@@ -44,7 +44,7 @@ def _loaded(tracer: Tracer, owner: Any, what: str, state: Any, found: Any) -> No
     subject = _subject(tracer, owner, what)
     unexpected = len(getattr(found, "unexpected_keys", ()))
     missing = len(getattr(found, "missing_keys", ()))
-    tracer.mark("load", subject, flags=(what,))
+    tracer.mark(tracer.local.lane, "load", subject, flags=(what,))
     fact = LoadFact(
         step=tracer.steps,
         what=what,

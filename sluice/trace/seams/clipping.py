@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sluice.trace.lane import Lane
 from sluice.trace.seams.means import check_seal, seal
 from sluice.trace.tracer import Tracer
 
@@ -24,8 +25,9 @@ def _watched(tracer: Tracer, original: Callable[..., Any], flag: str) -> Callabl
     def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
         if not tracer.is_on:
             return original(parameters, *args, **kwargs)
-        if tracer.local.lane.sealed:
-            tracer.guard(check_seal, tracer.local.lane)
+        lane = tracer.local.lane
+        if lane.sealed:
+            tracer.guard(check_seal, lane)
         if isinstance(parameters, Tensor):
             given: list[Any] = [parameters]
             found = original(parameters, *args, **kwargs)
@@ -37,7 +39,7 @@ def _watched(tracer: Tracer, original: Callable[..., Any], flag: str) -> Callabl
             found = original(again, *args, **kwargs)
         most = args[0] if args else kwargs.get("max_norm")
         try:
-            _clipped(tracer, given, flag, found, most)
+            _clipped(tracer, lane, given, flag, found, most)
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
         return found
@@ -45,10 +47,12 @@ def _watched(tracer: Tracer, original: Callable[..., Any], flag: str) -> Callabl
     return clip
 
 
-def _clipped(tracer: Tracer, parameters: list[Any], flag: str, norm: Any, most: Any) -> None:
+def _clipped(
+    tracer: Tracer, lane: Lane, parameters: list[Any], flag: str, norm: Any, most: Any
+) -> None:
     subject = tracer.owner_of(parameters[0]) if parameters else -1
-    tracer.mark("clip", subject, flags=(flag,))
-    if len(tracer.local.lane.losses) > 1:
+    tracer.mark(lane, "clip", subject, -1, (flag,))
+    if len(lane.losses) > 1:
         seal(tracer)
     if type(norm) is Tensor and isinstance(most, int | float):
-        tracer.local.lane.clips.append((subject, norm.detach(), float(most)))
+        lane.clips.append((subject, norm.detach(), float(most)))

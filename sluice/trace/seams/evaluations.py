@@ -38,29 +38,25 @@ class Evaluations:
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        self._open: dict[tuple[int, int, str], _Pass] = {}
+        self.open: dict[tuple[int, int, str], _Pass] = {}
+        """Losses that came since the last learning step; asked for at every step."""
         self._thin = Thin(tracer.settings.history_rows)
-
-    @property
-    def are_open(self) -> bool:
-        """Whether a loss came since the last learning step."""
-        return bool(self._open)
 
     def add(self, kind: str, loss: Tensor) -> None:
         """Take one mean loss of the network and loader that are at work."""
         steps, lane = self._tracer.steps, self._tracer.local.lane
         key = (lane.called, lane.loader, kind)
-        known = self._open.get(key)
+        known = self.open.get(key)
         if known is not None and known.step != steps:
             self.write()
             known = None
         if known is None:
-            known = self._open[key] = _Pass(steps)
+            known = self.open[key] = _Pass(steps)
         known.add(loss)
 
     def write(self) -> None:
         """Close the passes that are open."""
-        passes, self._open = self._open, {}
+        passes, self.open = self.open, {}
         for (network, loader, kind), told in passes.items():
             told.fold()
             if not self._thin.takes_next():

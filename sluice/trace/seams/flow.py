@@ -54,8 +54,8 @@ class Flows:
         """Forget everything: at first, and in a process that was forked off."""
         self._held: dict[int, tuple[Tensor, str]] = {}
         self._passes: list[_Pass] = []
-        self._now: dict[int, _Pass] = {}
-        """The pass that runs, by thread."""
+        self.now: dict[int, _Pass] = {}
+        """The pass that is looked at, by thread; asked for at every call."""
         self._masks = 0
         self._probed: set[tuple[int, str]] = set()
         self.is_due = False
@@ -63,16 +63,11 @@ class Flows:
 
     def forget(self) -> None:
         """Leave a pass that ended with an exception, and those that nothing learned from."""
-        if self._now:
-            self._now.pop(threading.get_ident(), None)
+        if self.now:
+            self.now.pop(threading.get_ident(), None)
         if len(self._passes) > _MOST_WAITING:
             self._passes.clear()
             self._held.clear()
-
-    @property
-    def is_looking(self) -> bool:
-        """Whether a pass of some thread is looked at."""
-        return bool(self._now)
 
     def wants(self) -> bool:
         """Tell whether a pass that begins may learn."""
@@ -87,7 +82,7 @@ class Flows:
     ) -> None:
         """Hear of a pass that is looked at."""
         entry.next_flow = max(2 * self._tracer.steps, 1)
-        self._now[threading.get_ident()] = _Pass(entry, weakref.ref(module), args, kwargs)
+        self.now[threading.get_ident()] = _Pass(entry, weakref.ref(module), args, kwargs)
 
     def inside(
         self,
@@ -98,7 +93,7 @@ class Flows:
         output: Any,
     ) -> None:
         """Hear of the call of a module, of which the network itself is the last."""
-        now = self._now.get(threading.get_ident())
+        now = self.now.get(threading.get_ident())
         if now is None:
             return
         full = f"{now.entry.name}.{name}" if name else now.entry.name
@@ -138,7 +133,7 @@ class Flows:
     def end(self) -> None:
         """Hear that a pass is over."""
         tracer = self._tracer
-        now = self._now.pop(threading.get_ident(), None)
+        now = self.now.pop(threading.get_ident(), None)
         if now is None:
             return
         fact = FlowFact(step=tracer.steps, network=now.entry.index, calls=tuple(now.calls))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sluice.trace.columns import ColumnSums
 from sluice.trace.evidence.inputs import BadNumbersFact, InputFact, RowsFact
+from sluice.trace.lane import Lane
 from sluice.trace.measuring import first_tensor
 from sluice.trace.pairs import fingerprints
 from sluice.trace.tokens import TokenCounts, are_tokens
@@ -38,6 +39,8 @@ class CallGroup:
         self.dtype = ""
         self.columns: ColumnSums | None = None
         self.tokens: TokenCounts | None = None
+        self.waits = self.may_learn and not self.is_learning
+        """A backward pass that follows is news."""
         self.waiting: list[RowsFact] = []
         """Of a network in evaluation mode that may learn all the same."""
 
@@ -56,10 +59,14 @@ class InputWatch:
         self._seen_bad: set[tuple[int, str]] = set()
 
     def see(
-        self, network: int, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self,
+        lane: Lane,
+        network: int,
+        module: nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
     ) -> None:
         """Look at one call from outside, before it runs."""
-        lane = self._tracer.local.lane
         if lane.bad_input is not None:  # the call before this one raised
             self.returned(None)
         lane.called = network
@@ -82,11 +89,8 @@ class InputWatch:
         if torch._C._functorch.peek_interpreter_stack() is None:
             self._look(group, tensor)
 
-    def learned(self) -> None:
+    def learned(self, group: CallGroup) -> None:
         """Hear that a backward pass follows the last call."""
-        group = self._tracer.local.lane.group
-        if group is None or group.is_learning or not group.may_learn:
-            return
         group.is_learning = True
         for fact in group.waiting:
             self._tracer.recorder.write("rows", fact.model_copy(update={"is_learning": True}))

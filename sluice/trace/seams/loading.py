@@ -157,7 +157,7 @@ class _Loading:
         entry.epoch += 1
         entry.iterating = self._iterators.find(iterator)
         entry.iterating.loader, entry.iterating.step = entry, tracer.steps
-        tracer.mark("epoch", entry.index)
+        tracer.mark(tracer.local.lane, "epoch", entry.index)
         if _is_watched(entry.epoch):
             began = tracer.clock()
             entry.iterating.sampler_epoch = sampler_facts(loader).epoch
@@ -176,12 +176,13 @@ class _Loading:
             iterating.order.add(numbers)
 
     def batch(self, iterator: Any, batch: Any) -> None:
-        entry = self._of(iterator)
-        if entry is None:
+        known = self._iterators.known(iterator)
+        if known is None or known.loader is None:
             return
-        tracer, lane = self._tracer, self._tracer.local.lane
+        entry, tracer = known.loader, self._tracer
+        lane = tracer.local.lane
         lane.loader = entry.index
-        tracer.mark("batch", entry.index)
+        tracer.mark(lane, "batch", entry.index)
         if tracer.has_statistics or entry.num_seen < tracer.settings.hashed_batches:
             began = tracer.clock()
             self._print_batch(entry, batch)
@@ -191,21 +192,17 @@ class _Loading:
         entry.num_seen += 1
 
     def finish(self, iterator: Any) -> None:
-        entry = self._of(iterator)
-        if entry is not None:
-            self._close(entry, is_finished=True)
+        known = self._iterators.known(iterator)
+        if known is not None and known.loader is not None:
+            self._close(known.loader, is_finished=True)
             lane = self._tracer.local.lane
-            if lane.loader == entry.index:  # what follows is no batch of it
+            if lane.loader == known.loader.index:  # what follows is no batch of it
                 lane.loader = -1
 
     def end(self) -> None:
         """Write what is known of the epochs that are open."""
         for _, entry in self._all:
             self._close(entry, is_finished=False)
-
-    def _of(self, iterator: Any) -> LoaderEntry | None:
-        known = self._iterators.known(iterator)
-        return None if known is None else known.loader
 
     def _close(self, entry: LoaderEntry, *, is_finished: bool) -> None:
         iterating, entry.iterating = entry.iterating, None

@@ -13,20 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sluice.trace.evidence.inputs import IdFact, PairFact
 from sluice.trace.evidence.losses import LossFact, NextTokens
-from sluice.trace.measuring import _PLAIN
-from sluice.trace.pairs import (
-    Scaling,
-    features_of,
-    fingerprints,
-    packed,
-    scaling_of,
-    target_column,
-)
+from sluice.trace.measuring import PLAIN
 from sluice.trace.recorder import Thin
 from sluice.trace.seams.evaluations import Evaluations
+from sluice.trace.seams.ids import CLASSES, ids_outside
 from sluice.trace.seams.inputs import InputWatch
+from sluice.trace.seams.pairing import Pairing
 from sluice.trace.tokens import are_tokens, next_tokens
 from sluice.trace.tracer import Tracer
 
@@ -46,13 +39,12 @@ LOSSES = (
     "soft_margin_loss",
     "hinge_embedding_loss",
 )
-_CLASSES = ("cross_entropy", "nll_loss")
-_PAIRED = (*_CLASSES, *LOSSES[2:9])
+_PAIRED = (*CLASSES, *LOSSES[2:9])
 """Losses whose targets are told beside the rows of the input."""
 _FIRST = 8
 _MOST_KEYS = 32
 _MOST_FACTS = 128
-_MOST_PAIRS, _MOST_PAIR_CALLS = 1024, 64
+_MOST_PAIR_CALLS = 64
 _MOST_REFUSED = 8
 _SHAPES = frozenset(
     f"{name}Backward{number}"
@@ -123,6 +115,11 @@ class LossWatch:
     def __init__(self, tracer: Tracer, inputs: InputWatch) -> None:
         self._tracer, self._inputs = tracer, inputs
         self._signatures = {kind: inspect.signature(getattr(F, kind)) for kind in LOSSES}
+        self._reductions = {
+            kind: list(told.parameters).index("reduction")
+            for kind, told in self._signatures.items()
+        }
+        """Place of that argument."""
         self._signatures["embedding"] = inspect.signature(F.embedding)
         self.reset()
 
@@ -130,9 +127,7 @@ class LossWatch:
         """Forget everything: at first, and in a process that was forked off."""
         self._keys: dict[tuple[str, int, bool], _Key] = {}
         self._passes = Evaluations(self._tracer)
-        self._pairs: dict[int, int] = {}
-        self._known: set[int] = set()
-        self._scaling: dict[int, Scaling] = {}
+        self._pairs = Pairing(self._tracer)
         self._num_refused = 0
         self._num_early = 0
         self.checks_ids = torch.cuda.is_available()
@@ -143,16 +138,24 @@ class LossWatch:
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], found: Tensor
     ) -> None:
         """Look at one call that returned a loss."""
-        if torch._C._functorch.peek_interpreter_stack() is not None:
-            return
         tracer, lane = self._tracer, self._tracer.local.lane
         learning = found.requires_grad
-        if not learning:
-            self._passes.add(kind, self._mean(kind, args, kwargs, found.detach()))
-        elif self._passes.are_open:
-            self._passes.write()
-        if learning and not found.dim() and self._reduction(kind, args, kwargs) == "mean":
-            lane.means.append(weakref.ref(found))
+        place = self._reductions[kind]
+        is_mean = (args[place] if len(args) > place else kwargs.get("reduction", "mean")) == "mean"
+        if learning:
+            if self._passes.open:
+                self._passes.write()
+            if is_mean and not found.dim():
+                lane.means.append(weakref.ref(found))
+        elif _is_transformed():
+            return
+        else:
+            loss = found.detach()
+            if not is_mean:
+                loss = self._mean(kind, args, kwargs, loss)
+            self._passes.add(
+                kind, loss.reshape(()).float() if loss.numel() == 1 else loss.float().mean()
+            )
         key = (kind, lane.called, learning)
         known = self._keys.get(key)
         if known is None:
@@ -168,13 +171,16 @@ class LossWatch:
                 else None
             )
         is_first = known.calls <= _FIRST
-        if is_first or (tracer.has_statistics and known.looked_at != tracer.steps):
+        looks = is_first or (tracer.has_statistics and known.looked_at != tracer.steps)
+        pairs = learning and known.calls <= _MOST_PAIR_CALLS and kind in _PAIRED
+        if not (looks or pairs) or _is_transformed():
+            return
+        if looks:
             known.looked_at = tracer.steps
             if is_first or known.thin.takes_next():
                 self._look(kind, args, kwargs, found)
-        paired = learning and known.calls <= _MOST_PAIR_CALLS and kind in _PAIRED
-        if paired and self._pairs.get(lane.called, 0) < _MOST_PAIRS:
-            self._pair(kind, args, kwargs)
+        if pairs:
+            self._pairs.add(kind, self._given(kind, args, kwargs).get("target"))
 
     def refused(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Look at a call that raised: were ids outside the table, numbers outside the domain?"""
@@ -187,7 +193,7 @@ class LossWatch:
 
     def check_early(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Look at ids before a device does, in the first calls."""
-        if kind not in (*_CLASSES, "embedding"):
+        if kind not in (*CLASSES, "embedding"):
             return
         self._num_early += 1
         if self._num_early >= 4 * _FIRST:
@@ -208,7 +214,7 @@ class LossWatch:
         if target is None:
             return
         self._inputs.look_for_bad(target, "target", learning=True)
-        if kind in _CLASSES:
+        if kind in CLASSES:
             values = of_input()
             gone = torch.full((1,), torch.nan)  # the program let go of it; its target tells
             self._look(kind, (gone if values is None else values, target), kwargs, None)
@@ -224,22 +230,13 @@ class LossWatch:
         bound.apply_defaults()
         return dict(bound.arguments)
 
-    def _reduction(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        if len(args) <= 2:
-            found = kwargs.get("reduction", "mean")
-        else:
-            found = self._given(kind, args, kwargs)["reduction"]
-        return str(found)
-
     def _mean(
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], loss: Tensor
     ) -> Tensor:
-        """Return a loss as a mean over what it was compared with, whatever its reduction."""
-        if self._reduction(kind, args, kwargs) != "mean":
-            target = self._given(kind, args, kwargs).get("target")
-            total = loss.sum()
-            loss = total / max(target.numel(), 1) if isinstance(target, Tensor) else total
-        return loss.reshape(()).float() if loss.numel() == 1 else loss.float().mean()
+        """Return a sum, or one loss for each row, as a mean over what they were compared with."""
+        target = self._given(kind, args, kwargs).get("target")
+        total = loss.sum()
+        return total / max(target.numel(), 1) if isinstance(target, Tensor) else total
 
     def _look(
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], found: Tensor | None
@@ -248,7 +245,7 @@ class LossWatch:
         given = self._given(kind, args, kwargs)
         values: Any = given.get("input")
         target: Any = given.get("target")
-        if type(values) not in _PLAIN or type(target) not in _PLAIN or not values.numel():
+        if type(values) not in PLAIN or type(target) not in PLAIN or not values.numel():
             return
         began = tracer.clock()
         learning = torch.is_grad_enabled() if found is None else found.requires_grad
@@ -277,7 +274,7 @@ class LossWatch:
             total = (parts.exp() if kind == "nll_loss" else parts).sum(1)
             sums = float(total.min()), float(total.max())
         counts = torch.ones_like(target, dtype=torch.bool)
-        if kind in _CLASSES and is_integer:
+        if kind in CLASSES and is_integer:
             counts = target != given["ignore_index"]
         kept = target.detach()[counts]
         num = int(counts.sum())
@@ -302,7 +299,7 @@ class LossWatch:
             num_targets=target.numel(),
             num_supervised=num,
             value=float("nan") if found is None else float(found.detach().float().mean()),
-            tokens=self._next_tokens(target, counts) if kind in _CLASSES and is_integer else None,
+            tokens=self._next_tokens(target, counts) if kind in CLASSES and is_integer else None,
         )
 
     def _next_tokens(self, target: Tensor, counts: Tensor) -> NextTokens | None:
@@ -317,81 +314,14 @@ class LossWatch:
         return max(told, key=lambda t: t.next_share, default=None)
 
     def _check_ids(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        given = self._given(kind, args, kwargs)
-        ids: Any
-        if kind == "embedding":
-            ids, num = given["input"], given["weight"].shape[0]
-        elif kind in _CLASSES:
-            ids, values = given["target"], given["input"]
-            num = values.shape[1 if values.dim() > 1 else 0]
-        else:
-            return
-        if type(ids) not in _PLAIN or ids.is_floating_point() or not ids.numel():
-            return
-        flat = ids.detach().reshape(-1)
-        if kind in _CLASSES:
-            flat = flat[flat != given["ignore_index"]]
-        outside = (flat < 0) | (flat >= num)
-        if not bool(outside.any()):
-            return
-        fact = IdFact(
-            step=self._tracer.steps,
-            network=self._tracer.local.lane.called,
-            loader=self._tracer.local.lane.loader,
-            kind=kind,
-            num_allowed=num,
-            smallest=int(flat.min()),
-            largest=int(flat.max()),
-            num_outside=int(outside.sum()),
-            num_ids=flat.numel(),
-        )
-        self._tracer.recorder.write("ids", fact)
+        fact = ids_outside(kind, self._given(kind, args, kwargs), self._tracer)
+        if fact is not None:
+            self._tracer.recorder.write("ids", fact)
 
-    # ---- rows beside their targets
 
-    def _pair(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        tracer, lane = self._tracer, self._tracer.local.lane
-        if len(lane.given) != 1:  # what else it was given may tell the target
-            return
-        batch: Any = lane.given[0]()
-        target: Any = self._given(kind, args, kwargs).get("target")
-        if batch is None or batch.dim() < 1 or batch.is_complex() or type(target) not in _PLAIN:
-            return
-        if not batch.numel():
-            return
-        began = tracer.clock()
-        with torch.no_grad():
-            column = target_column(target, batch.shape[0])
-            if column is None:
-                return
-            rows = fingerprints(batch, words=tracer.settings.row_words, most=_MOST_PAIRS)
-            new = [i for i, row in enumerate(rows) if row not in self._known]
-            left = _MOST_PAIRS - self._pairs.get(lane.called, 0)
-            new = new[:left]
-            if not new:
-                return
-            self._known.update(rows[i] for i in new)
-            features = features_of(batch[new])
-            scaling = self._scaling.get(lane.called)
-            if scaling is None:
-                scaling = self._scaling[lane.called] = scaling_of(features)
-            if scaling.mean.shape[0] != features.shape[1]:
-                return
-            fact = PairFact(
-                step=tracer.steps,
-                network=lane.called,
-                kind=kind,
-                is_class=column[1],
-                is_whole=not batch.is_floating_point(),
-                rows=tuple(rows[i] for i in new),
-                targets=tuple(column[0][new].tolist()),
-                num_features=features.shape[1],
-                features=packed(features, scaling),
-            )
-        self._pairs[lane.called] = self._pairs.get(lane.called, 0) + len(new)
-        tracer.recorder.write("pair", fact)
-        if tracer.has_statistics:
-            lane.spent += tracer.clock() - began
+def _is_transformed() -> bool:
+    """Tell whether vmap or grad of functorch is at work, whose tensors have no values yet."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def _made_by(values: Tensor) -> str:

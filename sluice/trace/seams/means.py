@@ -55,7 +55,7 @@ def seal(tracer: Any) -> None:
         return
     lane.sealed = [
         (parameter, parameter.grad, parameter.grad._version)
-        for entry in tracer.inventory.optimizers.entries()
+        for entry in tracer.inventory.optimizers.entries
         for group in entry.groups[:1]
         for parameter in group["params"][:_PROBES]
         if parameter.grad is not None

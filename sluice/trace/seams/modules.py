@@ -16,6 +16,7 @@ from torch.nn.modules.module import (
 )
 
 from sluice.trace.inventory import NetworkEntry
+from sluice.trace.lane import Lane
 from sluice.trace.measuring import ask_output, first_tensor
 from sluice.trace.seams.flow import Flows
 from sluice.trace.tracer import Tracer
@@ -25,12 +26,15 @@ def watch_modules(tracer: Tracer) -> None:
     """Mark calls and modes of networks, and hear of modules and parameters that are added."""
     original, local = nn.Module.__call__, tracer.local
     seen = _Calls(tracer)
+    is_ours = original is nn.Module._wrapped_call_impl
 
     # As short as can be: it runs at every call of every module.
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
         lane = local.lane
         if lane.in_forward:
             if not lane.inspecting or torch.compiler.is_compiling():
+                if is_ours and module._compiled_call_impl is None:  # what torch itself does
+                    return module._call_impl(*args, **kwargs)
                 return original(module, *args, **kwargs)
             output = original(module, *args, **kwargs)
             tracer.guard(seen.inside, module, args, kwargs, output)
@@ -40,7 +44,7 @@ def watch_modules(tracer: Tracer) -> None:
         if not tracer.is_on or torch.compiler.is_compiling() or lane.in_backward:
             return original(module, *args, **kwargs)
         try:
-            seen.begin(module, args, kwargs)
+            seen.begin(lane, module, args, kwargs)
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
         if lane.network is None:  # a loss function, say: what is in it may be a network
@@ -51,7 +55,7 @@ def watch_modules(tracer: Tracer) -> None:
         finally:
             lane.in_forward = lane.inspecting = False
         try:
-            seen.end(module, args, kwargs, output)
+            seen.end(lane, module, args, kwargs, output)
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
         return output
@@ -78,15 +82,18 @@ class _Calls:
         self._flows = tracer.flows = Flows(tracer)
         tracer.on_begin.append(self._flows.reset)
 
-    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        tracer, lane = self._tracer, self._tracer.local.lane
+    def begin(
+        self, lane: Lane, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        tracer = self._tracer
         entry = tracer.inventory.networks.find(module)
         lane.network = None if entry.is_plain else entry
         if entry.is_plain:
             return
         if tracer.inputs is not None:
-            tracer.inputs.see(entry.index, module, args, kwargs)
-        self._flows.forget()
+            tracer.inputs.see(lane, entry.index, module, args, kwargs)
+        if self._flows.now or self._flows.is_due:
+            self._flows.forget()
         flows = tracer.steps >= entry.next_flow and self._flows.wants()
         if entry.names is not None and not tracer.has_statistics and not flows:
             return
@@ -105,7 +112,7 @@ class _Calls:
             entry.forget_mode()
             lane.measures, lane.inspecting = measures, True
             if measures:
-                lane.inspected.add(entry.index)
+                lane.inspected += (entry.index,)
             if flows:
                 self._flows.begin(entry, module, args, kwargs)
             lane.spent += tracer.clock() - began
@@ -128,11 +135,16 @@ class _Calls:
         lane.spent += tracer.clock() - began
 
     def end(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+        self,
+        lane: Lane,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Any,
     ) -> None:
-        tracer, lane = self._tracer, self._tracer.local.lane
+        tracer = self._tracer
         entry: NetworkEntry = lane.network
-        if self._flows.is_looking:
+        if self._flows.now:
             began = tracer.clock()
             self._flows.inside("", module, args, kwargs, output)
             self._flows.end()
@@ -147,12 +159,10 @@ class _Calls:
         lane.made = None if tensor is None else weakref.ref(tensor)
         if lane.bad_input is not None and tracer.inputs is not None:
             tracer.inputs.returned(tensor)
-        code = entry.codes.get((has_grad, lane.loader))
-        if code is None:
-            flags = (*("grad",) * has_grad, *entry.mode_flags())
-            code = tracer.book.code("forward", entry.index, lane.loader, flags)
-            entry.codes[has_grad, lane.loader] = code
-        tracer.mark_code(code)
+        flags = entry.flags.get(has_grad)
+        if flags is None:
+            flags = entry.flags[has_grad] = (*("grad",) * has_grad, *entry.mode_flags())
+        tracer.mark(lane, "forward", entry.index, lane.loader, flags)
 
     def _measure(self, entry: NetworkEntry, name: str, module: nn.Module, output: Any) -> None:
         tracer, outputs = self._tracer, self._tracer.local.lane.outputs
@@ -187,4 +197,5 @@ def _watch_modes(tracer: Tracer) -> None:
 def _switched(tracer: Tracer, module: nn.Module, mode: bool) -> None:
     entry = tracer.inventory.networks.known(module)
     tracer.inventory.forget_modes()
-    tracer.mark("mode", -1 if entry is None else entry.index, flags=("train" if mode else "eval",))
+    subject = -1 if entry is None else entry.index
+    tracer.mark(tracer.local.lane, "mode", subject, flags=("train" if mode else "eval",))

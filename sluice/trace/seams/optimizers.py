@@ -10,6 +10,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from sluice.trace.lane import Lane
 from sluice.trace.tracer import Tracer
 
 
@@ -24,9 +25,10 @@ def watch_optimizers(tracer: Tracer) -> None:
                 tracer.fail(error)
 
     def after(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
-        if tracer.is_on and tracer.local.lane.stepping is optimizer:
+        lane = tracer.local.lane
+        if tracer.is_on and lane.stepping is optimizer:
             try:
-                _after_step(tracer, optimizer)
+                _after_step(tracer, lane, optimizer)
             except Exception as error:  # as with ``guard``
                 tracer.fail(error)
 
@@ -91,12 +93,15 @@ def _made(tracer: Tracer, optimizer: Any) -> None:
 
 
 def _zeroed(tracer: Tracer, optimizer: Any) -> None:
-    entry = None if optimizer is None else tracer.inventory.optimizers.find(optimizer)
-    tracer.local.lane.zero_after_backward = True
+    lane = tracer.local.lane
+    lane.zero_after_backward = True
     # What a module's own zero_grad clears is seen by the gradients themselves, later.
-    if entry is not None:
-        entry.watch.clear()
-    tracer.mark("zero", -1 if entry is None else entry.index)
+    if optimizer is None:
+        tracer.mark(lane, "zero")
+        return
+    entry = tracer.inventory.optimizers.find(optimizer)
+    entry.watch.is_cleared = True
+    tracer.mark(lane, "zero", entry.index)
 
 
 def _before_step(
@@ -106,23 +111,27 @@ def _before_step(
     if lane.stepping is not None and lane.stepping is not optimizer:
         return  # one optimizer inside another, which wraps it: one step
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    entry = lane.entry = tracer.inventory.optimizers.find(optimizer)
     lane.stepping, lane.has_closure = optimizer, closure is not None
-    flags = (
-        *("closure",) * lane.has_closure,
-        *("by scaler",) * lane.in_scaler,
-        *("in backward",) * lane.in_backward,
-    )
-    tracer.begin_step(tracer.inventory.optimizers.find(optimizer), flags)
+    flags: tuple[str, ...] = ()
+    if lane.has_closure or lane.in_scaler or lane.in_backward:
+        flags = (
+            *("closure",) * lane.has_closure,
+            *("by scaler",) * lane.in_scaler,
+            *("in backward",) * lane.in_backward,
+        )
+    if len(optimizer.param_groups) != entry.num_groups:
+        entry.num_groups, tracer.inventory.is_stale = len(optimizer.param_groups), True
+    tracer.begin_step(lane, entry, flags)
     for look in tracer.before_step:
-        look(optimizer)
+        look(entry, optimizer)
 
 
-def _after_step(tracer: Tracer, optimizer: Any) -> None:
-    lane = tracer.local.lane
+def _after_step(tracer: Tracer, lane: Lane, optimizer: Any) -> None:
     lane.stepping = None
-    entry = tracer.inventory.optimizers.find(optimizer)
+    entry = lane.entry
     if lane.has_closure:
-        tracer.mark("stepped", entry.index)
-    tracer.end_step(entry)
+        tracer.mark(lane, "stepped", entry.index)
+    tracer.end_step(lane, entry)
     for look in tracer.after_step:
-        look(optimizer)
+        look(entry, optimizer)

@@ -46,7 +46,6 @@ def watch_parallel(tracer: Tracer) -> None:
     if torch.distributed.is_available():
         _watch_reductions(tracer, seen)
 
-    tracer.after_step.append(seen.stepped)
     tracer.on_begin.append(seen.reset)
     tracer.on_end.append(seen.tell)
 
@@ -73,14 +72,17 @@ class _Parallel:
         self._wrappers: list[_Wrapper] = []
         self._by_hand = False
         self.looks = 0
+        if self.stepped in self._tracer.after_step:
+            self._tracer.after_step.remove(self.stepped)
 
-    @property
-    def is_parallel(self) -> bool:
-        """Whether anything here makes the ranks share their weights."""
-        return self._by_hand or bool(self._wrappers)
+    def _begin(self) -> None:
+        """Look after every step, from the first time that anything makes ranks share weights."""
+        if self.stepped not in self._tracer.after_step:
+            self._tracer.after_step.append(self.stepped)
 
     def made(self, wrapper: Any, module: nn.Module) -> None:
         """Hear of a wrapper."""
+        self._begin()
         self._wrappers.append(_Wrapper(weakref.ref(wrapper), weakref.ref(module)))
         self.tell()
 
@@ -113,23 +115,23 @@ class _Parallel:
             grads = [p.grad for p in entry.parameters() if p.grad is not None]
             if _is_among(tensor, grads):
                 self._by_hand = True
+                self._begin()
                 fact = WrapperFact(
                     index=-1, kind=BY_HAND, network=-1, wrapper=-1, step=tracer.steps
                 )
                 tracer.recorder.write("wrapper", fact)
                 return
 
-    def stepped(self, optimizer: Any) -> None:
+    def stepped(self, entry: OptimizerEntry, _: Any) -> None:
         """Ask for what the shared parameters are now."""
         tracer = self._tracer
-        if not self.is_parallel or tracer.steps & (tracer.steps - 1):
+        if tracer.steps & (tracer.steps - 1):
             return
         self.tell()
         if any(_is_sharded(network) for _, network in tracer.inventory.networks.alive()):
             return
-        entry = tracer.inventory.optimizers.known(optimizer)
-        shared = [] if entry is None else self._shared(entry.parameters())
-        if entry is not None and shared:
+        shared = self._shared(entry.parameters())
+        if shared:
             self._ask(entry, shared)
 
     def _ask(self, entry: OptimizerEntry, shared: Sequence[Tensor]) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from sluice.trace.evidence.surroundings import RateFact
+from sluice.trace.inventory import OptimizerEntry
 from sluice.trace.recorder import Thin
 from sluice.trace.tracer import Tracer
 
@@ -15,15 +16,14 @@ def watch_rates(tracer: Tracer) -> None:
     known: dict[int, tuple[list[float], Thin]] = {}
     tracer.on_begin.append(known.clear)
 
-    def look(optimizer: Any) -> None:
+    def look(entry: OptimizerEntry, optimizer: Any) -> None:
         rates = [group.get("lr") for group in optimizer.param_groups]
-        entry = tracer.inventory.optimizers.find(optimizer)
         last = known.get(entry.index)
         if last is not None and last[0] == rates:
             return
         thin = Thin(_ROWS) if last is None else last[1]
         known[entry.index] = rates, thin
-        if all(type(rate) in (float, int) for rate in rates) and thin.takes_next():
+        if thin.takes_next() and all(type(rate) in (float, int) for rate in rates):
             fact = RateFact(
                 step=tracer.steps + 1, optimizer=entry.index, rates=tuple(map(float, rates))
             )

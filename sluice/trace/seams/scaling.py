@@ -63,17 +63,18 @@ def watch_scalers(tracer: Tracer) -> None:
 
 
 def _unscaled(tracer: Tracer, optimizer: Any) -> None:
-    tracer.mark("unscale", tracer.inventory.optimizers.find(optimizer).index)
+    tracer.mark(tracer.local.lane, "unscale", tracer.inventory.optimizers.find(optimizer).index)
 
 
 def _stepped(tracer: Tracer, optimizer: Any, before: int) -> None:
-    if tracer.local.lane.steps == before:
+    lane = tracer.local.lane
+    if lane.steps == before:
         entry = tracer.inventory.optimizers.find(optimizer)
-        tracer.mark("skip", entry.index)
-        tracer.end_step(entry)
+        tracer.mark(lane, "skip", entry.index)
+        tracer.end_step(lane, entry)
 
 
 def _updated(tracer: Tracer, scaler: Any) -> None:
-    tracer.mark("update scale")
+    tracer.mark(tracer.local.lane, "update scale")
     if scaler._scale is not None:  # a public reader would wait for the device
         tracer.local.lane.scale = scaler._scale.detach().clone().reshape(())

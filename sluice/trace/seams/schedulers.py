@@ -69,17 +69,13 @@ def _watched(tracer: Tracer, original: Callable[..., Any]) -> Callable[..., Any]
         finally:
             lane.in_schedule = False
         try:
-            _stepped(tracer, scheduler)
+            entry = tracer.schedulers.find(scheduler)
+            tracer.mark(lane, "schedule", entry.index, entry.optimizer)
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
         return found
 
     return step
-
-
-def _stepped(tracer: Tracer, scheduler: Any) -> None:
-    entry = tracer.schedulers.find(scheduler)
-    tracer.mark("schedule", entry.index, entry.optimizer)
 
 
 def _entry(tracer: Tracer, index: int, scheduler: Any) -> SchedulerEntry:

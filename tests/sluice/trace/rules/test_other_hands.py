@@ -477,12 +477,12 @@ def _train(rank):
 
 def test_a_look_at_something_else_puts_no_statistics_off():
     cadence = Cadence(cost_share=1e-3, most_between=100)
-    due = []
+    due, is_due = [], True
     for number in range(600):
-        is_due = cadence.is_due()
         if is_due:
             due.append(number)
-        cadence.add(step_ns=1000, cost_ns=100 if is_due or number % 30 == 0 else 0)
+        cost_ns = 100 if is_due or number % 30 == 0 else 0
+        is_due = cadence.add(step_ns=1000, cost_ns=cost_ns)
 
     assert due[:8] == [0, 1, 2, 4, 8, 16, 32, 64]
     assert max(b - a for a, b in itertools.pairwise(due)) <= 100
