@@ -69,16 +69,22 @@ class GradientWatch:
 
     def at_step(self, owner: "HasParameters", *, zero_after_backward: bool) -> tuple[str, ...]:
         """Return what the step that begins will find, and 'carried' if nothing cleared it."""
-        is_none, is_stale = True, self._has_stepped
-        for parameter, held, version in self._probes:
+        is_none, is_stale, probes = True, self._has_stepped, self._probes
+        for i, (parameter, held, version) in enumerate(probes):
             grad = parameter.grad
+            if grad is None:
+                is_stale = False
+                if held is not None:  # cleared, though no zero_grad was seen
+                    self.is_cleared, probes[i] = True, (parameter, None, -1)
+                continue
+            is_none, now = False, grad._version
             if grad is not held:
                 # Others stand in their place, though no backward pass was seen.
                 self.is_cleared, is_stale = True, False
-            elif grad is None or grad._version != version:
+            elif now != version:
                 is_stale = False
-            if grad is not None:
-                is_none = False
+            # Small tensors, held so that their addresses are not used again.
+            probes[i] = (parameter, grad, now)
         if is_none:
             self._choose(owner.parameters())
         state: GradientState = "fresh"
@@ -92,24 +98,26 @@ class GradientWatch:
             p.grad is None or _is_zero(p.grad) for p in owner.parameters() if p.requires_grad
         ):
             state = "zero"
-        return _CARRIED[state] if self._has_stepped and not self.is_cleared else _ALONE[state]
+        is_carried = self._has_stepped and not self.is_cleared
+        self._has_stepped, self.is_cleared = True, False
+        return _CARRIED[state] if is_carried else _ALONE[state]
 
-    def after_step(self) -> None:
-        """Remember the gradients that were used."""
-        probes = self._probes
-        for i, (parameter, _, _) in enumerate(probes):
-            # Small tensors, held so that their addresses are not used again.
-            grad = parameter.grad
-            probes[i] = (parameter, grad, -1 if grad is None else grad._version)
-        self._has_stepped = True
-        self.is_cleared = False
+    def remember(self) -> None:
+        """Remember the gradients of a step that was not looked at before: of a closure, skipped."""
+        self._probes = [_seen(parameter) for parameter, _, _ in self._probes]
+        self._has_stepped, self.is_cleared = True, False
 
     def _choose(self, parameters: Iterable[Tensor]) -> None:
         """Take the smallest parameter with a gradient from each part of the optimizer."""
         given = [p for p in parameters if p.grad is not None]
         parts = [given[i::_MOST_PROBES] for i in range(_MOST_PROBES)]
         chosen = [min(part, key=Tensor.numel) for part in parts if part]
-        self._probes = [(parameter, None, -1) for parameter in chosen]
+        self._probes = [_seen(parameter) for parameter in chosen]
+
+
+def _seen(parameter: Tensor) -> tuple[Tensor, Tensor | None, int]:
+    grad = parameter.grad
+    return parameter, grad, -1 if grad is None else grad._version
 
 
 class FirstLook:

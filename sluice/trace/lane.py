@@ -5,6 +5,7 @@ from typing import Any
 
 from sluice.trace.evidence.measures import OutputMeasure
 from sluice.trace.measuring import StepInWork
+from sluice.trace.words import Code
 
 
 class Lane:
@@ -13,8 +14,8 @@ class Lane:
     def __init__(self) -> None:
         self.number = -1
         """Of the thread; -1 until it made its first mark."""
-        self.marks_left = 0
-        """Marks until there may be too many; 0 at the first."""
+        self.room = 0
+        """So many marks may wait; 0 until the first one."""
         self.in_forward = False
         self.inspecting = False
         """The modules inside the forward that runs are looked at, too."""
@@ -62,7 +63,7 @@ class Lane:
 
     def begin_word(self) -> None:
         """Forget what led to the step that ended."""
-        self.marks: list[int] = []
+        self.marks: list[Code] = []
         self.times: list[int] = []
         self.losses: list[Any] = []
         self.clips: list[tuple[int, Any, float]] = []

@@ -17,14 +17,16 @@ from sluice.trace.settings import TraceSettings
 from sluice.trace.storage import TraceFiles, line_of
 from sluice.trace.words import OVERFLOW, WordBook
 
-_RECENT_STEPS = 256
+_RECENT_STEPS = 128
 """Steps whose detail is kept from one flush to the next: a program that makes more is fast, and
 what it did last counts."""
 
 _MOST_LINES = 1024
 """Lines of detail that wait for a flush; the oldest fall out."""
 
-NumbersRow = tuple[int, list[Tensor], list[tuple[int, Tensor, float]], Tensor | None, bool]
+NumbersRow = tuple[
+    int, list[Tensor | float], list[tuple[int, Tensor | float, float]], Tensor | None, bool
+]
 """Of one step: its number, losses, clips by optimizer, norm and bound, scale; whether it is kept
 for ever."""
 
@@ -207,7 +209,7 @@ class Recorder:
         rows = sorted([*self._numbers, *self._kept_numbers], key=lambda row: row[0])
         self._numbers.clear()
         self._kept_numbers = []
-        asked: list[Tensor] = []
+        asked: list[Tensor | float] = []
         for _, losses, clips, scale, _ in rows:
             asked += losses
             asked += [norm for _, norm, _ in clips]

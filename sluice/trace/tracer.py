@@ -120,7 +120,7 @@ class Tracer:
         self._lock = threading.Lock()
         lane = self.local.lane
         lane.begin_word()
-        lane.number, lane.marks_left, lane.work, lane.outputs = -1, 0, None, []
+        lane.number, lane.room, lane.work, lane.outputs = -1, 0, None, []
         lane.last_loss = lane.bad_input = None
         lane.called, lane.given, lane.made, lane.group = -1, (), None, None
         for reset in self.on_begin:
@@ -215,14 +215,10 @@ class Tracer:
         flags: tuple[str, ...] = (),
     ) -> None:
         """Record an event of a thread."""
-        code = self.book.codes.get((kind, subject, about, flags, 0))
-        if code is None:
-            code = self.book.code(kind, subject, about, flags)
-        lane.marks.append(code)
+        marks = lane.marks
+        marks.append((kind, subject, about, flags, 0))
         lane.times.append(self.clock())
-        if lane.marks_left:
-            lane.marks_left -= 1
-        else:
+        if len(marks) > lane.room:
             self._make_room(lane)
 
     def _make_room(self, lane: Lane) -> None:
@@ -230,12 +226,12 @@ class Tracer:
         if lane.number < 0:
             lane.number = len(self._threads)
             self._threads.append(lane)
+            lane.room = _MOST_MARKS - 1
         if len(lane.marks) >= _MOST_MARKS:
             shown, positions = self.book.fold(lane.marks)
             lane.marks, lane.times = shown, [lane.times[i] for i in positions]
             if len(shown) >= _MOST_MARKS // 2:  # no repeats: the latest count
                 lane.marks, lane.times = shown[-_MOST_MARKS // 4 :], lane.times[-_MOST_MARKS // 4 :]
-        lane.marks_left = _MOST_MARKS - len(lane.marks)
 
     def owner_of(self, parameter: Tensor) -> int:
         """Return the index of the optimizer that has a parameter, -1 for none."""
@@ -260,18 +256,20 @@ class Tracer:
 
     def look_at_weights(self) -> None:
         """See at the first loss that is not finite which weights the last step has spoiled."""
-        loss = self.local.lane.last_loss
-        if self._told_gradients or loss is None or not math.isfinite(loss.item()):
+        last = self.local.lane.last_loss
+        loss = math.nan if last is None else float(last)
+        if self._told_gradients or not math.isfinite(loss):
             return
         self._told_gradients = _MOST_GRADIENTS
         for entry in self.inventory.optimizers.entries:
-            fact = spoiled_fact(entry, self.inventory, self.steps, loss.item())
+            fact = spoiled_fact(entry, self.inventory, self.steps, loss)
             if fact is not None:
                 self.recorder.write("gradient", fact)
 
     def begin_step(self, lane: Lane, entry: OptimizerEntry, flags: tuple[str, ...]) -> None:
         """See what an optimizer is about to do."""
-        if not lane.has_closure:  # which brings the gradients later
+        # A closure brings the gradients later.
+        if not lane.has_closure:
             found = entry.watch.at_step(entry, zero_after_backward=lane.zero_after_backward)
             flags = found + flags if flags else found
             if lane.sealed:
@@ -289,7 +287,6 @@ class Tracer:
             self.steps += 1
             lane.steps += 1
             entry.steps += 1
-            entry.watch.after_step()
             if lane.work is not None:
                 self._measure(lane, entry, lane.work)
             now = self.clock()

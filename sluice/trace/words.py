@@ -1,6 +1,6 @@
 """How marks become words: small numbers, repeats folded, equal orders told once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sluice.trace.evidence.order import Mark, MarkKind
@@ -8,6 +8,7 @@ from sluice.trace.evidence.order import Mark, MarkKind
 _LONGEST_BLOCK = 8
 _MOST_WORDS = 512
 _MOST_RAW = 4096
+_LONG = 64
 
 Code = tuple[MarkKind, int, int, tuple[str, ...], int]
 """The fields of a ``Mark``: kind, subject, about, flags, block."""
@@ -20,52 +21,50 @@ class WordBook:
     """Codes of marks and of words, in the order of their first appearance."""
 
     def __init__(self) -> None:
-        self.codes: dict[Code, int] = {}
+        self._codes: dict[Code, int] = {}
         self._by_code: list[Code] = []
         self._words: dict[tuple[int, tuple[int, ...]], int] = {}
-        self._raw: dict[tuple[int, tuple[int, ...]], tuple[int, tuple[int, ...]]] = {}
+        self._raw: dict[tuple[int, tuple[Code | int, ...]], tuple[int, tuple[int, ...]]] = {}
         self.new: list[tuple[int, int, tuple[Code, ...]]] = []
         """Index, thread and marks of words that were not written yet; the reader empties it."""
 
-    def code(
-        self,
-        kind: MarkKind,
-        subject: int = -1,
-        about: int = -1,
-        flags: tuple[str, ...] = (),
-        block: int = 0,
-    ) -> int:
-        """Return the number of a mark."""
-        key = (kind, subject, about, flags, block)
-        found = self.codes.get(key)
+    def _code(self, mark: Code) -> int:
+        found = self._codes.get(mark)
         if found is None:
-            found = self.codes[key] = len(self._by_code)
-            self._by_code.append(key)
+            found = self._codes[mark] = len(self._by_code)
+            self._by_code.append(mark)
         return found
 
-    def close(self, marks: Sequence[int], thread: int) -> tuple[int, tuple[int, ...]]:
+    def close(self, marks: Sequence[Code], thread: int) -> tuple[int, tuple[int, ...]]:
         """Return the word of these marks, and the positions of those that it shows."""
-        raw = (thread, tuple(marks))
+        # Long ones, as of a game that is played between steps, are kept as numbers: less memory.
+        kept: Iterable[Code | int] = marks if len(marks) <= _LONG else map(self._code, marks)
+        raw = (thread, tuple(kept))
         known = self._raw.get(raw)
         if known is None:
             if len(self._raw) >= _MOST_RAW:
                 self._raw.clear()
-            shown, positions = self.fold(marks)
+            shown, positions = self._folded(marks)
             known = self._raw[raw] = (self._word(thread, tuple(shown)), tuple(positions))
         return known
 
-    def fold(self, marks: Sequence[int]) -> tuple[list[int], list[int]]:
+    def fold(self, marks: Sequence[Code]) -> tuple[list[Code], list[int]]:
         """Return the marks with repeated blocks shown once, and their positions before."""
+        shown, positions = self._folded(marks)
+        return [self._by_code[code] for code in shown], positions
+
+    def _folded(self, marks: Sequence[Code]) -> tuple[list[int], list[int]]:
+        codes = [*map(self._code, marks)]
         shown: list[int] = []
         positions: list[int] = []
         at = 0
-        while at < len(marks):
-            length, after = _repeated_block(marks, at)
-            shown += marks[at : at + length]
+        while at < len(codes):
+            length, after = _repeated_block(codes, at)
+            shown += codes[at : at + length]
             positions += range(at, at + length)
             if after > at + length:
                 kind, subject, about, flags, _ = self._by_code[shown[-1]]
-                shown[-1] = self.code(kind, subject, about, flags, block=length)
+                shown[-1] = self._code((kind, subject, about, flags, length))
             at = after
         return shown, positions
 

@@ -67,13 +67,15 @@ def _before(tracer: Tracer, lane: Lane, loss: Tensor | None) -> None:
             tracer.inputs.learned(group)
     lane.is_raw_mean = False
     if loss is not None and type(loss) is Tensor and loss.numel() == 1:
-        value = loss.detach().reshape(()) if loss.dim() else loss.detach()
+        # To read it from another device would wait.
+        value = loss.item() if loss.is_cpu else loss.detach().reshape(())
         lane.losses.append(value)
-        lane.is_raw_mean = is_raw_mean(loss, lane)
+        means = lane.means
+        lane.is_raw_mean = (bool(means) and means[-1]() is loss) or is_raw_mean(loss, lane)
         if tracer.by_hand is not None and tracer.by_hand.looks_left:
             tracer.by_hand.look(loss)
-        # Only here can it be told what a loss came from; to read it elsewhere waits for a device.
-        if tracer.losses is not None and value.is_cpu and not math.isfinite(value.item()):
+        # Only here can it be told what a loss came from.
+        if type(value) is float and not math.isfinite(value) and tracer.losses is not None:
             tracer.losses.bad_loss()
             tracer.look_at_weights()
 

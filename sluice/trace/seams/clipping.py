@@ -55,4 +55,5 @@ def _clipped(
     if len(lane.losses) > 1:
         seal(tracer)
     if type(norm) is Tensor and isinstance(most, int | float):
-        lane.clips.append((subject, norm.detach(), float(most)))
+        value = norm.item() if norm.is_cpu else norm.detach()
+        lane.clips.append((subject, value, float(most)))

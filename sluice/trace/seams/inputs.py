@@ -54,7 +54,7 @@ class InputWatch:
 
     def reset(self) -> None:
         """Forget everything: at first, and in a process that was forked off."""
-        self._groups: dict[tuple[int, int, bool, bool], CallGroup | None] = {}
+        self._groups: dict[tuple[int, int, bool, bool], CallGroup] = {}
         self._num_bad = 0
         self._seen_bad: set[tuple[int, str]] = set()
 
@@ -75,11 +75,10 @@ class InputWatch:
         else:
             lane.given = tuple(map(weakref.ref, _tensors(args, kwargs)))
         key = (network, lane.loader, torch.is_grad_enabled(), module.training)
-        if key in self._groups:
-            group = self._groups[key]
-        else:
-            made = CallGroup(key[0], key[1], has_grad=key[2], is_training=key[3])
-            group = self._groups[key] = made if len(self._groups) < _MOST_GROUPS else None
+        group = self._groups.get(key)
+        if group is None and len(self._groups) < _MOST_GROUPS:
+            group = CallGroup(key[0], key[1], has_grad=key[2], is_training=key[3])
+            self._groups[key] = group
         lane.group = group
         if group is None or group.calls >= MOST_CALLS or not lane.given:
             return
@@ -160,12 +159,11 @@ class InputWatch:
         if self._tracer.local.lane.bad_input is not None:
             self.returned(None)
         for group in self._groups.values():
-            if group is not None and group.calls not in (0, *_WRITTEN_AT, MOST_CALLS):
+            if group.calls not in (0, *_WRITTEN_AT, MOST_CALLS):
                 self._write(group)
-            if group is not None:
-                for fact in group.waiting:
-                    self._tracer.recorder.write("rows", fact)
-                group.waiting = []
+            for fact in group.waiting:
+                self._tracer.recorder.write("rows", fact)
+            group.waiting = []
 
     def _look(self, group: CallGroup, tensor: Tensor) -> None:
         tracer = self._tracer

@@ -132,6 +132,7 @@ def _after_step(tracer: Tracer, lane: Lane, optimizer: Any) -> None:
     entry = lane.entry
     if lane.has_closure:
         tracer.mark(lane, "stepped", entry.index)
+        entry.watch.remember()
     tracer.end_step(lane, entry)
     for look in tracer.after_step:
         look(entry, optimizer)

@@ -1,5 +1,6 @@
 """Learning rates, when they change."""
 
+import operator
 from typing import Any
 
 from sluice.trace.evidence.surroundings import RateFact
@@ -7,6 +8,7 @@ from sluice.trace.inventory import OptimizerEntry
 from sluice.trace.recorder import Thin
 from sluice.trace.tracer import Tracer
 
+_RATE = operator.methodcaller("get", "lr")
 _ROWS = 128
 """Changes of one optimizer before every second one is left out, then three of four, and so on."""
 
@@ -17,7 +19,7 @@ def watch_rates(tracer: Tracer) -> None:
     tracer.on_begin.append(known.clear)
 
     def look(entry: OptimizerEntry, optimizer: Any) -> None:
-        rates = [group.get("lr") for group in optimizer.param_groups]
+        rates = [*map(_RATE, optimizer.param_groups)]
         last = known.get(entry.index)
         if last is not None and last[0] == rates:
             return

@@ -71,6 +71,7 @@ def _stepped(tracer: Tracer, optimizer: Any, before: int) -> None:
     if lane.steps == before:
         entry = tracer.inventory.optimizers.find(optimizer)
         tracer.mark(lane, "skip", entry.index)
+        entry.watch.remember()
         tracer.end_step(lane, entry)
 
 
