@@ -49,6 +49,11 @@ class Source:
                 return int(inner["inc"])
         return None
 
+    def stream_state(self) -> int:
+        """Return a fingerprint of its stream, for one that was made just now; 0 if unknown."""
+        stream = self.stream()
+        return 0 if stream is None else zlib.crc32(repr(stream).encode())
+
     def was_reseeded(self, before: int | None) -> Literal["no", "yes", "unknown"]:
         """Tell whether it was seeded anew since its stream was asked for."""
         now = self.stream()

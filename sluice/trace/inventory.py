@@ -37,6 +37,8 @@ class OptimizerEntry:
     look: FirstLook = field(default_factory=FirstLook)
     steps: int = 0
     num_groups: int = 0
+    rests: bool = False
+    """It has gradients from before the trace, and may never be used again."""
 
     def parameters(self) -> list[Tensor]:
         """Return its parameters, group by group."""

@@ -27,7 +27,7 @@ class TokenCounts:
 
     def __init__(self, batch: Tensor) -> None:
         self._first = int(batch[:, 0].to(torch.int64).mode().values)
-        self._positions = self._num_first = self._doubled = self._longer = 0
+        self._rows = self._positions = self._num_first = self._doubled = self._longer = 0
         self._low, self._high = 2**63 - 1, -(2**63)
 
     def add(self, batch: Tensor) -> None:
@@ -44,6 +44,7 @@ class TokenCounts:
         self._longer += told[2]
         self._low, self._high = min(self._low, told[3]), max(self._high, told[4])
         self._positions = ids.shape[1]
+        self._rows += ids.shape[0]
 
     def fact(self) -> TokenFact:
         """Return what was counted."""
@@ -52,6 +53,7 @@ class TokenCounts:
             smallest=self._low,
             largest=self._high,
             first=self._first,
+            num_rows=self._rows,
             num_first=self._num_first,
             num_doubled=self._doubled,
             num_longer=self._longer,
@@ -87,6 +89,8 @@ def next_tokens(ids: Tensor, targets: Tensor, counts: Tensor) -> NextTokens | No
     num_ends = int(ends.sum())
     return NextTokens(
         num_rows=rows,
+        num_positions=width,
+        is_cut=width < positions,
         next_share=float(is_next.sum()) / max(int(seen.sum()), 1),
         num_tails=int((tails > 0).sum()),
         shortest_tail=int(tails.min()) if rows else 0,

@@ -249,7 +249,9 @@ class Tracer:
         if self._told_gradients >= _MOST_GRADIENTS:
             return
         for entry in self.inventory.optimizers.entries:
-            if not entry.look.is_finite(entry):
+            if entry.rests:
+                entry.rests = not (entry.steps or entry.watch.is_cleared)
+            elif not entry.look.is_finite(entry):
                 self._told_gradients += 1
                 fact = gradient_fact(entry, self.inventory, self.steps + 1, lane)
                 self.recorder.write("gradient", fact)

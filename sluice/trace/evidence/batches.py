@@ -103,5 +103,6 @@ class LoadFact(Record):
     subject: int
     num_keys: int = Field(description="Keys that were given.")
     num_loaded: int = Field(description="Of those, keys that were taken.")
+    num_own: int = Field(0, description="Of those, tensors that are the network's own already.")
     content: int = Field(0, description="Fingerprint of a network's state; 0 for others.")
     num_missing: int

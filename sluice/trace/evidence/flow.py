@@ -33,11 +33,11 @@ class FlowFact(Record):
 
 
 class MaskFact(Record):
-    """A padding mask that an attention module of torch was given."""
+    """A padding mask that an attention module of torch was given, or what an attention hid."""
 
     step: int
     network: int
-    module: str
+    module: str = Field(description="'' where it was told by the graph behind the loss.")
     num_rows: int
     num_masked: int = Field(description="Positions that nothing may look at.")
     num_positions: int

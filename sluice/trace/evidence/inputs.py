@@ -24,6 +24,7 @@ class TokenFact(Record):
     smallest: int
     largest: int
     first: int = Field(description="The token that most rows of the first batch begin with.")
+    num_rows: int = Field(0, description="Of all batches.")
     num_first: int = Field(description="Rows that begin with it.")
     num_doubled: int = Field(description="Of those, rows that have it twice there and never again.")
     num_longer: int = Field(description="Of those, rows that begin with it three times or more.")
@@ -50,6 +51,9 @@ class InputFact(Record):
     by_position: bool = Field(description="A column is a position in the whole row.")
     columns: tuple[ColumnFact, ...] = Field(description="At most 64, evenly spread.")
     tokens: TokenFact | None = Field(None, description="None for numbers that are no tokens.")
+    more_tokens: tuple[TokenFact, ...] = Field(
+        (), description="Of the other tensors it was given, as what a decoder begins with."
+    )
 
 
 class RowsFact(Record):
@@ -108,9 +112,14 @@ class IdFact(Record):
     step: int = Field(description="Steps made before it.")
     network: int
     loader: int = Field(description="Of the last batch; -1 for none.")
-    kind: str = Field(description="Function of torch.nn.functional, such as 'embedding'.")
+    kind: str = Field(
+        description="Function of torch.nn.functional, such as 'embedding'; 'index' for table[ids]."
+    )
     num_allowed: int = Field(description="Ids from 0 to one less are allowed.")
     smallest: int
     largest: int
     num_outside: int
     num_ids: int
+    num_shared: int = Field(
+        0, description="Of 'index': rows that ids from 0 and ids below 0 have in common."
+    )

@@ -5,6 +5,8 @@ from pydantic import Field
 from sluice.settings import Record
 
 BY_HAND = "a difference by hand"
+CLASSES_BY_HAND = "a cross entropy by hand"
+BINARY_BY_HAND = "a logistic loss by hand"
 """Kind of a loss that is no function of torch."""
 
 
@@ -12,6 +14,10 @@ class NextTokens(Record):
     """Targets of shape (rows, positions) beside the tokens that the network was given."""
 
     num_rows: int
+    num_positions: int = Field(0, description="Places that have a target, in a row.")
+    is_cut: bool = Field(
+        False, description="One place less than the input: the program itself shifted the targets."
+    )
     next_share: float = Field(
         description="Of the targets that count, those that are the next token of the input."
     )

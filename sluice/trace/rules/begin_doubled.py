@@ -10,15 +10,13 @@ _LEAST_ROWS, _LEAST_SHARE, _SURE_SHARE = 3, 0.02, 0.1
 
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
-    latest = {
-        f.network: f for f in trace.inputs if f.is_learning and f.tokens is not None and f.num_rows
-    }
+    latest = {f.network: f for f in trace.inputs if f.is_learning and f.num_rows}
     found = []
-    for fact in latest.values():
-        tokens = fact.tokens
-        if tokens is None or tokens.num_longer or tokens.num_first < _ALWAYS * fact.num_rows:
+    told = [(f, tokens) for f in latest.values() for tokens in (f.tokens, *f.more_tokens)]
+    for fact, tokens in told:
+        if tokens is None or tokens.num_longer or tokens.num_first < _ALWAYS * tokens.num_rows:
             continue
-        share = tokens.num_doubled / fact.num_rows
+        share = tokens.num_doubled / max(tokens.num_rows, 1)
         if tokens.num_doubled < _LEAST_ROWS or share < _LEAST_SHARE:
             continue
         found.append(
@@ -26,13 +24,13 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
                 severity="error" if share >= _SURE_SHARE else "confirm",
                 step=fact.first_step + 1,
                 what=f"{network_name(trace, fact.network)}: {tokens.num_doubled} of "
-                f"{fact.num_rows} rows ({share:.0%}) begin with token {tokens.first} twice; all "
+                f"{tokens.num_rows} rows ({share:.0%}) begin with token {tokens.first} twice; all "
                 "rows begin with it, and it stands nowhere else in these.",
                 cause="A text that has its begin token already was given another one: what is "
                 "learned fits no prompt that has one.",
                 fix="Tokenize text from a template with add_special_tokens=False.",
                 num_doubled=tokens.num_doubled,
-                num_rows=fact.num_rows,
+                num_rows=tokens.num_rows,
                 token=tokens.first,
             )
         )

@@ -10,6 +10,8 @@ from sluice.trace.rules.losses import network_name, numbers
 from sluice.trace.rules.splits_differ import latest
 
 _LEAST_ROWS = 200
+_MANY_ROWS, _LEAST_BLANK, _BLANK = 1000, 3, 0.3
+"""Rows, columns and their share of the table that tell of a table of which a part is lost."""
 _VARIES = 0.15
 """Deviation over range of a column in which more than a few rows differ."""
 _STANDARD_MEAN, _STANDARD_STD = 0.3, (0.6, 1.6)
@@ -40,7 +42,9 @@ def _of(rule: Rule, trace: Trace, learned: InputFact, judged: list[InputFact]) -
     still = [c for c in learned.columns if c.smallest == c.largest]
     if not still or len(learned.columns) < _LEAST_COLUMNS or len(still) == len(learned.columns):
         return None
+    is_table = len(learned.shape) == 2 and _is_blank(still, learned)
     for reason, certain in (
+        ("so are other columns, each at a number of its own", still if is_table else []),
         ("it varies when the network is judged", [c for c in still if _varies(c, judged)]),
         ("all others are standardised", still if _others_are_standard(learned) else []),
         ("those beside it vary", [c for c in still if _is_hole(c, learned)]),
@@ -63,6 +67,21 @@ def _of(rule: Rule, trace: Trace, learned: InputFact, judged: list[InputFact]) -
                 num_rows=learned.num_rows,
             )
     return None
+
+
+def _is_blank(still: list[ColumnFact], fact: InputFact) -> bool:
+    """Tell whether much of a narrow table is the same in very many rows, and not only 0 or only 1.
+
+    A column of ones may be meant, as may be zeros where nothing was counted.
+    """
+    values = {c.smallest for c in still}
+    return (
+        fact.num_rows >= _MANY_ROWS
+        and len(fact.columns) == fact.shape[-1]
+        and len(still) >= max(_LEAST_BLANK, _BLANK * len(fact.columns))
+        and len(values) > 1
+        and bool(values - {0.0})
+    )
 
 
 def _varies(column: ColumnFact, judged: list[InputFact]) -> bool:

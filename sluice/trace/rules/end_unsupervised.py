@@ -33,25 +33,42 @@ def _of(rule: Rule, kind: str, told: list[tuple[LossFact, NextTokens]]) -> Findi
     last_share = sum(t.last_share * t.num_tails for _, t in told) / max(tails, 1)
     # The longest row of a batch needs no padding: where it has a tail all the same, its own end
     # is what is ignored.
-    if rows < _LEAST_ROWS or tails < rows or kinds < _LEAST_KINDS or last_share > _VARIED:
+    if rows < _LEAST_ROWS or tails < rows:
+        return None
+    is_one_word = kinds < _LEAST_KINDS or last_share > _VARIED
+    if is_one_word and not _ends_at_the_longest(told):
         return None
     shortest, longest = min(t.shortest_tail for _, t in told), max(t.longest_tail for _, t in told)
     # Nothing is padded, and nothing follows the last token of the input: its target is none where
     # the targets are shifted inside of the network.
     if longest == 1:
         return None
-    is_padded = shortest < longest and shortest <= 1 + _SHIFTED
+    any_of = "" if kinds < _LEAST_KINDS else f", where the last one that counts is any of {kinds}"
+    # A place that no row of a fixed width uses may be meant as room.
+    has_width = not is_one_word or len({t.num_positions for _, t in told}) > 1
+    is_padded = has_width and shortest < longest and shortest <= 1 + _SHIFTED
     return rule.finding(
         severity="error" if is_padded else "confirm",
         step=told[0][0].step + 1,
         what=f"{kind}: in all {rows} of {rows} rows looked at the last target is ignored, also in "
-        f"the longest of each batch, and the last one that counts is any of {kinds} tokens or "
-        "more.",
+        f"the longest of each batch{any_of}.",
         cause="The end of a text is masked out as padding: the network never learns to stop.",
         fix="Give padding a token of its own, or mask targets by the length of each row.",
         num_rows=rows,
         num_last=kinds,
         shortest_tail=shortest,
+    )
+
+
+def _ends_at_the_longest(told: list[tuple[LossFact, NextTokens]]) -> bool:
+    """Tell whether it is just the last place of the longest row that is ignored in every batch.
+
+    So an end that follows the same word in every text is found, as after a full stop.
+    """
+    tokens = [t for _, t in told]
+    return (
+        all(t.is_cut and t.shortest_tail == 1 for t in tokens)
+        and max(t.longest_tail for t in tokens) > 1
     )
 
 

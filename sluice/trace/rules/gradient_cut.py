@@ -18,7 +18,7 @@ _FIX = (
 )
 
 
-def _left_out(trace: Trace) -> frozenset[int]:
+def never_reached(trace: Trace) -> frozenset[int]:
     """Return trainable parameters of stepping optimizers that never had a gradient, nor moved."""
     now = trace.membership
     if now is None:
@@ -100,7 +100,7 @@ def _off_inside(trace: Trace, left: frozenset[int]) -> Cut | None:
 
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
-    left = _left_out(trace)
+    left = never_reached(trace)
     if not left or has_manual_gradients(trace):
         return ()
     for severity, look in (
@@ -113,10 +113,10 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         if found is not None:
             step, own, place = found
             return (_finding(rule, trace, severity, step, own, f"The cut is {place}."),)
-    return _never_reached(rule, trace, left)
+    return _beside(rule, trace, left)
 
 
-def _never_reached(rule: Rule, trace: Trace, left: frozenset[int]) -> tuple[Finding, ...]:
+def _beside(rule: Rule, trace: Trace, left: frozenset[int]) -> tuple[Finding, ...]:
     """Tell of networks of their own that are called at every step, and never get a gradient."""
     now = trace.membership
     if now is None or len(now.networks) < 2:

@@ -14,7 +14,7 @@ _MOST_CLASSES = 1000
 def _outside(rule: Rule, trace: Trace) -> list[Finding]:
     found = {}
     for fact in trace.ids:
-        if fact.kind in found:
+        if fact.kind in found or fact.kind == "index":
             continue
         what = "token" if fact.kind == "embedding" else "class"
         last = fact.num_allowed - 1
@@ -33,6 +33,29 @@ def _outside(rule: Rule, trace: Trace) -> list[Finding]:
             num_allowed=fact.num_allowed,
         )
     return list(found.values())
+
+
+def _wrapped(rule: Rule, trace: Trace) -> list[Finding]:
+    """Rows that are counted from the end of a table by some ids, from its start by others."""
+    shared = [f for f in trace.ids if f.kind == "index" and f.num_shared]
+    if not shared:
+        return []
+    first = shared[0]
+    return [
+        rule.finding(
+            severity="error",
+            step=first.step + 1,
+            what=f"A table of {first.num_allowed} rows was indexed by {first.num_outside} of "
+            f"{first.num_ids} ids below 0, as {first.smallest}: these are rows from its end, and "
+            f"{first.num_shared} of them are the rows of other ids, too.",
+            cause="An id that means 'none' or 'unknown' has the row of something else: the two are "
+            "learned as one.",
+            fix="Give unknown ids a row of their own: add 1 to all ids and a row to the table.",
+            num_outside=first.num_outside,
+            num_shared=first.num_shared,
+            num_allowed=first.num_allowed,
+        )
+    ]
 
 
 def _beyond_unit(rule: Rule, trace: Trace) -> list[Finding]:
@@ -99,14 +122,20 @@ def _is_plain(fact: LossFact) -> bool:
 
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
-    return (*_outside(rule, trace), *_beyond_unit(rule, trace), *_shifted(rule, trace))
+    return (
+        *_outside(rule, trace),
+        *_wrapped(rule, trace),
+        *_beyond_unit(rule, trace),
+        *_shifted(rule, trace),
+    )
 
 
 ID_RANGE = Rule(
     name="ids are inside the table they are looked up in",
     fault="id out of range",
     requirement="TRACE-2",
-    requires="A call of embedding, cross_entropy, nll_loss or a binary loss.",
+    requires="A call of embedding, cross_entropy, nll_loss or a binary loss, or a parameter that "
+    "was indexed.",
     contradicted_by="Class 0 is kept for what occurs later.",
     abstains="An id that is outside was ignored by ignore_index.",
     judge=_judge,

@@ -47,6 +47,7 @@ from sluice.trace.rules.rounded_away import ROUNDED_AWAY
 from sluice.trace.rules.rows_leaked import ROWS_LEAKED
 from sluice.trace.rules.scaler_skips import SCALER_SKIPS
 from sluice.trace.rules.schedule_early import SCHEDULE_EARLY
+from sluice.trace.rules.schedule_slow import SCHEDULE_SLOW
 from sluice.trace.rules.scheduler_before_optimizer import SCHEDULER_BEFORE_OPTIMIZER
 from sluice.trace.rules.selection_still import SELECTION_STILL
 from sluice.trace.rules.splits_differ import SPLITS_DIFFER
@@ -100,6 +101,7 @@ RULES: tuple[Rule, ...] = (
     RESUME_UNREAD,
     SCALER_SKIPS,
     SCHEDULE_EARLY,
+    SCHEDULE_SLOW,
     SELECTION_STILL,
     WORKER_STREAMS,
     WRAPPER_BYPASSED,

@@ -1,6 +1,8 @@
 """Is a loss function given what it is made for?"""
 
-from sluice.trace.evidence.losses import LossFact
+import math
+
+from sluice.trace.evidence.losses import BINARY_BY_HAND, CLASSES_BY_HAND, LossFact
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.losses import by_kind, learning_losses
@@ -15,6 +17,8 @@ _KINDS = (
     "kl_div",
     "binary_cross_entropy_with_logits",
     "binary_cross_entropy",
+    CLASSES_BY_HAND,
+    BINARY_BY_HAND,
 )
 
 
@@ -34,6 +38,9 @@ def _wrong(fact: LossFact) -> tuple[str, str, bool] | None:
     """Return what a call was given, what it needs, and whether that is certain by one call."""
     by = fact.made_by
     is_sigmoid, is_softmax = by.startswith("Sigmoid"), by.startswith("Softmax")
+    if fact.kind in (CLASSES_BY_HAND, BINARY_BY_HAND):
+        name = "sigmoid" if is_sigmoid else "softmax"
+        return f"outputs of a {name} in [0, 1]", "logits", True
     if fact.kind == "cross_entropy":
         if is_softmax or _is_probability(fact):
             return "probabilities that sum to 1", "logits", is_softmax
@@ -63,6 +70,8 @@ _FIX = {
     "binary_cross_entropy_with_logits": "Drop the {made} before the loss; it has one of its own.",
     "nll_loss": "Give F.nll_loss the output of log_softmax, or use F.cross_entropy on logits.",
     "kl_div": "Give F.kl_div log_softmax of the output.",
+    CLASSES_BY_HAND: "Compute it from the output of the last linear layer; drop the {made}.",
+    BINARY_BY_HAND: "Compute it from the output of the last linear layer; drop the {made}.",
     "binary_cross_entropy": "Use F.binary_cross_entropy_with_logits, or a sigmoid before the loss.",
 }
 
@@ -84,12 +93,13 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             if kind == "cross_entropy"
             else ""
         )
+        range_ = "" if math.isnan(fact.smallest) else f": {fact.smallest:.4g} to {fact.largest:.4g}"
         found.append(
             rule.finding(
                 severity="confirm" if by_values_alone else "error",
                 step=fact.step + 1,
                 what=f"{kind} was given {given}{behind} in {len(wrong)} of {len(facts)} calls "
-                f"looked at: {fact.smallest:.4g} to {fact.largest:.4g}{sums}.",
+                f"looked at{range_}{sums}.",
                 cause=f"It needs {needed}: its value has another range, and its gradients are too "
                 "small or point elsewhere.",
                 fix=_FIX[kind].format(made=made),

@@ -2,6 +2,7 @@
 
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
+from sluice.trace.rules.gradient_cut import never_reached
 from sluice.trace.rules.steps import OwnStep, first, name_of, optimizers_in, own_steps, total
 
 _LEAST = 2
@@ -26,8 +27,36 @@ def _is_lost(step: OwnStep) -> bool:
     )
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+def _left_behind(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    """Tell of networks whose outputs a loss function was given, and that never get a gradient."""
+    now, left = trace.membership, never_reached(trace)
+    learning = {f.network: f for f in reversed(trace.losses) if f.is_learning}
     found = []
+    for network in now.networks if now is not None else ():
+        own = set(network.parameters) & left
+        loss = learning.get(network.index)
+        if now is None or loss is None or not own:
+            continue
+        if own != set(network.parameters) & now.optimized:
+            continue
+        found.append(
+            rule.finding(
+                severity="error",
+                step=loss.step + 1,
+                what=f"{network.name}: {loss.kind} is computed from its outputs with gradients, "
+                f"and no backward pass reaches one of its {len(own)} parameters; others of the "
+                "same optimizer get gradients.",
+                cause="The loss that backward() is called on was made anew from the numbers "
+                "(item(), torch.tensor, detach()): the network does not learn.",
+                fix="Add losses up as tensors, with torch.stack or +, as the functions gave them.",
+                num_parameters=len(own),
+            )
+        )
+    return tuple(found)
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    found = [*_left_behind(rule, trace)]
     lost_all = all(
         all(_is_lost(s) for s in own_steps(trace, o)) and own_steps(trace, o)
         for o in optimizers_in(trace)

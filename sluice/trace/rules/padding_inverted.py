@@ -25,13 +25,15 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         if not inverted:
             continue
         first = inverted[0]
+        name = names.get(network, "a network")
+        where = f"{name}.{first.module}" if first.module else f"An attention of {name}"
+        real = first.num_positions - first.num_padding
+        hidden = first.num_masked - first.num_padding_masked
         found.append(
             rule.finding(
                 severity="error",
                 step=first.step + 1,
-                what=f"{names.get(network, 'a network')}.{first.module} was given a mask that "
-                f"hides {first.num_masked - first.num_padding_masked} of "
-                f"{first.num_positions - first.num_padding} real positions and "
+                what=f"{where} was given a mask that hides {hidden} of {real} real positions and "
                 f"{first.num_padding_masked} of {first.num_padding} positions of padding.",
                 cause="Attention sees nothing but padding.",
                 fix=fix,
@@ -40,7 +42,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
                 num_padding_masked=first.num_padding_masked,
             )
         )
-    told = {m.network for m in trace.masks}
+    told = {m.network for m in trace.masks if m.module or _is_inverted(m)}
     for probe in trace.probes:
         if probe.probe != "padding" or probe.network in told:
             continue
@@ -67,7 +69,8 @@ PADDING_INVERTED = Rule(
     fault="padding mask inverted",
     requirement="TRACE-4",
     requires="Rows that end with one token, or with zeros, in runs; and a mask that an attention "
-    "module of torch was given, or a copy of the network that could be tried.",
+    "module of torch was given, weights of an attention in the graph behind the loss, or a copy of "
+    "the network that could be tried.",
     contradicted_by="A real position of which some other output depends.",
     abstains="Fewer than two rows are padded, or the network cannot be copied.",
     judge=_judge,

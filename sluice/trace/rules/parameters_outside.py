@@ -1,5 +1,9 @@
 """Is every parameter that gets gradients in an optimizer?"""
 
+from collections import Counter
+from collections.abc import Iterable
+
+from sluice.trace.evidence.membership import Membership, ParameterFact
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.membership import has_manual_gradients, listing, names_of, untrained
@@ -14,7 +18,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     # What an earlier optimizer moved is done with, as the weights that a first phase learned.
     once = frozenset[int]().union(*(m.optimized for m in trace.memberships))
     outside = [p for p in untrained(now) if p.index not in once]
-    if not outside or PARAMETERS_REPLACED(trace):
+    if not outside or PARAMETERS_REPLACED(trace) or _have_copies(now, outside):
         return ()
     indices = {p.index for p in outside}
     step = next(
@@ -35,13 +39,19 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     )
 
 
+def _have_copies(now: Membership, outside: Iterable[ParameterFact]) -> bool:
+    """Tell whether optimizers hold tensors of the same shapes that no network has: masters."""
+    masters = Counter(p.shape for p in now.parameters if not p.names and p.index in now.optimized)
+    return not Counter(p.shape for p in outside) - masters
+
+
 PARAMETERS_OUTSIDE = Rule(
     name="every parameter that gets gradients is in an optimizer",
     fault="parameters outside the optimizer",
     requirement="TRACE-9",
     requires="The membership at a step.",
     contradicted_by="Parameters that are meant to rest, of which only the gradients are wanted.",
-    abstains="Gradients are set by hand; a replaced layer explains it; or they were in an "
-    "optimizer before.",
+    abstains="Gradients are set by hand; a replaced layer explains it; they were in an optimizer "
+    "before; or an optimizer holds copies of them, as in mixed precision by hand.",
     judge=_judge,
 )

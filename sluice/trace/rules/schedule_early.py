@@ -6,13 +6,14 @@ from sluice.trace.evidence.trace import SchedulerFact, Trace
 from sluice.trace.finding import Finding, Rule, Severity
 from sluice.trace.rules.loaders import num_epochs
 from sluice.trace.rules.rates import Rates, first_schedule_step, rates_of, schedule_steps
-from sluice.trace.rules.steps import own_steps, total
+from sluice.trace.rules.steps import optimizers_in, own_steps, total
 
 _PERIODIC = frozenset(
     {"OneCycleLR", "CyclicLR", "CosineAnnealingWarmRestarts", "ReduceLROnPlateau", "ConstantLR"}
 )
 """Made for a step with each batch, or led by the loss."""
 _LEAST_STEPS = 20
+_LEAST_BY_HAND = 60
 _LEAST_BATCHES = 3
 """In an epoch."""
 _LOW = 0.01
@@ -65,8 +66,41 @@ def _verdict(seen: _Seen) -> tuple[Severity, str] | None:
     return "error" if low >= _MOST_LOW else "confirm", share
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+def _by_hand(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    """Tell of rates that fall to nothing, though no scheduler has the optimizer."""
+    led = {fact.optimizer for fact in trace.schedulers}
     found = []
+    for optimizer in optimizers_in(trace):
+        rates, of = rates_of(trace, optimizer), total(own_steps(trace, optimizer))
+        if optimizer in led or rates is None or rates.peak <= 0 or of < _LEAST_BY_HAND:
+            continue
+        low = rates.share_fallen(_LOW)
+        if low < _MUCH_LOW:
+            continue
+        at = rates.steps[rates.values.index(rates.peak)]
+        found.append(
+            rule.finding(
+                severity="error" if low >= _MOST_LOW else "confirm",
+                step=next(
+                    s
+                    for s, v in zip(rates.steps, rates.values, strict=True)
+                    if s > at and v < rates.peak
+                ),
+                what=f"The rate of an optimizer that no scheduler leads fell from {rates.peak:.3g} "
+                f"to {rates.values[-1]:.3g}; in {low:.0%} of its {of} steps it was at most a "
+                "hundredth of its largest.",
+                cause="What lowers the rate runs with every batch, and was made to run with every "
+                "epoch: weights stand still long before the end.",
+                fix="Lower the rate once after each epoch, or by a factor nearer to 1.",
+                num_steps=of,
+                share_low=low,
+            )
+        )
+    return tuple(found)
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    found = [*_by_hand(rule, trace)]
     for fact in trace.schedulers:
         steps = schedule_steps(trace, fact.index)
         of = total(own_steps(trace, fact.optimizer))
@@ -100,7 +134,8 @@ SCHEDULE_EARLY = Rule(
     name="a schedule lasts as long as the training",
     fault="schedule ends early",
     requirement="TRACE-11",
-    requires="A scheduler that is stepped with each of at least 20 steps, and the rates.",
+    requires="A scheduler that is stepped with each of at least 20 steps, or none and 60 steps; "
+    "and the rates.",
     contradicted_by="Epochs with as many batches as the schedule has steps.",
     abstains="The schedule is made for batches (OneCycleLR, warm restarts) or led by the loss, or "
     "is a warmup.",

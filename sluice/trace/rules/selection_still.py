@@ -10,6 +10,7 @@ from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 
 _LEAST = 4
+_LEAST_OWN = 2
 _BETTER = 3
 """Evaluations, each better than all before it, that went by unsaved."""
 _FALL = 0.8
@@ -89,7 +90,36 @@ def _is_chosen(trace: Trace, saves: Sequence[SaveFact]) -> bool:
     return any(load.what == "network" and load.step == last for load in trace.loads)
 
 
+def _kept_alive(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    """Tell of weights that were kept without a copy: every later step changed them, too."""
+    kept = [s.step for s in trace.saves if s.to == "memory"]
+    for load in trace.loads:
+        since = [step for step in kept if step < load.step]
+        # A state of this very step is what the network has; to load it does no harm.
+        if load.num_own < max(_LEAST_OWN, load.num_keys / 2) or not since or load.step in kept:
+            continue
+        return (
+            rule.finding(
+                severity="error",
+                step=since[-1],
+                what=f"{load.num_own} of {load.num_keys} tensors that {load.kind} was given back "
+                f"after step {load.step} are its own weights: they were kept at step {since[-1]} "
+                "or before without a copy, and have changed with every step since.",
+                cause="state_dict() refers to the weights themselves: what is restored as the best "
+                "is the last.",
+                fix="Keep copy.deepcopy(model.state_dict()), or clone every tensor.",
+                num_own=load.num_own,
+                num_keys=load.num_keys,
+            ),
+        )
+    return ()
+
+
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    return _kept_alive(rule, trace) or _still(rule, trace)
+
+
+def _still(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     found = []
     series = _series(trace)
     # Any number of the validation may be the one to choose by.
@@ -128,7 +158,8 @@ SELECTION_STILL = Rule(
     name="the best checkpoint follows the validation loss",
     fault="selection never moves",
     requirement="TRACE-16",
-    requires="Four evaluations of one loss, and a state that is saved right after the first.",
+    requires="Four evaluations of one loss, and a state that is saved right after the first; or a "
+    "state that is loaded after it was kept in memory.",
     contradicted_by="A score that was best at the first evaluation, though the loss fell.",
     abstains="It is saved at a later evaluation, too, or the loss falls by less than a fifth.",
     judge=_judge,

@@ -13,6 +13,8 @@ _LEAST_COLUMNS = 1
 _SCALE = math.log(2.2)
 _SHIFT = 1.0
 """Deviations of the learning inputs."""
+_FAR = 6.0
+"""Such deviations of a single column: one that grows evenly comes to 2 in the rows that follow."""
 
 
 def latest(trace: Trace, network: int) -> dict[tuple[bool, int], InputFact]:
@@ -62,7 +64,19 @@ def _moved(
         return None
     shift = median(abs(d.mean - c.mean) / c.std for c, d in pairs)
     scale = median(math.log(d.std / c.std) for c, d in pairs)
-    return (shift, scale, pairs) if shift > _SHIFT or abs(scale) > _SCALE else None
+    if shift > _SHIFT or abs(scale) > _SCALE:
+        return shift, scale, pairs
+    far = [(c, d) for c, d in pairs if _is_far(c, d)]
+    if not far:
+        return None
+    shift = median(abs(d.mean - c.mean) / c.std for c, d in far)
+    return shift, median(math.log(d.std / c.std) for c, d in far), far
+
+
+def _is_far(one: ColumnFact, other: ColumnFact) -> bool:
+    """Tell whether a column has no number in common with learning, by more than any trend."""
+    apart = other.smallest > one.largest or other.largest < one.smallest
+    return apart and abs(other.mean - one.mean) > _FAR * one.std
 
 
 def _of(

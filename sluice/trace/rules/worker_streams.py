@@ -47,7 +47,9 @@ def _repeats(by_epoch: dict[int, list[WorkerFact]]) -> bool:
     """Every epoch begins with the same state in the same worker, and draws from it."""
     firsts = [[f for f in facts if f.batch == 1] for facts in by_epoch.values()]
     states = {tuple(sorted((f.worker, f.before) for f in found)) for found in firsts}
-    return len(firsts) > 1 and len(states) == 1 and all(map(_is_drawn_from, firsts))
+    # A generator that a worker makes with its first batch has none.
+    is_known = len(firsts) > 1 and all(firsts)
+    return is_known and len(states) == 1 and all(map(_is_drawn_from, firsts))
 
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:

@@ -5,7 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from sluice.trace.evidence.losses import BY_HAND, LossFact
+from sluice.trace.evidence.losses import BINARY_BY_HAND, BY_HAND, CLASSES_BY_HAND, LossFact
+from sluice.trace.graph import SHAPES
 from sluice.trace.tracer import Tracer
 
 _LOOKS = 8
@@ -23,6 +24,18 @@ _THROUGH = frozenset(
 """Between a loss and what it compares."""
 _ON_PURPOSE = ("Unsqueeze", "View", "UnsafeView", "Reshape", "T", "Transpose", "Permute", "Expand")
 """Ask for the shape that is repeated."""
+_MOST_BEHIND, _MOST_HOPS = 128, 8
+_LAYERS = (
+    "Addmm", "Mm", "Bmm", "Mv", "Baddbmm", "Convolution", "Native", "Embedding", "NllLoss",
+    "BinaryCrossEntropy", "KlDiv", "torch::autograd",
+)  # fmt: skip
+"""Where what a loss is made of begins; torch's own losses are looked at elsewhere."""
+_SQUASHES = (
+    (CLASSES_BY_HAND, ("Logsumexp", "LogSoftmax")),
+    (BINARY_BY_HAND, ("Softplus", "LogSigmoid", "Log1P")),
+)
+_SQUASHED = ("Softmax", "Sigmoid")
+_SIGNS = frozenset({"Neg", "Abs", "Exp"})
 
 
 class ByHand:
@@ -37,21 +50,25 @@ class ByHand:
         self.looks_left = _LOOKS
 
     def look(self, loss: Tensor) -> None:
-        """See whether outputs of shape (rows, 1) meet targets of shape (rows,), or the reverse."""
+        """See whether rows meet the targets of others, or probabilities are taken for logits."""
         self.looks_left -= 1
         found = repeated(loss.grad_fn)
-        if found is None:
-            return
-        name, shape = found
+        if found is not None:
+            self._write(BY_HAND, found[0], found[1], loss)
+        for kind, made_by, shape in squashed(loss.grad_fn):
+            self._write(kind, made_by, shape, loss)
+
+    def _write(self, kind: str, made_by: str, shape: tuple[int, ...], loss: Tensor) -> None:
         tracer, lane = self._tracer, self._tracer.local.lane
+        rows = shape[0] if shape else 1
         fact = LossFact(
             step=tracer.steps,
-            kind=BY_HAND,
+            kind=kind,
             network=lane.called,
             loader=lane.loader,
             is_learning=True,
             reduction="none",
-            made_by=name,
+            made_by=made_by,
             input_shape=shape,
             target_shape=shape[:1] if len(shape) > 1 else (*shape, 1),
             smallest=math.nan,
@@ -61,8 +78,8 @@ class ByHand:
             target_is_integer=False,
             target_smallest=math.nan,
             target_largest=math.nan,
-            num_targets=shape[0],
-            num_supervised=shape[0],
+            num_targets=rows,
+            num_supervised=rows,
             value=loss.item(),
         )
         tracer.recorder.write("loss", fact)
@@ -79,17 +96,17 @@ def repeated(loss: Any) -> tuple[str, tuple[int, ...]] | None:
         outputs of shape (rows, 1) or (rows,) on one side, and numbers that do not learn on the
         other.
     """
-    waiting = [loss]
+    waiting = [(loss, 0)]
     for _ in range(_MOST_NODES):
         if not waiting:
             return None
-        node = waiting.pop(0)
+        node, place = waiting.pop(0)
         if node is None or node.name() not in _THROUGH:
             continue
-        parts = [part for part, _ in node.next_functions]
-        shape, learning = _shape(node), [part for part in parts if part is not None]
+        parts = node.next_functions
+        shape, learning = _shape(node, place), [part for part in parts if part[0] is not None]
         if len(shape) == 2 and shape[0] == shape[1] > 1 and len(parts) == 2 and len(learning) == 1:
-            name, own = learning[0].name(), _shape(learning[0])
+            name, own = learning[0][0].name(), _shape(*learning[0])
             compares = node.name().startswith(("Sub", "Rsub")) or name.startswith("Log")
             is_meant = name.rpartition("Backward")[0] in _ON_PURPOSE
             if compares and not is_meant and own in ((shape[0], 1), (shape[0],)):
@@ -98,9 +115,46 @@ def repeated(loss: Any) -> tuple[str, tuple[int, ...]] | None:
     return None
 
 
-def _shape(node: Any) -> tuple[int, ...]:
+def squashed(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Return losses that squash what is squashed already: kind, node that made it, its shape.
+
+    A logarithm of a sum of exponentials is taken of logits, not of a softmax; a softplus of a
+    score, not of a sigmoid. Looked at is what lies between the loss and the last layer.
+    """
+    waiting, seen, found = [loss], set[Any](), dict[str, tuple[str, str, tuple[int, ...]]]()
+    while waiting and len(seen) < _MOST_BEHIND:
+        node = waiting.pop(0)
+        if node is None or node in seen or node.name().startswith(_LAYERS):
+            continue
+        seen.add(node)
+        name = node.name()
+        kind = next((kind for kind, outer in _SQUASHES if name.startswith(outer)), None)
+        if kind is not None:
+            made, through = _behind(*node.next_functions[0])
+            is_log = not name.startswith("Log1P") or "Exp" in through
+            if made is not None and is_log and made[0].name().startswith(_SQUASHED):
+                found.setdefault(kind, (kind, made[0].name(), _shape(*made)))
+        waiting += [part for part, _ in node.next_functions]
+    return list(found.values())
+
+
+def _behind(node: Any, place: int) -> tuple[tuple[Any, int] | None, set[str]]:
+    """Return what made some numbers before their shape or sign changed, and what was passed."""
+    passed = set[str]()
+    for _ in range(_MOST_HOPS):
+        if node is None:
+            return None, passed
+        kind = node.name().rpartition("Backward")[0]
+        if kind not in _SIGNS and node.name() not in SHAPES:
+            return (node, place), passed
+        passed.add(kind)
+        node, place = node.next_functions[0]
+    return None, passed
+
+
+def _shape(node: Any, place: int) -> tuple[int, ...]:
     told: Any = getattr(node, "_input_metadata", ())
-    return tuple(told[0].shape) if len(told) == 1 else ()
+    return tuple(told[place].shape) if place < len(told) else ()
 
 
 def watch_losses_by_hand(tracer: Tracer) -> None:

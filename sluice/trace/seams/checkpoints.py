@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from sluice.trace.evidence.batches import LoadFact
@@ -32,15 +33,24 @@ def watch_load(tracer: Tracer, cls: type, what: str) -> None:
 def _watched(tracer: Tracer, original: Callable[..., Any], what: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def load_state_dict(owner: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        own: list[int] = []
+        if tracer.is_on and what == "network":
+            tracer.guard(_count_own, owner, state_dict, own)
         found = original(owner, state_dict, *args, **kwargs)
         if tracer.is_on:
-            tracer.guard(_loaded, tracer, owner, what, state_dict, found)
+            tracer.guard(_loaded, tracer, owner, what, state_dict, found, sum(own))
         return found
 
     return load_state_dict
 
 
-def _loaded(tracer: Tracer, owner: Any, what: str, state: Any, found: Any) -> None:
+def _count_own(owner: Any, state: Any, own: list[int]) -> None:
+    """Note for each tensor of a state whether it is in the memory of the network's own."""
+    places = {p.data_ptr() for p in owner.parameters() if p.numel()} - {0}
+    own += (isinstance(v, Tensor) and v.data_ptr() in places for v in state.values())
+
+
+def _loaded(tracer: Tracer, owner: Any, what: str, state: Any, found: Any, num_own: int) -> None:
     subject = _subject(tracer, owner, what)
     unexpected = len(getattr(found, "unexpected_keys", ()))
     missing = len(getattr(found, "missing_keys", ()))
@@ -52,6 +62,7 @@ def _loaded(tracer: Tracer, owner: Any, what: str, state: Any, found: Any) -> No
         subject=subject,
         num_keys=len(state),
         num_loaded=len(state) - unexpected,
+        num_own=num_own,
         num_missing=missing,
         content=state_fingerprint(state) if what == "network" else 0,
     )

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sluice.trace.behind import ids_behind, masks_behind
 from sluice.trace.evidence.flow import CallFact, FlowFact, MaskFact, ProbeFact
+from sluice.trace.graph import nodes_behind
 from sluice.trace.inventory import NetworkEntry
 from sluice.trace.masks import hidden_by, padding_in
 from sluice.trace.probing import Probe, floats_in, later_tokens, padding, weights
@@ -28,6 +30,9 @@ _MOST_WAITING = 4
 
 _MOST_MASKS = 32
 """Facts of masks in a trace."""
+
+_MOST_LOOKUPS = 64
+"""Facts of rows below 0 in a trace."""
 
 
 @dataclass(slots=True)
@@ -56,7 +61,7 @@ class Flows:
         self._passes: list[_Pass] = []
         self.now: dict[int, _Pass] = {}
         """The pass that is looked at, by thread; asked for at every call."""
-        self._masks = 0
+        self._masks = self._lookups = 0
         self._probed: set[tuple[int, str]] = set()
         self.is_due = False
         """Some pass waits for its backward pass."""
@@ -149,10 +154,27 @@ class Flows:
         passes, self._passes = self._passes, []
         self._held.clear()
         self.is_due = False
+        nodes = [] if loss is None or not passes else nodes_behind(loss)
+        self._look_behind(nodes, passes)
         for done in passes:
             network = done.network()
             if network is not None:
                 self._probe(done, network, loss)
+
+    def _look_behind(self, nodes: list[Any], passes: list[_Pass]) -> None:
+        tracer, lane = self._tracer, self._tracer.local.lane
+        step = tracer.steps
+        for done in passes:
+            pads = padding_in((done.args, done.kwargs)) if nodes else None
+            if pads is None or self._masks >= _MOST_MASKS:
+                continue
+            for mask in masks_behind(nodes, pads, step=step, network=done.entry.index):
+                self._masks += 1
+                tracer.recorder.write("mask", mask)
+        if self._lookups < _MOST_LOOKUPS:
+            for ids in ids_behind(nodes, step=step, network=lane.called, loader=lane.loader):
+                self._lookups += 1
+                tracer.recorder.write("ids", ids)
 
     def _probe(self, done: _Pass, network: nn.Module, loss: Tensor | None) -> None:
         given = (done.args, done.kwargs)

@@ -39,6 +39,8 @@ class CallGroup:
         self.dtype = ""
         self.columns: ColumnSums | None = None
         self.tokens: TokenCounts | None = None
+        self.more_tokens: dict[int, TokenCounts] = {}
+        """Of the other tensors that are given, by their place."""
         self.waits = self.may_learn and not self.is_learning
         """A backward pass that follows is news."""
         self.waiting: list[RowsFact] = []
@@ -188,6 +190,11 @@ class InputWatch:
                     group.tokens = TokenCounts(tensor)
                 group.tokens.add(tensor)
             self._write_rows(group, tensor)
+            for place, ref in enumerate(tracer.local.lane.given[1:], 1):
+                other = ref()
+                if other is not None and are_tokens(other) and other.numel():
+                    counts = group.more_tokens.setdefault(place, TokenCounts(other))
+                    counts.add(other)
         if group.calls in (*_WRITTEN_AT, MOST_CALLS):
             self._write(group)
         if tracer.has_statistics:
@@ -224,6 +231,7 @@ class InputWatch:
             by_position=group.columns is not None and group.columns.by_position,
             columns=() if group.columns is None else group.columns.facts(),
             tokens=None if group.tokens is None else group.tokens.fact(),
+            more_tokens=tuple(counts.fact() for counts in group.more_tokens.values()),
         )
         self._tracer.recorder.write("input", fact)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sluice.trace.evidence.losses import LossFact, NextTokens
+from sluice.trace.graph import SHAPES
 from sluice.trace.measuring import PLAIN
 from sluice.trace.recorder import Thin
 from sluice.trace.seams.evaluations import Evaluations
@@ -46,16 +47,6 @@ _MOST_KEYS = 32
 _MOST_FACTS = 128
 _MOST_PAIR_CALLS = 64
 _MOST_REFUSED = 8
-_SHAPES = frozenset(
-    f"{name}Backward{number}"
-    for name in (
-        "View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Transpose",
-        "Permute", "T", "Slice", "Select", "Index", "ToCopy", "Clone", "Alias", "Expand",
-        "AsStrided", "Flatten", "Unflatten", "SwapAxes", "Cat", "Stack",
-    )
-    for number in (0, 1, 2)
-)  # fmt: skip
-"""Nodes that pass numbers on as they are."""
 _MOST_HOPS = 8
 
 
@@ -331,7 +322,7 @@ def _made_by(values: Tensor) -> str:
         if node is None:
             return ""
         name: str = node.name()
-        if name not in _SHAPES or not node.next_functions:
+        if name not in SHAPES or not node.next_functions:
             return name
         node = node.next_functions[0][0]
     return "" if node is None else str(node.name())

@@ -38,7 +38,9 @@ def watch_optimizers(tracer: Tracer) -> None:
     _watch_zero(tracer)
     _watch_new(tracer)
     for optimizer in _those_there():
-        tracer.inventory.optimizers.find(optimizer)
+        entry = tracer.inventory.optimizers.find(optimizer)
+        entry.rests = any(p.grad is not None for p in entry.parameters())
+        entry.watch.is_cleared = not entry.rests
 
 
 def _those_there() -> list[Any]:

@@ -21,6 +21,9 @@ _SHARDING = frozenset({"FullyShardedDataParallel", "FSDPModule"})
 _LOOKS = 64
 """Reductions at the start in which a gradient is looked for."""
 
+_COMPARED = 64
+"""Numbers that tell weights from gradients."""
+
 BY_HAND = "all_reduce"
 
 
@@ -112,8 +115,9 @@ class _Parallel:
             return
         tracer = self._tracer
         for entry, _ in tracer.inventory.optimizers.alive():
-            grads = [p.grad for p in entry.parameters() if p.grad is not None]
-            if _is_among(tensor, grads):
+            learned = [p for p in entry.parameters() if p.grad is not None]
+            grads = [p.grad for p in learned if p.grad is not None]
+            if _is_among(tensor, grads) and not _begins_with(tensor, learned):
                 self._by_hand = True
                 self._begin()
                 fact = WrapperFact(
@@ -175,6 +179,13 @@ def _is_among(tensor: Tensor, grads: Sequence[Tensor]) -> bool:
         for grad in grads
         if grad.layout == torch.strided
     )
+
+
+def _begins_with(tensor: Tensor, parameters: Sequence[Tensor]) -> bool:
+    """Tell whether it holds weights: ranks that average these now and then differ in between."""
+    first = parameters[0].detach().reshape(-1)[:_COMPARED]
+    own = tensor.detach().reshape(-1)[: len(first)].to(first)
+    return torch.equal(own, first)
 
 
 def _is_sharded(network: Any) -> bool:

@@ -51,10 +51,14 @@ def _watched(tracer: Tracer, looks: "_Looks", original: Callable[..., Any]) -> C
             return original(fetcher, indices)
         tracer.guard(looks.before, fetcher)
         batch = original(fetcher, indices)
-        tracer.guard(looks.after)
+        tracer.guard(looks.after, fetcher)
         return batch
 
     return fetch
+
+
+def _held_by(fetcher: Any) -> list[Source]:
+    return find_sources({"dataset": fetcher.dataset, "collate_fn": fetcher.collate_fn})
 
 
 class _Looks:
@@ -67,12 +71,14 @@ class _Looks:
 
     def before(self, fetcher: Any) -> None:
         """Remember the states before a batch."""
-        roots = {"dataset": fetcher.dataset, "collate_fn": fetcher.collate_fn}
-        sources = [*find_sources(roots), *process_sources()]
+        sources = [*_held_by(fetcher), *process_sources()]
         self._sources = [(s, s.state(), s.stream()) for s in sources]
 
-    def after(self) -> None:
-        """Write what a batch did to them."""
+    def after(self, fetcher: Any) -> None:
+        """Write what a batch did to them, and to those that were made for it."""
+        known = {id(source.generator) for source, _, _ in self._sources}
+        made = [s for s in _held_by(fetcher) if id(s.generator) not in known]
+        self._sources += [(s, s.stream_state(), s.stream()) for s in made]
         self.num = self.num + 1 if self._sources else _LOOKS
         parent, info = self._parent(), get_worker_info()
         if parent is None or info is None:

@@ -66,7 +66,7 @@ def test_everything_is_put_back_also_after_the_program_raised(tmp_path):
     assert read_trace(folders[0]).end.raised == "ValueError: its own"
 
 
-@pytest.mark.parametrize("part", ["cadence", "recorder", "inventory", "book"])
+@pytest.mark.parametrize("part", ["cadence", "recorder", "inventory"])
 def test_a_failure_of_the_tracer_never_stops_the_program(tmp_path, monkeypatch, part):
     plain, before, said = weights_digest(healthy.with_validation()), seams(), []
 

@@ -1,0 +1,119 @@
+"""What the graph behind a loss still holds: which positions attention hid, which rows were indexed.
+
+It tells of attention written by hand as well as of torch's own. It is read, not run.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_MOST_NODES = 4096
+_MOST_FOUND = 16
+_HIDDEN = -1e4
+"""Added to a score: less hides a position."""
+_MASKS = ("_saved_attn_mask", "_saved_attn_bias")
+"""Of the nodes of fused attention, which keep no weights."""
+
+SHAPES = frozenset(
+    f"{name}Backward{number}"
+    for name in (
+        "View", "UnsafeView", "Reshape", "ReshapeAlias", "Squeeze", "Unsqueeze", "Transpose",
+        "Permute", "T", "Slice", "Select", "Index", "ToCopy", "Clone", "Alias", "Expand",
+        "AsStrided", "Flatten", "Unflatten", "SwapAxes", "Cat", "Stack",
+    )
+    for number in (0, 1, 2)
+)  # fmt: skip
+"""Nodes that pass numbers on as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A table that was indexed, and by which rows."""
+
+    table: nn.Parameter
+    ids: Tensor
+
+
+def nodes_behind(loss: Tensor) -> list[Any]:
+    """Return the nodes of a graph, those nearest to the loss first, at most 4,096."""
+    found: list[Any] = []
+    todo, seen = deque([loss.grad_fn]), set[Any]()
+    while todo and len(found) < _MOST_NODES:
+        node = todo.popleft()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        found.append(node)
+        todo += [following for following, _ in node.next_functions]
+    return found
+
+
+def hidden_positions(nodes: list[Any], rows: int, positions: int) -> list[Tensor]:
+    """Return what each attention hid from every query, (rows, positions).
+
+    Args:
+        nodes: Of ``nodes_behind``, before the backward pass.
+        rows: Of the batch.
+        positions: Keys; attention over another number of them is left out.
+    """
+    found = []
+    for seen in _seen(nodes):
+        first = seen.shape[0]
+        if seen.shape[-1] != positions or (first % rows and first != 1):
+            continue
+        groups = 1 if first == 1 else rows
+        found.append(~seen.reshape(groups, -1, positions).any(1).expand(rows, positions))
+        if len(found) >= _MOST_FOUND:
+            break
+    return found
+
+
+def _seen(nodes: list[Any]) -> Iterator[Tensor]:
+    """Yield which keys each query looked at: rows, or rows and heads, first; keys last."""
+    for node in nodes:
+        name = node.name()
+        if name in ("SoftmaxBackward0", "SafeSoftmaxBackward0"):
+            weights = _saved(node, "_saved_result")
+            # It is told as a whole number without sign.
+            dim = node._saved_dim - 2**64 if node._saved_dim >= 2**63 else node._saved_dim
+            if weights is not None and weights.dim() > 1 and dim % weights.dim():
+                yield (weights > 0).movedim(dim, -1)
+        elif name.startswith("ScaledDotProduct"):
+            masks = (_saved(node, mask) for mask in _MASKS)
+            added = next((mask for mask in masks if mask is not None), None)
+            if added is not None and added.dim() > 1:
+                yield added if added.dtype == torch.bool else added > _HIDDEN
+
+
+def lookups(nodes: list[Any]) -> list[Lookup]:
+    """Return the parameters that were indexed by whole numbers in their first dimension."""
+    found: list[Lookup] = []
+    for node in nodes:
+        if node.name() != "IndexBackward0" or len(found) >= _MOST_FOUND:
+            continue
+        table = getattr(node.next_functions[0][0], "variable", None)
+        ids = next(iter(_saved_indices(node)), None)
+        if not isinstance(table, nn.Parameter) or ids is None:
+            continue
+        if ids.numel() and ids.dtype in (torch.int64, torch.int32):
+            found.append(Lookup(table, ids))
+    return found
+
+
+def _saved(node: Any, name: str) -> Tensor | None:
+    try:
+        held = getattr(node, name, None)
+    except RuntimeError:  # freed by another backward pass, or changed in place
+        return None
+    return held.detach() if isinstance(held, Tensor) else None
+
+
+def _saved_indices(node: Any) -> tuple[Tensor | None, ...]:
+    try:
+        return tuple(node._saved_indices)
+    except RuntimeError:  # as above
+        return ()
