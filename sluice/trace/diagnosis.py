@@ -48,17 +48,29 @@ def diagnose(findings: Iterable[Finding]) -> tuple[Diagnosis, ...]:
         Diagnosis(
             fault=root,
             confidence=max(f.confidence for f in by_fault[root]),
-            findings=tuple(by_fault[root]),
-            explains=tuple(
+            findings=_as_strong(by_fault[root], explained),
+            explains=explained,
+        )
+        for root in roots
+        for explained in [
+            tuple(
                 f
                 for fault, others in by_fault.items()
                 if fault != root and _root(fault, parents) == root
                 for f in others
-            ),
-        )
-        for root in roots
+            )
+        ]
     ]
     return tuple(sorted(found, key=lambda d: (*_order(d.finding)[:2], d.step)))
+
+
+def _as_strong(own: Sequence[Finding], explained: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings of a cause; a question becomes an error by one that it explains."""
+    is_error = any(f.severity == "error" for f in explained)
+    return tuple(
+        f.model_copy(update={"severity": "error"}) if is_error and f.severity == "confirm" else f
+        for f in own
+    )
 
 
 def _order(finding: Finding) -> tuple[int, float, int]:
@@ -78,7 +90,10 @@ def _parent(fault: Fault, by_fault: dict[Fault, list[Finding]]) -> Fault | None:
 
 def _may_explain(causes: Sequence[Finding], effects: Sequence[Finding]) -> bool:
     strongest = min(_RANK[f.severity] for f in causes)
-    return strongest <= min(_RANK[f.severity] for f in effects)
+    weakest = min(_RANK[f.severity] for f in effects)
+    # What would be a question alone is answered by an error that follows from it.
+    follows = min(f.step for f in causes) <= min(f.step for f in effects)
+    return strongest <= weakest or (strongest == _RANK["confirm"] and follows)
 
 
 def _root(fault: Fault, parents: dict[Fault, Fault | None]) -> Fault:

@@ -48,6 +48,7 @@ class GradientWatch:
         self.is_cleared = True
         """Gradients were cleared since the last step; set by ``zero_grad``."""
         self._has_stepped = False
+        self._weights: list[tuple[Tensor, int]] = []
         self._looks = 0
 
     def before_backward(self) -> None:
@@ -101,6 +102,14 @@ class GradientWatch:
         is_carried = self._has_stepped and not self.is_cleared
         self._has_stepped, self.is_cleared = True, False
         return _CARRIED[state] if is_carried else _ALONE[state]
+
+    def await_update(self) -> None:
+        """Remember what the weights are before the step changes them."""
+        self._weights = [(parameter, parameter._version) for parameter, _, _ in self._probes]
+
+    def is_before_update(self) -> bool:
+        """Tell whether the step that runs has not changed them yet; False when it is not known."""
+        return bool(self._weights) and all(p._version == v for p, v in self._weights)
 
     def remember(self) -> None:
         """Remember the gradients of a step that was not looked at before: of a closure, skipped."""

@@ -48,6 +48,8 @@ class Lane:
         """The calls of its kind."""
         self.compared: Any = None
         """The last loss function that can be differentiated: name, weak input and target, rest."""
+        self.continued: Any = None
+        """Weak reference to the input of which the last loss's targets are the next numbers."""
         self.means: deque[Any] = deque(maxlen=8)
         """Weak references to the last losses that are means."""
         self.is_raw_mean = False
@@ -61,6 +63,12 @@ class Lane:
         self.spent = 0
         """Time that statistics took since the last step [ns]."""
 
+    def clear_before_update(self) -> None:
+        """Hear that the step that was marked last finds gradients that were cleared since."""
+        kind, subject, about, flags, block = self.marks[-1]
+        if kind == "step":
+            self.marks[-1] = kind, subject, about, ("zero", *flags[1:]), block
+
     def begin_word(self) -> None:
         """Forget what led to the step that ended."""
         self.marks: list[Code] = []
@@ -70,8 +78,8 @@ class Lane:
         self.scale: Any = None
         self.has_scaled = False
         self.zero_after_backward = False
-        self.sealed: list[tuple[Any, Any, int]] = []
-        """Parameters, their gradients after several backward passes, the versions of these."""
+        self.sealed: list[tuple[Any, Any, int, Any]] = []
+        """Parameters, their gradients after several backward passes, versions and sums of these."""
         self.is_edited = False
         """The program changed such gradients itself."""
         self.inspected: tuple[int, ...] = ()

@@ -43,28 +43,50 @@ def later_tokens(network: nn.Module, given: Given, ids: Tensor) -> Probe | None:
     """Change the second half of each row of tokens; None when that cannot be tried."""
     if not _can_copy(network, given):
         return None
-    kept = ids.shape[1] // 2
+    known = ids.detach().unique()
+    if len(known) < 2:
+        return None
+
+    def change(part: Tensor) -> Tensor:
+        # Every token becomes another one of the batch: none is unknown to the network.
+        place = torch.searchsorted(known, part.contiguous())
+        following: Tensor = known[(place + 1) % len(known)]
+        return following
+
+    return _later(network, given, ids, change, _by_position)
+
+
+def later_values(network: nn.Module, given: Given, series: Tensor) -> Probe | None:
+    """Give the second half of each row of numbers to another row; None if it cannot be tried."""
+    if not _can_copy(network, given) or series.shape[0] < 2:
+        return None
+    return _later(network, given, series, lambda part: part.roll(1, 0), _numbers_by_position)
+
+
+def _later(
+    network: nn.Module,
+    given: Given,
+    values: Tensor,
+    change: Callable[[Tensor], Tensor],
+    by_position: Callable[[Tensor, Tensor, tuple[int, ...]], Iterator[tuple[Tensor, Tensor]]],
+) -> Probe | None:
+    kept = values.shape[1] // 2
     with _copied(network) as twin:
         if twin is None:
             return None
-        few, cut = _few_rows(given, ids)
-        other = ids[cut].clone()
-        known = ids.detach().unique()
-        if len(known) < 2:
-            return None
-        # Every token becomes another one of the batch: none is unknown to the network.
-        place = torch.searchsorted(known, other[:, kept:].contiguous())
-        other[:, kept:] = known[(place + 1) % len(known)]
+        few, cut = _few_rows(given, values)
+        other = values.detach()[cut].clone()
+        other[:, kept:] = change(other[:, kept:])
         first, again = _run(twin, few), _run(twin, few)
-        second = _run(twin, _replaced(few, ids, other, cut))
+        second = _run(twin, _replaced(few, values, other, cut))
         if first is None or again is None or second is None:
             return None
-        shape = tuple(other.shape)
+        shape = tuple(other.shape[:2])
         pairs = [
             (told[:, :kept], moved[:, :kept])
             for a, b, c in zip(first, second, again, strict=True)
             if torch.equal(a, c)
-            for told, moved in _by_position(a, b, shape)
+            for told, moved in by_position(a, b, shape)
         ]
         if not pairs:
             return None
@@ -84,6 +106,16 @@ def _by_position(
         yield one, other
     elif (one.shape[0], one.shape[2]) == shape:
         yield one.transpose(1, 2), other.transpose(1, 2)
+
+
+def _numbers_by_position(
+    one: Tensor, other: Tensor, shape: tuple[int, ...]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield outputs with a number, or a vector, for each position."""
+    if one.shape == other.shape and tuple(one.shape) == shape:
+        yield one, other
+    else:
+        yield from _by_position(one, other, shape)
 
 
 def padding(network: nn.Module, given: Given) -> Probe | None:

@@ -12,6 +12,9 @@ from sluice.trace.masks import arguments, is_tokens
 _MOST_NODES = 64
 _MOST_REACHED = 2048
 
+_LEAST_SERIES = 8
+"""Positions."""
+
 _LEAST_SHARE = 0.98
 """Of the targets that count, equal to the next token."""
 
@@ -70,6 +73,30 @@ def reached(loss: Tensor, nodes: Sequence[Any]) -> list[int]:
             found.append(wanted[node])
         todo += [following for following, _ in node.next_functions]
     return sorted(found)
+
+
+def continued(given: Sequence[Any], targets: Any) -> Any:
+    """Return the reference to an input whose numbers, one place later, are the targets.
+
+    Args:
+        given: Weak references to what the network was given.
+        targets: Numbers with a fraction, (rows, positions).
+    """
+    if type(targets) is not Tensor or not _is_series(targets):
+        return None
+    for ref in given:
+        values = ref()
+        if values is None or not _is_series(values) or values.shape != targets.shape:
+            continue
+        if torch.equal(values[:, 1:], targets[:, :-1]) and not torch.equal(values, targets):
+            return ref
+    return None
+
+
+def _is_series(values: Tensor) -> bool:
+    if values.dim() == 3 and values.shape[2] == 1:
+        values = values[..., 0]
+    return values.dim() == 2 and values.shape[1] >= _LEAST_SERIES and values.is_floating_point()
 
 
 def _is_shifted(ids: Tensor, targets: Tensor) -> bool:

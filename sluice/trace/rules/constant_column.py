@@ -47,6 +47,7 @@ def _of(rule: Rule, trace: Trace, learned: InputFact, judged: list[InputFact]) -
         ("so are other columns, each at a number of its own", still if is_table else []),
         ("it varies when the network is judged", [c for c in still if _varies(c, judged)]),
         ("all others are standardised", still if _others_are_standard(learned) else []),
+        ("those on both sides are standardised", [c for c in still if _is_between(c, learned)]),
         ("those beside it vary", [c for c in still if _is_hole(c, learned)]),
     ):
         if certain:
@@ -100,6 +101,25 @@ def _others_are_standard(fact: InputFact) -> bool:
     others = [c for c in fact.columns if c.largest > c.smallest]
     low, high = _STANDARD_STD
     return all(abs(c.mean) < _STANDARD_MEAN and low < c.std < high for c in others)
+
+
+def _is_between(column: ColumnFact, fact: InputFact) -> bool:
+    """Tell whether a column of a table stands between two standardised ones, others being 0 or 1.
+
+    One that no row has of a category stands among such.
+    """
+    if len(fact.shape) != 2 or column.smallest:
+        return False
+    low, high = _STANDARD_STD
+    plain = {
+        c.column
+        for c in fact.columns
+        if abs(c.mean) < _STANDARD_MEAN and low < c.std < high and c.smallest < 0
+    }
+    flags = {c.column for c in fact.columns if (c.smallest, c.largest) == (0, 1)}
+    still = {c.column for c in fact.columns if c.smallest == c.largest}
+    others = {c.column for c in fact.columns} - plain - flags - still
+    return not others and {column.column - 1, column.column + 1} <= plain
 
 
 def _is_hole(column: ColumnFact, fact: InputFact) -> bool:

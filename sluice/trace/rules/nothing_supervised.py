@@ -2,10 +2,13 @@
 
 import math
 
+from sluice.trace.evidence.batches import FieldFact
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.losses import CLASSES, by_kind, learning_losses
 
+_IGNORED = -100
+"""The number that torch's losses leave out."""
 _OFTEN, _OFTEN_SHARE = 3, 0.2
 """Batches without a target, and their share, from which answers are lost rather than rare."""
 
@@ -39,14 +42,49 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
                 num_rows_empty=bare,
             )
         )
-    return tuple(found)
+    return tuple(found) or _in_batches(rule, trace)
+
+
+def _in_batches(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    """Tell of batches of which a field that marks ignored places is nothing but these.
+
+    So what a loss by hand is given is known, too.
+    """
+    learned = {f.loader for f in trace.inputs if f.is_learning}
+    by_field: dict[tuple[int, int], list[tuple[int, FieldFact]]] = {}
+    for batch in trace.batches:
+        if batch.loader in learned:
+            for place, told in enumerate(batch.fields):
+                by_field.setdefault((batch.loader, place), []).append((batch.step, told))
+    for (loader, _), fields in by_field.items():
+        marked = [(at, f) for at, f in fields if f.smallest == _IGNORED and "int" in f.dtype]
+        empty = [(at, f) for at, f in marked if f.largest == _IGNORED]
+        if not empty or len(empty) == len(fields):
+            continue
+        step, field = min(empty, key=lambda e: e[0])
+        return (
+            rule.finding(
+                severity="error",
+                step=step + 1,
+                what=f"Loader {loader}: {len(empty)} of {len(fields)} batches looked at have a "
+                f"field of shape {field.shape} that is {_IGNORED} throughout, the first at step "
+                f"{step + 1}: no target counts.",
+                cause="Such a batch teaches nothing; a mean over nothing is NaN.",
+                fix="Cut prompts, not answers, when rows are too long, and leave out rows without "
+                "a target.",
+                num_empty=len(empty),
+                num_batches=len(fields),
+            ),
+        )
+    return ()
 
 
 NOTHING_SUPERVISED = Rule(
     name="every batch has a target that counts",
     fault="nothing supervised",
     requirement="TRACE-2",
-    requires="A call of cross_entropy or nll_loss with class ids that can be differentiated.",
+    requires="A call of cross_entropy or nll_loss with class ids that can be differentiated, or "
+    "batches of a loader with -100 in a field.",
     contradicted_by="A program that leaves such a batch out before its backward pass.",
     abstains="Some targets count, however few.",
     judge=_judge,

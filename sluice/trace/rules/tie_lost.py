@@ -30,6 +30,40 @@ def _split(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     return ()
 
 
+def _rebuilt(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    """Tell of a network that was made anew and given a state, and lacks the tie of the first."""
+    networks = {n.index: n for m in trace.memberships for n in m.networks}
+    loaded = {(load.kind, load.step) for load in trace.loads if load.what == "network"}
+    seen: dict[str, dict[str, int]] = {}
+    for network in networks.values():
+        own = network.name + "."
+        names = {
+            name.removeprefix(own): p.index
+            for m in trace.memberships
+            for p in m.parameters
+            for name in p.names
+            if name.startswith(own)
+        }
+        first = seen.setdefault(network.kind, names)
+        steps = [step for kind, step in loaded if kind == network.kind and step]
+        if first is names or first.keys() != names.keys() or not steps:
+            continue
+        for one, other in combinations(sorted(names), 2):
+            if first[one] == first[other] and names[one] != names[other]:
+                return (
+                    rule.finding(
+                        severity="error",
+                        step=min(steps) + 1,
+                        what=f"{one} and {other} are one parameter of the first {network.kind}, "
+                        f"and two of {network.name}, which was made anew and given a state.",
+                        cause="They drift apart from here on.",
+                        fix=_FIX,
+                        num_names=len(names),
+                    ),
+                )
+    return ()
+
+
 def _copied(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     """Tell of an embedding whose numbers another weight of its network began with."""
     facts, values, names = facts_of(trace), values_by_parameter(trace), names_in(trace)
@@ -67,7 +101,7 @@ def _copied(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
 
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
-    return _split(rule, trace) or _copied(rule, trace)
+    return _split(rule, trace) or _rebuilt(rule, trace) or _copied(rule, trace)
 
 
 TIE_LOST = Rule(

@@ -16,8 +16,8 @@ from sluice.trace.behind import ids_behind, masks_behind
 from sluice.trace.evidence.flow import CallFact, FlowFact, MaskFact, ProbeFact
 from sluice.trace.graph import nodes_behind
 from sluice.trace.inventory import NetworkEntry
-from sluice.trace.masks import hidden_by, padding_in
-from sluice.trace.probing import Probe, floats_in, later_tokens, padding, weights
+from sluice.trace.masks import arguments, hidden_by, padding_in
+from sluice.trace.probing import Probe, floats_in, later_tokens, later_values, padding, weights
 from sluice.trace.targets import reached, tells_next_token
 from sluice.trace.tracer import Tracer
 
@@ -181,6 +181,11 @@ class Flows:
         ids = None if loss is None else tells_next_token(loss, given)
         if ids is not None:
             self._try(done, "later tokens", functools.partial(later_tokens, network, given, ids))
+        ref = self._tracer.local.lane.continued
+        series = None if ref is None else ref()
+        if series is not None and any(series is t for t in arguments(given)):
+            probe = functools.partial(later_values, network, given, series)
+            self._try(done, "later tokens", probe)
         if padding_in(given) is not None:
             self._try(done, "padding", functools.partial(padding, network, given))
         left_out = self._left_out(done, network) if self._tracer.steps >= 2 else []

@@ -21,6 +21,7 @@ from sluice.trace.seams.evaluations import Evaluations
 from sluice.trace.seams.ids import CLASSES, ids_outside
 from sluice.trace.seams.inputs import InputWatch
 from sluice.trace.seams.pairing import Pairing
+from sluice.trace.targets import continued
 from sluice.trace.tokens import are_tokens, next_tokens
 from sluice.trace.tracer import Tracer
 
@@ -166,6 +167,8 @@ class LossWatch:
         pairs = learning and known.calls <= _MOST_PAIR_CALLS and kind in _PAIRED
         if not (looks or pairs) or _is_transformed():
             return
+        if is_first and learning and len(args) > 1:
+            lane.continued = continued(lane.given, args[1])
         if looks:
             known.looked_at = tracer.steps
             if is_first or known.thin.takes_next():

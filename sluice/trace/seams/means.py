@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sluice.trace.lane import Lane
@@ -46,6 +47,8 @@ def _is_mean(node: Any) -> bool:
 
 
 _PROBES = 2
+_MOST_SUMMED = 2**14
+"""Numbers of a gradient whose sum is kept."""
 
 
 def seal(tracer: Any) -> None:
@@ -54,7 +57,12 @@ def seal(tracer: Any) -> None:
     if len(lane.losses) < 2:
         return
     lane.sealed = [
-        (parameter, parameter.grad, parameter.grad._version)
+        (
+            parameter,
+            parameter.grad,
+            parameter.grad._version,
+            parameter.grad.detach().sum() if parameter.numel() <= _MOST_SUMMED else None,
+        )
         for entry in tracer.inventory.optimizers.entries
         for group in entry.groups[:1]
         for parameter in group["params"][:_PROBES]
@@ -65,6 +73,11 @@ def seal(tracer: Any) -> None:
 def check_seal(lane: Lane) -> None:
     """See whether the program itself changed these gradients since, as to divide them by hand."""
     lane.is_edited = lane.is_edited or any(
-        parameter.grad is not grad or grad._version != version
-        for parameter, grad, version in lane.sealed
+        parameter.grad is not grad or (grad._version != version and _is_other(grad, total))
+        for parameter, grad, version, total in lane.sealed
     )
+
+
+def _is_other(grad: Tensor, total: Tensor | None) -> bool:
+    """Tell whether a gradient that was written to has other numbers: a division by 1 gives none."""
+    return total is None or not torch.equal(grad.detach().sum(), total)

@@ -102,6 +102,9 @@ def _zeroed(tracer: Tracer, optimizer: Any) -> None:
         tracer.mark(lane, "zero")
         return
     entry = tracer.inventory.optimizers.find(optimizer)
+    if lane.stepping is optimizer and entry.watch.is_before_update():
+        lane.clear_before_update()  # by a hook of the optimizer's own
+        return
     entry.watch.is_cleared = True
     tracer.mark(lane, "zero", entry.index)
 
@@ -125,6 +128,8 @@ def _before_step(
     if len(optimizer.param_groups) != entry.num_groups:
         entry.num_groups, tracer.inventory.is_stale = len(optimizer.param_groups), True
     tracer.begin_step(lane, entry, flags)
+    if optimizer._optimizer_step_pre_hooks:
+        entry.watch.await_update()
     for look in tracer.before_step:
         look(entry, optimizer)
 
