@@ -68,6 +68,8 @@ class Lane:
         kind, subject, about, flags, block = self.marks[-1]
         if kind == "step":
             self.marks[-1] = kind, subject, about, ("zero", *flags[1:]), block
+            self.marks.insert(-1, ("zero", subject, -1, (), 0))
+            self.times.insert(-1, self.times[-1])
 
     def begin_word(self) -> None:
         """Forget what led to the step that ended."""

@@ -7,6 +7,8 @@ from sluice.trace.evidence.inputs import TokenFact
 from sluice.trace.evidence.losses import NextTokens
 
 _LEAST_POSITIONS = 3
+IGNORED = -100
+"""The target that torch's losses leave out."""
 
 
 def are_tokens(batch: Tensor) -> bool:
@@ -28,6 +30,7 @@ class TokenCounts:
     def __init__(self, batch: Tensor) -> None:
         self._first = int(batch[:, 0].to(torch.int64).mode().values)
         self._rows = self._positions = self._num_first = self._doubled = self._longer = 0
+        self._ignored = 0
         self._low, self._high = 2**63 - 1, -(2**63)
 
     def add(self, batch: Tensor) -> None:
@@ -43,6 +46,7 @@ class TokenCounts:
         self._doubled += told[1]
         self._longer += told[2]
         self._low, self._high = min(self._low, told[3]), max(self._high, told[4])
+        self._ignored += told[3] == told[4] == IGNORED
         self._positions = ids.shape[1]
         self._rows += ids.shape[0]
 
@@ -54,6 +58,7 @@ class TokenCounts:
             largest=self._high,
             first=self._first,
             num_rows=self._rows,
+            num_ignored=self._ignored,
             num_first=self._num_first,
             num_doubled=self._doubled,
             num_longer=self._longer,

@@ -25,6 +25,7 @@ class TokenFact(Record):
     largest: int
     first: int = Field(description="The token that most rows of the first batch begin with.")
     num_rows: int = Field(0, description="Of all batches.")
+    num_ignored: int = Field(0, description="Batches that are -100 throughout, as no token is.")
     num_first: int = Field(description="Rows that begin with it.")
     num_doubled: int = Field(description="Of those, rows that have it twice there and never again.")
     num_longer: int = Field(description="Of those, rows that begin with it three times or more.")

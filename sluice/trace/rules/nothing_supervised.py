@@ -5,10 +5,9 @@ import math
 from sluice.trace.evidence.batches import FieldFact
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
-from sluice.trace.rules.losses import CLASSES, by_kind, learning_losses
+from sluice.trace.rules.losses import CLASSES, by_kind, learning_losses, network_name
+from sluice.trace.tokens import IGNORED
 
-_IGNORED = -100
-"""The number that torch's losses leave out."""
 _OFTEN, _OFTEN_SHARE = 3, 0.2
 """Batches without a target, and their share, from which answers are lost rather than rare."""
 
@@ -42,7 +41,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
                 num_rows_empty=bare,
             )
         )
-    return tuple(found) or _in_batches(rule, trace)
+    return tuple(found) or _in_batches(rule, trace) or _in_inputs(rule, trace)
 
 
 def _in_batches(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
@@ -57,8 +56,8 @@ def _in_batches(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             for place, told in enumerate(batch.fields):
                 by_field.setdefault((batch.loader, place), []).append((batch.step, told))
     for (loader, _), fields in by_field.items():
-        marked = [(at, f) for at, f in fields if f.smallest == _IGNORED and "int" in f.dtype]
-        empty = [(at, f) for at, f in marked if f.largest == _IGNORED]
+        marked = [(at, f) for at, f in fields if f.smallest == IGNORED and "int" in f.dtype]
+        empty = [(at, f) for at, f in marked if f.largest == IGNORED]
         if not empty or len(empty) == len(fields):
             continue
         step, field = min(empty, key=lambda e: e[0])
@@ -67,7 +66,7 @@ def _in_batches(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
                 severity="error",
                 step=step + 1,
                 what=f"Loader {loader}: {len(empty)} of {len(fields)} batches looked at have a "
-                f"field of shape {field.shape} that is {_IGNORED} throughout, the first at step "
+                f"field of shape {field.shape} that is {IGNORED} throughout, the first at step "
                 f"{step + 1}: no target counts.",
                 cause="Such a batch teaches nothing; a mean over nothing is NaN.",
                 fix="Cut prompts, not answers, when rows are too long, and leave out rows without "
@@ -76,6 +75,28 @@ def _in_batches(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
                 num_batches=len(fields),
             ),
         )
+    return ()
+
+
+def _in_inputs(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    """Tell of labels that a network was given to compute its loss, and that all are ignored."""
+    for fact in reversed(trace.inputs):
+        for tokens in fact.more_tokens if fact.is_learning else ():
+            if tokens.num_ignored and tokens.smallest == IGNORED and tokens.largest >= 0:
+                return (
+                    rule.finding(
+                        severity="error",
+                        step=fact.first_step + 1,
+                        what=f"{network_name(trace, fact.network)}: of {fact.num_calls} batches "
+                        f"looked at, {tokens.num_ignored} have labels that are {IGNORED} "
+                        "throughout: no target counts.",
+                        cause="Such a batch teaches nothing; a mean over nothing is NaN.",
+                        fix="Cut prompts, not answers, when rows are too long, and leave out rows "
+                        "without a target.",
+                        num_empty=tokens.num_ignored,
+                        num_batches=fact.num_calls,
+                    ),
+                )
     return ()
 
 

@@ -78,8 +78,10 @@ def test_every_rule_is_shown_by_a_fault():
 
     alone = {r.fault for r in RULES if r.name not in here and r.fault not in answers}
 
-    # Warnings and symptoms; see test_near_misses and test_structure_and_numbers.
+    # Warnings and symptoms; see test_near_misses and test_structure_and_numbers. The one of a
+    # schedule stands in test_other_hands.
     assert alone <= {
+        "schedule hardly moves",
         "logits extreme",
         "clipping unsuited",
         "moments unstable",

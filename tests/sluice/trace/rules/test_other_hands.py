@@ -516,3 +516,363 @@ def test_a_forked_process_keeps_its_trace_to_the_end(tmp_path, capfd):
     assert [end.steps for end in ends] == [20, 20]
     assert sorted(end.raised for end in ends) == ["", "ValueError: of the program itself"]
     assert "of the program itself" in capfd.readouterr().err
+
+
+# ---- what the graph behind a loss tells
+
+
+@pytest.mark.parametrize("form", ["mask of torch", "scores by hand"])
+@pytest.mark.parametrize("is_inverted", [True, False])
+def test_attention_by_hand_that_sees_padding_alone_is_found(trace_of, form, is_inverted):
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.out = nn.Embedding(12, 8), nn.Linear(8, 3)
+
+        def forward(self, ids):
+            x, pad = self.table(ids), ids == 0
+            seen = pad if is_inverted else ~pad
+            if form == "mask of torch":
+                mixed = F.scaled_dot_product_attention(x, x, x, attn_mask=seen[:, None, :])
+            else:
+                scores = (x @ x.transpose(1, 2)).masked_fill(~seen[:, None, :], -1e9)
+                mixed = scores.softmax(-1) @ x
+            return self.out((x + mixed).mean(1))
+
+    def program():
+        model = Network()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        ids = torch.randint(1, 12, (24, 10), generator=DRAWS)
+        for row, length in enumerate(torch.randint(3, 9, (24,), generator=DRAWS).tolist()):
+            ids[row, length:] = 0
+        for _ in range(6):
+            step(optimizer, F.cross_entropy(model(ids), ids[:, 0] % 3))
+
+    found = {f for f in told(trace_of(program)) if f[0] == "padding mask inverted"}
+    assert found == ({("padding mask inverted", "error")} if is_inverted else set())
+
+
+@pytest.mark.parametrize(("ids", "is_wrong"), [((-1, 3), True), ((-1, 2), False), ((0, 3), False)])
+def test_an_id_below_0_that_shares_the_row_of_another_one_is_found(trace_of, ids, is_wrong):
+    def program():
+        table, out = nn.Parameter(torch.randn(4, 5)), nn.Linear(5, 1)
+        optimizer = torch.optim.SGD([table, *out.parameters()], lr=0.01)
+        codes = torch.tensor(ids).repeat(8)
+        for _ in range(6):
+            step(optimizer, F.mse_loss(out(table[codes])[:, 0], codes.float()))
+
+    assert (("id out of range", "error") in told(trace_of(program))) is is_wrong
+
+
+SQUASHED = {
+    "classes": (3, lambda z: z.softmax(-1), lambda z, y: (z.logsumexp(-1) - z[:, y]).mean()),
+    "label smoothing": (3, lambda z: z.softmax(-1), lambda z, _: -z.log_softmax(-1).mean()),
+    "one score": (1, torch.sigmoid, lambda z, y: (F.softplus(z) - y * z).mean()),
+    "stable": (1, torch.sigmoid, lambda z, y: (z.relu() - y * z + (-z.abs()).exp().log1p()).mean()),
+}
+
+
+@pytest.mark.parametrize("is_squashed", [True, False])
+@pytest.mark.parametrize("form", SQUASHED)
+def test_a_loss_by_hand_of_what_is_squashed_already_is_found(trace_of, form, is_squashed):
+    outputs, squash, loss = SQUASHED[form]
+
+    def program():
+        model = nn.Linear(6, outputs)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(6):
+            made = model(numbers(16))
+            step(optimizer, loss(squash(made) if is_squashed else made, 1))
+
+    assert (("loss on wrong domain", "error") in told(trace_of(program))) is is_squashed
+
+
+def test_the_halves_of_a_split_are_outputs_of_their_own_shape(trace_of):
+    def program():
+        model, x = nn.Linear(6, 2), numbers(16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(4):
+            mean, spread = model(x).chunk(2, -1)
+            error = (x.sum(1) - mean) ** 2 * (-spread).exp() + spread
+            step(optimizer, error.mean())
+
+    assert ("loss broadcasts", "error") in told(trace_of(program))
+
+
+@pytest.mark.parametrize("looks_ahead", [True, False])
+def test_a_forecast_that_sees_the_number_it_tells_is_found(trace_of, looks_ahead):
+    class Mixer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mix, self.out = nn.Parameter(torch.randn(15, 15) / 4), nn.Linear(1, 1)
+            self.register_buffer("seen", torch.ones(15, 15).tril(1 if looks_ahead else 0))
+
+        def forward(self, x):
+            return self.out((x @ (self.mix * self.seen).T)[..., None])[..., 0]
+
+    def program():
+        model, x = Mixer(), numbers(16, 16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(6):
+            step(optimizer, F.mse_loss(model(x[:, :-1]), x[:, 1:]))
+
+    assert (("later tokens leak", "error") in told(trace_of(program))) is looks_ahead
+
+
+# ---- what is kept, rebuilt, cleared and edited
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_best_weights_that_were_kept_without_a_copy_are_found(trace_of, is_copied):
+    def program():
+        model, x = nn.Linear(6, 1), numbers(16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for number in range(6):
+            step(optimizer, F.mse_loss(model(x)[:, 0], x.sum(1)))
+            if number == 2:
+                kept = model.state_dict()
+                kept = copy.deepcopy(kept) if is_copied else kept
+        model.load_state_dict(kept)
+
+    assert (("selection never moves", "error") in told(trace_of(program))) is not is_copied
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_a_tie_that_a_rebuilt_network_lacks_is_found(trace_of, is_tied):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.out = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
+
+        def tie(self):
+            self.out.weight = self.table.weight
+
+        def forward(self, ids):
+            return self.out(self.table(ids))
+
+    def program():
+        ids = torch.arange(8)
+        model = Tied()
+        model.tie()
+        for phase in range(2):
+            if phase:
+                state, model = model.state_dict(), Tied()
+                model.load_state_dict({k: v.clone() for k, v in state.items()}, assign=True)
+                if is_tied:
+                    model.tie()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(5):
+                step(optimizer, F.cross_entropy(model(ids), ids + 1))
+
+    assert (("tie lost", "error") in told(trace_of(program))) is not is_tied
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_hook_that_clears_before_the_update_is_found(trace_of, is_before):
+    def program():
+        model, x = nn.Linear(6, 1), numbers(16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        if is_before:
+            optimizer.register_step_pre_hook(lambda o, *_: o.zero_grad(set_to_none=False))
+        else:
+            optimizer.register_step_pre_hook(lambda *_: None)
+            optimizer.register_step_post_hook(lambda o, *_: o.zero_grad())
+        for _ in range(6):
+            F.mse_loss(model(x)[:, 0], x.sum(1)).backward()
+            optimizer.step()
+
+    found = ("gradients cleared before the step", "error") in told(trace_of(program))
+    assert found is is_before
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_division_of_added_gradients_by_1_is_no_division(trace_of, parts):
+    def program():
+        model, x = nn.Linear(6, 1), numbers(64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(12):
+            for part in x.split(16):
+                F.mse_loss(model(part)[:, 0], part.sum(1)).backward()
+            torch._foreach_div_([p.grad for p in model.parameters()], parts)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    found = {fault for fault, _ in told(trace_of(program))}
+    assert ("accumulation not normalised" in found) is (parts == 1)
+
+
+def test_optimizers_that_rest_are_not_looked_at(trace_of):
+    resting = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=0.1)
+    resting.param_groups[0]["params"][0].grad = torch.full((2,), torch.nan)
+
+    assert not told(trace_of(by_hand(lambda out, y: F.mse_loss(out[:, 0], y))))
+
+
+# ---- schedules
+
+
+def rates(change, *, epochs=6, batches=30):
+    def program():
+        model, x = nn.Linear(6, 1), numbers(16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with_batch, with_epoch = change(optimizer, epochs * batches)
+        for _ in range(epochs):
+            for _ in range(batches):
+                step(optimizer, F.mse_loss(model(x)[:, 0], x.sum(1)))
+                with_batch()
+            with_epoch()
+
+    return program
+
+
+def halving(optimizer, every):
+    calls = itertools.count(1)
+
+    def halve():
+        if next(calls) % every == 0:
+            optimizer.param_groups[0]["lr"] /= 2
+
+    return halve
+
+
+def nothing():
+    """Stand where a program does nothing."""
+
+
+@pytest.mark.parametrize("is_wrong", [True, False])
+def test_a_rate_that_is_halved_by_hand_with_every_batch_is_found(trace_of, is_wrong):
+    def change(optimizer, _):
+        halve = halving(optimizer, 3)
+        return (halve, nothing) if is_wrong else (nothing, halve)
+
+    found = told(trace_of(rates(change)))
+    assert (("schedule ends early", "error") in found) is is_wrong
+
+
+@pytest.mark.parametrize("is_wrong", [True, False])
+@pytest.mark.parametrize("kind", ["cosine", "warmup"])
+def test_a_schedule_of_batches_that_is_told_of_epochs_is_found(trace_of, kind, is_wrong):
+    def change(optimizer, total):
+        if kind == "cosine":
+            made = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total)
+        else:
+            made = torch.optim.lr_scheduler.LambdaLR(
+                optimizer, lambda i: min((i + 1) / 40, 1 - i / (2 * total))
+            )
+        return (nothing, made.step) if is_wrong else (made.step, nothing)
+
+    found = told(trace_of(rates(change)))
+    assert (("schedule hardly moves", "error") in found) is is_wrong
+
+
+# ---- columns and labels
+
+
+def table(spoil):
+    def program():
+        x, later = numbers(1200, 9), numbers(200, 9, seed=2)
+        x[:, 6:], later[:, 6:] = (x[:, 6:] > 0).float(), (later[:, 6:] > 0).float()
+        model = nn.Linear(9, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        x, later = spoil(x, later)
+        for part in x.split(100):
+            step(optimizer, F.mse_loss(model(part)[:, 0], part[:, 0]))
+        with torch.no_grad():
+            model.eval()(later)
+
+    return program
+
+
+def filled(columns, value):
+    def spoil(x, later):
+        x[:, columns] = later[:, columns] = value
+        return x, later
+
+    return spoil
+
+
+def moved(by):
+    def spoil(x, later):
+        later[:, 2] = later[:, 2] / 2 + by
+        return x, later
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "fault"),
+    [
+        (filled([3], 0.0), "constant column"),
+        (filled([0, 1, 2], torch.tensor([0.0, 1.0, 0.0])), "constant column"),
+        (filled([7], 0.0), None),
+        (filled([0], 1.0), None),
+        (moved(9.0), "splits preprocessed differently"),
+        (moved(3.0), None),
+    ],
+    ids=["between", "three", "a flag that no row has", "ones", "far away", "a trend"],
+)
+def test_parts_of_a_table_that_are_lost_or_far_away_are_found(trace_of, spoil, fault):
+    found = {fault for fault, severity in told(trace_of(table(spoil))) if severity == "error"}
+
+    assert found == ({fault} if fault else set())
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_labels_that_are_ignored_throughout_are_found_where_the_network_has_its_loss(
+    trace_of, empty
+):
+    class WithLoss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.out = nn.Embedding(9, 4), nn.Linear(4, 9)
+
+        def forward(self, ids, labels):
+            told = self.out(self.table(ids)).log_softmax(-1)
+            counts = labels >= 0
+            picked = told.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+            return -(picked * counts).sum() / counts.sum().clamp(min=1)
+
+    def program():
+        model = WithLoss()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ids = torch.randint(9, (16, 6), generator=DRAWS)
+        for number in range(8):
+            labels = ids.clone()
+            labels[:, : 6 if empty and number == 5 else 3] = -100
+            step(optimizer, model(ids, labels))
+
+    assert (("nothing supervised", "error") in told(trace_of(program))) is empty
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_begin_token_that_a_decoder_is_given_twice_is_found(trace_of, times):
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.out = nn.Embedding(9, 4), nn.Linear(4, 9)
+
+        def forward(self, source, begun):
+            return self.out(self.table(begun) + self.table(source).mean(1, keepdim=True))
+
+    def program():
+        model = Pair()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        source = torch.randint(2, 9, (16, 6), generator=DRAWS)
+        begun = torch.cat([torch.ones(16, times, dtype=torch.int64), source[:, :-times]], 1)
+        for _ in range(6):
+            step(optimizer, F.cross_entropy(model(source, begun).flatten(0, 1), source.flatten()))
+
+    assert (("begin token doubled", "error") in told(trace_of(program))) is (times == 2)
+
+
+def test_a_body_that_rests_between_two_ends_that_learn_is_asked_about(trace_of):
+    def program():
+        sizes = [6, 6, 60, 60, 60, 6, 6]
+        body = nn.Sequential(*(nn.Linear(a, b) for a, b in itertools.pairwise(sizes)))
+        for part in body[1:-1]:
+            part.requires_grad_(requires_grad=False)
+        optimizer = torch.optim.SGD([p for p in body.parameters() if p.requires_grad], lr=0.01)
+        for _ in range(6):
+            step(optimizer, body(numbers(16)).square().mean())
+
+    assert ("frozen by mistake", "confirm") in told(trace_of(program))
