@@ -57,7 +57,8 @@ def _judge(rule: RankRule, traces: Sequence[Trace]) -> tuple[Finding, ...]:
                 num_ranks=len(traces),
             )
         )
-    first, steps = (0, 0) if shards else _same_inputs(traces)
+    # The first tensor of a batch may be a number of few values; networks are given the rest.
+    first, steps = (0, 0) if found else _same_inputs(traces)
     if steps >= _STEPS:
         found.append(
             rule.finding(

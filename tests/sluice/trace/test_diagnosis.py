@@ -66,3 +66,21 @@ def test_errors_come_first_then_the_most_certain_then_the_earliest():
 def test_no_fault_explains_itself_by_a_detour():
     assert set(EXPLAINS) <= set(FAULTS)
     assert len(list(TopologicalSorter(EXPLAINS).static_order())) >= len(EXPLAINS)
+
+
+def test_a_question_that_explains_a_later_error_is_answered_by_it():
+    carried = finding("gradients carried over", "confirm", step=2)
+    (found,) = diagnose([finding("loss not finite", step=30), carried])
+
+    assert (found.fault, found.finding.severity) == ("gradients carried over", "error")
+    assert [f.fault for f in found.explains] == ["loss not finite"]
+
+
+def test_a_question_explains_no_error_that_was_there_before_it():
+    later = finding("gradients carried over", "confirm", step=9)
+    found = diagnose([finding("loss not finite", step=3), later])
+
+    assert [(d.fault, d.finding.severity) for d in found] == [
+        ("loss not finite", "error"),
+        ("gradients carried over", "confirm"),
+    ]
