@@ -20,6 +20,7 @@ from sluice.trace.masks import arguments, hidden_by, padding_in
 from sluice.trace.probing import Probe, floats_in, later_tokens, later_values, padding, weights
 from sluice.trace.targets import reached, tells_next_token
 from sluice.trace.tracer import Tracer
+from sluice.trace.transforms import is_transformed
 
 _MOST_CALLS = 1024
 _MOST_HELD = 512
@@ -79,7 +80,7 @@ class Flows:
         return (
             torch.is_grad_enabled()
             and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
-            and not _is_transformed()
+            and not is_transformed()
         )
 
     def begin(
@@ -264,8 +265,3 @@ def _memory(tensor: Tensor) -> int:
     if tensor.layout != torch.strided:
         return id(tensor)
     return tensor.untyped_storage().data_ptr() or id(tensor)
-
-
-def _is_transformed() -> bool:
-    """Tell whether vmap or grad of functorch is at work, whose tensors have no values yet."""
-    return torch._C._functorch.peek_interpreter_stack() is not None

@@ -14,6 +14,7 @@ from sluice.trace.measuring import first_tensor
 from sluice.trace.pairs import fingerprints
 from sluice.trace.tokens import TokenCounts, are_tokens
 from sluice.trace.tracer import Tracer
+from sluice.trace.transforms import is_transformed
 
 MOST_CALLS = 64
 _WRITTEN_AT = (1, 4, 16)
@@ -87,7 +88,7 @@ class InputWatch:
         tensor = lane.given[0]()
         if tensor is None or not tensor.dim() or not tensor.numel() or tensor.is_complex():
             return
-        if torch._C._functorch.peek_interpreter_stack() is None:
+        if not is_transformed():
             self._look(group, tensor)
 
     def learned(self, group: CallGroup) -> None:

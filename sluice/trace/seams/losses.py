@@ -24,6 +24,7 @@ from sluice.trace.seams.pairing import Pairing
 from sluice.trace.targets import continued
 from sluice.trace.tokens import are_tokens, next_tokens
 from sluice.trace.tracer import Tracer
+from sluice.trace.transforms import is_transformed
 
 LOSSES = (
     "cross_entropy",
@@ -139,7 +140,7 @@ class LossWatch:
                 self._passes.write()
             if is_mean and not found.dim():
                 lane.means.append(weakref.ref(found))
-        elif _is_transformed():
+        elif is_transformed():
             return
         else:
             loss = found.detach()
@@ -165,7 +166,7 @@ class LossWatch:
         is_first = known.calls <= _FIRST
         looks = is_first or (tracer.has_statistics and known.looked_at != tracer.steps)
         pairs = learning and known.calls <= _MOST_PAIR_CALLS and kind in _PAIRED
-        if not (looks or pairs) or _is_transformed():
+        if not (looks or pairs) or is_transformed():
             return
         if is_first and learning and len(args) > 1:
             lane.continued = continued(lane.given, args[1])
@@ -311,11 +312,6 @@ class LossWatch:
         fact = ids_outside(kind, self._given(kind, args, kwargs), self._tracer)
         if fact is not None:
             self._tracer.recorder.write("ids", fact)
-
-
-def _is_transformed() -> bool:
-    """Tell whether vmap or grad of functorch is at work, whose tensors have no values yet."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def _made_by(values: Tensor) -> str:

@@ -20,6 +20,7 @@ from sluice.trace.lane import Lane
 from sluice.trace.measuring import ask_output, first_tensor
 from sluice.trace.seams.flow import Flows
 from sluice.trace.tracer import Tracer
+from sluice.trace.transforms import is_transformed
 
 
 def watch_modules(tracer: Tracer) -> None:
@@ -166,13 +167,8 @@ class _Calls:
 
     def _measure(self, entry: NetworkEntry, name: str, module: nn.Module, output: Any) -> None:
         tracer, outputs = self._tracer, self._tracer.local.lane.outputs
-        if len(outputs) < tracer.settings.most_modules and not _is_transformed():
+        if len(outputs) < tracer.settings.most_modules and not is_transformed():
             outputs.append(ask_output(entry.index, name, module, output, tracer.recorder.deferred))
-
-
-def _is_transformed() -> bool:
-    """Tell whether vmap or grad of functorch is at work, whose tensors have no values yet."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def _watch_modes(tracer: Tracer) -> None:
