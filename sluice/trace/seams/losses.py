@@ -175,7 +175,8 @@ class LossWatch:
             if is_first or known.thin.takes_next():
                 self._look(kind, args, kwargs, found)
         if pairs:
-            self._pairs.add(kind, self._given(kind, args, kwargs).get("target"))
+            given = self._given(kind, args, kwargs)
+            self._pairs.add(kind, given.get("input"), given.get("target"))
 
     def refused(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Look at a call that raised: were ids outside the table, numbers outside the domain?"""

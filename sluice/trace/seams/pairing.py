@@ -3,8 +3,10 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from sluice.trace.evidence.inputs import PairFact
+from sluice.trace.lane import Lane
 from sluice.trace.measuring import PLAIN
 from sluice.trace.pairs import (
     Scaling,
@@ -14,6 +16,7 @@ from sluice.trace.pairs import (
     scaling_of,
     target_column,
 )
+from sluice.trace.targets import reached
 from sluice.trace.tracer import Tracer
 
 _MOST_ROWS = 1024
@@ -29,11 +32,19 @@ class Pairing:
         self._known: set[int] = set()
         self._scaling: dict[int, Scaling] = {}
 
-    def add(self, kind: str, target: Any) -> None:
-        """Take the targets that a loss function compares with what the last network was given."""
+    def add(self, kind: str, values: Any, target: Any) -> None:
+        """Take the targets that a loss function compares with what the last network was given.
+
+        Args:
+            kind: Name of the loss function.
+            values: Its input; of several calls before it, it may be made by an earlier one.
+            target: What it compares them with.
+        """
         tracer, lane = self._tracer, self._tracer.local.lane
         num = self._num.get(lane.called, 0)
         if num >= _MOST_ROWS or len(lane.given) != 1:  # what else it was given may tell the target
+            return
+        if not _is_of_last_call(lane, values):
             return
         batch: Any = lane.given[0]()
         if batch is None or batch.dim() < 1 or batch.is_complex() or type(target) not in PLAIN:
@@ -71,3 +82,16 @@ class Pairing:
         tracer.recorder.write("pair", fact)
         if tracer.has_statistics:
             lane.spent += tracer.clock() - began
+
+
+def _is_of_last_call(lane: Lane, values: Any) -> bool:
+    """Tell whether the last call of a network made some values, or was the only one it can be."""
+    calls = 0
+    for kind, *_ in reversed(lane.marks):
+        if kind == "backward":
+            break
+        calls += kind == "forward"
+    made = None if lane.made is None else lane.made()
+    if lane.in_forward or calls < 2 or made is None or made is values:
+        return True
+    return type(values) is Tensor and bool(reached(values, [made.grad_fn]))

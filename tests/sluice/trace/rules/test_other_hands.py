@@ -876,3 +876,18 @@ def test_a_body_that_rests_between_two_ends_that_learn_is_asked_about(trace_of):
             step(optimizer, body(numbers(16)).square().mean())
 
     assert ("frozen by mistake", "confirm") in told(trace_of(program))
+
+
+def test_targets_of_a_first_call_are_not_laid_beside_the_inputs_of_a_second(trace_of):
+    def program():
+        model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        x = numbers(1024)
+        for part in x.repeat(6, 1).split(64):
+            told, noise = model(part), model(torch.randn(64, 6, generator=DRAWS))
+            loss = F.cross_entropy(told, (part[:, 0] > 0).long())
+            step(optimizer, loss + 0.1 * F.softplus(noise.logsumexp(-1)).mean())
+
+    trace = trace_of(program)
+    assert not told(trace)
+    assert not trace.pairs
