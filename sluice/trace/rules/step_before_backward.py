@@ -19,7 +19,9 @@ def _splits_a_pass(step: OwnStep) -> bool:
     forwards = [
         i for i in step.before("forward") if {"grad", "training"} <= set(step.word.marks[i].flags)
     ]
-    return bool(forwards) and step.last_backward < forwards[-1]
+    # A hook of a gradient steps inside of the backward pass, whose mark comes when it is over.
+    is_inside = "in backward" in step.end.flags
+    return bool(forwards) and step.last_backward < forwards[-1] and not is_inside
 
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:

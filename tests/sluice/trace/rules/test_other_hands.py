@@ -891,3 +891,19 @@ def test_targets_of_a_first_call_are_not_laid_beside_the_inputs_of_a_second(trac
     trace = trace_of(program)
     assert not told(trace)
     assert not trace.pairs
+
+
+def test_a_step_that_a_gradient_itself_makes_is_not_before_backward(trace_of):
+    def program():
+        model, x = nn.Linear(6, 1), numbers(16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+        def update(_):
+            optimizer.step()
+            optimizer.zero_grad()
+
+        model.weight.register_post_accumulate_grad_hook(update)
+        for _ in range(8):
+            F.mse_loss(model(x)[:, 0], x.sum(1)).backward()
+
+    assert ("step before backward", "error") not in told(trace_of(program))
