@@ -14,11 +14,13 @@ _STEPS = 33
 class Cadence:
     """Chooses the steps with statistics so that they take a set share of the program's time.
 
-    The first steps are looked at on powers of two, so that a short run has some, too.
+    The first steps are looked at on powers of two, so that a short run has some, too. Norms of
+    gradients and weights are taken every ``most_between`` steps at least, cost or not; all the rest
+    only as often as the share allows.
 
     Args:
         cost_share: Of the program's own time.
-        most_between: A step in so many has statistics, whatever they cost.
+        most_between: A step in so many has norms, whatever they cost.
     """
 
     def __init__(self, *, cost_share: float, most_between: int) -> None:
@@ -27,9 +29,15 @@ class Cadence:
         self._costs: deque[int] = deque(maxlen=_COSTS)
         self._steps: deque[int] = deque(maxlen=_STEPS)
         self._later = 0.0
-        self._seen = 0
-        self._due = 0
+        self._seen = self._due = 0
+        self._left = 0
+        """Looks at norms alone until the next whole one."""
         self.every = 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the look that is due is one at everything."""
+        return not self._left
 
     def add_flush(self, *, cost_ns: int, num_statistics: int) -> None:
         """Hear what reading and writing the statistics of so many steps took."""
@@ -45,11 +53,19 @@ class Cadence:
         """
         self._steps.append(step_ns - cost_ns)
         if cost_ns and self._seen >= self._due:
+            self._looked(cost_ns)
+        self._seen += 1
+        return self._seen >= self._due
+
+    def _looked(self, cost_ns: int) -> None:
+        if self._left:
+            self._left -= 1
+        else:
             self._costs.append(cost_ns)
             cost = statistics.median(self._costs) + self._later
             step = max(statistics.median(self._steps), 1)
-            wanted = math.ceil(cost / (self._share * step))
-            self.every = min(max(wanted, 1), self._most)
-            self._due = min(self._seen + self.every, max(2 * self._seen, self._seen + 1))
-        self._seen += 1
-        return self._seen >= self._due
+            wanted = max(math.ceil(cost / (self._share * step)), 1)
+            self.every = min(wanted, self._most)
+            if self._seen >= self._most:
+                self._left = -(-wanted // self._most) - 1
+        self._due = min(self._seen + self.every, max(2 * self._seen, self._seen + 1))

@@ -19,9 +19,6 @@ _MOST_PROBES = 3
 _MOST_NUMBERS = 2**14
 """In a gradient that is looked at after every backward pass."""
 
-_MOST_BOTH = 64
-"""Passes at the start after which all gradients that are watched are looked into."""
-
 _MOST_LOOKS = 32
 """So often a gradient that seems untouched is looked into: ``.grad.data.zero_()`` leaves no other
 trace."""
@@ -53,7 +50,7 @@ class GradientWatch:
 
     def before_backward(self) -> None:
         """See whether the gradients were cleared by hand."""
-        if self.is_cleared or not self._probes:
+        if not self._probes:
             return
         for parameter, held, version in self._probes:
             grad = parameter.grad
@@ -138,20 +135,15 @@ class FirstLook:
 
     def __init__(self) -> None:
         self._chosen: list[Tensor] | None = None
-        self._turn = 0
 
-    def is_finite(self, owner: "HasParameters") -> bool:
-        """Tell whether they are; after the first passes, one of them is looked at in turn."""
+    def is_finite(self, owner: "HasParameters", which: int | None = None) -> bool:
+        """Tell whether they are: all that are watched, or one of two."""
         if self._chosen is None:
             given = [p for p in owner.parameters() if p.grad is not None]
             if not given:
                 return True
             self._chosen = self._choose(given)
-        self._turn += 1
-        chosen = self._chosen
-        if self._turn > _MOST_BOTH and len(chosen) > 1:
-            chosen = chosen[self._turn % 2 :: 2]
-        for parameter in chosen:
+        for parameter in self._chosen if which is None else self._chosen[which : which + 1]:
             grad = parameter.grad
             if grad is None or grad.requires_grad:  # of a gradient that is differentiated again
                 continue

@@ -36,7 +36,11 @@ class OptimizerEntry:
     watch: GradientWatch = field(default_factory=GradientWatch)
     look: FirstLook = field(default_factory=FirstLook)
     steps: int = 0
+    clipped: int = -1
+    """Number of the last step before which the norm of its gradients was read."""
     num_groups: int = 0
+    rates: list[Any] = field(default_factory=list)
+    """Learning rates of the last step, by group."""
     rests: bool = False
     """It has gradients from before the trace, and may never be used again."""
 

@@ -1,6 +1,7 @@
 """What is going on in one thread of the program right now."""
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.trace.evidence.measures import OutputMeasure
@@ -8,60 +9,79 @@ from sluice.trace.measuring import StepInWork
 from sluice.trace.words import Code
 
 
+@dataclass(slots=True, eq=False)
 class Lane:
-    """The fields of one thread."""
+    """The fields of one thread; slots, as every event reads some."""
 
-    def __init__(self) -> None:
-        self.number = -1
-        """Of the thread; -1 until it made its first mark."""
-        self.room = 0
-        """So many marks may wait; 0 until the first one."""
-        self.in_forward = False
-        self.inspecting = False
-        """The modules inside the forward that runs are looked at, too."""
-        self.in_backward = False
-        self.in_mode = False
-        self.in_schedule = False
-        self.in_scaler = False
-        self.stepping: Any = None
-        """The optimizer whose step runs."""
-        self.entry: Any = None
-        """Its entry."""
-        self.has_closure = False
-        self.network: Any = None
-        """The entry of the network whose forward runs."""
-        self.measures = False
-        """The outputs of its modules are measured."""
-        self.work: StepInWork | None = None
-        """What was asked for before the step that runs."""
-        self.outputs: list[list[OutputMeasure]] = []
-        """Measured since the last step with statistics."""
-        self.called = -1
-        """Index of the network that was called last; loss functions are no networks."""
-        self.given: tuple[Any, ...] = ()
-        """Weak references to the tensors it was given."""
-        self.bad_input: Any = None
-        """The fact of an input that is not finite, while the network runs on it."""
-        self.made: Any = None
-        """Weak reference to what the last network returned."""
-        self.group: Any = None
-        """The calls of its kind."""
-        self.compared: Any = None
-        """The last loss function that can be differentiated: name, weak input and target, rest."""
-        self.continued: Any = None
-        """Weak reference to the input of which the last loss's targets are the next numbers."""
-        self.means: deque[Any] = deque(maxlen=8)
-        """Weak references to the last losses that are means."""
-        self.is_raw_mean = False
-        """The loss of the backward pass that runs is a mean that nothing divides."""
-        self.last_loss: Any = None
-        """Of the last step."""
-        self.begin_word()
-        self.loader = -1
-        self.steps = 0
-        """Steps that ended in this thread."""
-        self.spent = 0
-        """Time that statistics took since the last step [ns]."""
+    number: int = -1
+    """Of the thread; -1 until it made its first mark."""
+    room: int = 0
+    """So many marks may wait; 0 until the first one."""
+    marks: list[Code] = field(default_factory=list)
+    """What led to the step that comes next."""
+    times: list[int] = field(default_factory=list)
+    """Of the marks, by the clock [ns]."""
+    losses: list[Any] = field(default_factory=list)
+    """Of the backward passes among them."""
+    clips: list[tuple[int, Any, float]] = field(default_factory=list)
+    """Optimizer, norm and bound."""
+    norm: Any = None
+    """Of the gradients that are clipped, when it was read."""
+    scale: Any = None
+    has_scaled: bool = False
+    zero_after_backward: bool = False
+    sealed: list[tuple[Any, Any, int, Any]] = field(default_factory=list)
+    """Parameters, their gradients after several backward passes, versions and sums of these."""
+    is_edited: bool = False
+    """The program changed such gradients itself."""
+    inspected: tuple[int, ...] = ()
+    """Networks whose outputs were measured since the last step."""
+
+    in_forward: bool = False
+    inspecting: bool = False
+    """The modules inside the forward that runs are looked at, too."""
+    in_backward: bool = False
+    in_mode: bool = False
+    in_schedule: bool = False
+    in_scaler: bool = False
+    stepping: Any = None
+    """The optimizer whose step runs."""
+    stepper: Any = None
+    """Its entry."""
+    has_closure: bool = False
+    network: Any = None
+    """The entry of the network whose forward runs."""
+    measures: bool = False
+    """The outputs of its modules are measured."""
+    work: StepInWork | None = None
+    """What was asked for before the step that runs."""
+    outputs: list[list[OutputMeasure]] = field(default_factory=list)
+    """Measured since the last step with statistics."""
+    called: int = -1
+    """Index of the network that was called last; loss functions are no networks."""
+    given: tuple[Any, ...] = ()
+    """Weak references to the tensors it was given."""
+    bad_input: Any = None
+    """The fact of an input that is not finite, while the network runs on it."""
+    made: Any = None
+    """Weak reference to what the last network returned."""
+    group: Any = None
+    """The calls of its kind."""
+    compared: Any = None
+    """The last loss function that can be differentiated: name, weak input and target, rest."""
+    continued: Any = None
+    """Weak reference to the input of which the last loss's targets are the next numbers."""
+    means: deque[Any] = field(default_factory=lambda: deque(maxlen=8))
+    """Weak references to the last losses that are means."""
+    is_raw_mean: bool = False
+    """The loss of the backward pass that runs is a mean that nothing divides."""
+    last_loss: Any = None
+    """Of the last step."""
+    loader: int = -1
+    steps: int = 0
+    """Steps that ended in this thread."""
+    spent: int = 0
+    """Time that statistics took since the last step [ns]."""
 
     def clear_before_update(self) -> None:
         """Hear that the step that was marked last finds gradients that were cleared since."""
@@ -73,16 +93,8 @@ class Lane:
 
     def begin_word(self) -> None:
         """Forget what led to the step that ended."""
-        self.marks: list[Code] = []
-        self.times: list[int] = []
-        self.losses: list[Any] = []
-        self.clips: list[tuple[int, Any, float]] = []
-        self.scale: Any = None
-        self.has_scaled = False
-        self.zero_after_backward = False
-        self.sealed: list[tuple[Any, Any, int, Any]] = []
-        """Parameters, their gradients after several backward passes, versions and sums of these."""
-        self.is_edited = False
-        """The program changed such gradients itself."""
-        self.inspected: tuple[int, ...] = ()
-        """Networks whose outputs were measured since the last step."""
+        self.marks, self.times, self.losses, self.clips = [], [], [], []
+        self.scale = None
+        self.has_scaled = self.zero_after_backward = self.is_edited = False
+        if self.sealed or self.inspected:
+            self.sealed, self.inspected = [], ()

@@ -96,7 +96,7 @@ def read_trace(folder: Path) -> Trace:
             loaders=_all(LoaderFact, kept, "loader"),
             measures=_by_step(_all(StepMeasures, both, "measures")),
             numbers=_by_step(
-                StepNumbers.model_validate(row)
+                _numbers(*row)
                 for line in both
                 if line["record"] == "numbers"
                 for row in line["rows"]
@@ -107,7 +107,12 @@ def read_trace(folder: Path) -> Trace:
             loads=_all(LoadFact, kept, "load"),
             saves=_all(SaveFact, kept, "save"),
             reads=_all(ReadFact, kept, "read"),
-            rates=_all(RateFact, kept, "rate"),
+            rates=tuple(
+                RateFact(step=step, optimizer=optimizer, rates=rates)
+                for line in kept
+                if line["record"] == "rates"
+                for step, optimizer, rates in line["rows"]
+            ),
             workers=_all(WorkerFact, lines.of_workers(), "worker"),
             wrappers=_all(WrapperFact, kept, "wrapper"),
             parallels=_all(ParallelFact, kept, "parallel"),
@@ -177,6 +182,21 @@ def _record(cls: type[R], line: dict[str, Any]) -> R:
 
 def _all(cls: type[R], lines: Iterable[dict[str, Any]], record: str) -> tuple[R, ...]:
     return tuple(_record(cls, line) for line in lines if line["record"] == record)
+
+
+def _numbers(
+    step: int, losses: list[float], clips: list[list[float]], scale: float | None
+) -> StepNumbers:
+    return StepNumbers.model_validate(
+        {
+            "step": step,
+            "losses": losses,
+            "clips": [
+                {"optimizer": index, "norm": norm, "max_norm": most} for index, norm, most in clips
+            ],
+            "scale": scale,
+        }
+    )
 
 
 def _words(kept: Iterable[dict[str, Any]]) -> tuple[tuple[StepWord, ...], dict[int, int]]:

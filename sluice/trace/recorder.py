@@ -1,6 +1,7 @@
 """Everything a trace holds in memory before it is written, and when it is."""
 
 import functools
+import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -34,18 +35,22 @@ for ever."""
 class Thin:
     """Chooses rows of a series so that their number grows with the logarithm of its length."""
 
+    __slots__ = ("_every", "_left", "_next", "_rows", "_seen")
+
     def __init__(self, rows: int) -> None:
-        self._rows, self._left, self._every, self._seen = rows, rows, 1, 0
+        self._rows, self._left, self._every, self._seen, self._next = rows, rows, 1, 0, 0
 
     def takes_next(self) -> bool:
         """Tell whether the next row of the series is kept."""
-        taken = self._seen % self._every == 0
-        self._seen += 1
-        if taken:
-            self._left -= 1
-            if not self._left:
-                self._left, self._every = self._rows // 2, self._every * 2
-        return taken
+        seen = self._seen
+        self._seen = seen + 1
+        if seen < self._next:
+            return False
+        self._left -= 1
+        if not self._left:
+            self._left, self._every = self._rows // 2, self._every * 2
+        self._next = -(-(seen + 1) // self._every) * self._every
+        return True
 
 
 class Recorder:
@@ -63,11 +68,11 @@ class Recorder:
         settings: TraceSettings,
         start: Callable[[], Start],
         *,
-        book: WordBook,
         clock: Callable[[], int],
     ) -> None:
         self.folder = folder
-        self._settings, self._start, self._book, self._clock = settings, start, book, clock
+        self._settings, self._start, self._clock = settings, start, clock
+        self.book = WordBook()
         self._files: TraceFiles | None = None
         self._began = clock()
         self.due = self._began
@@ -81,7 +86,9 @@ class Recorder:
         )
         self._numbers: deque[NumbersRow] = deque(maxlen=_RECENT_STEPS)
         self._kept_numbers: list[NumbersRow] = []
-        self._read: list[tuple[dict[str, Any], bool]] = []
+        self._read: list[tuple[list[Any], bool]] = []
+        self.rates: list[tuple[int, int, list[float]]] = []
+        """Step, optimizer and its new rates, until they are written."""
         self._thin_numbers = Thin(settings.history_rows)
         self._thin_measures = Thin(settings.history_rows)
         self.deferred = Deferred()
@@ -109,7 +116,7 @@ class Recorder:
             lane: Of the thread; its lists are kept as they are.
             ended: When, by the clock [ns].
         """
-        word, shown = self._book.close(lane.marks, lane.number)
+        word, shown = self.book.close(lane.marks, lane.number)
         counted = self._counts.get(word)
         if counted is None:
             self._counts[word] = [step, step, 1]
@@ -129,7 +136,7 @@ class Recorder:
 
     def end_open_word(self, step: int, lane: Lane) -> None:
         """Keep the order of what led to no step any more."""
-        word, _ = self._book.close(lane.marks, lane.number)
+        word, _ = self.book.close(lane.marks, lane.number)
         if word != OVERFLOW:
             self._counts[-1 - word] = [step, step, 1]
 
@@ -187,13 +194,16 @@ class Recorder:
         return self._files is not None or bool(self._counts) or bool(self._needed)
 
     def _order_lines(self) -> Iterable[bytes]:
-        for index, thread, marks in self._book.new:
+        for index, thread, marks in self.book.new:
             yield line_of("word", {"index": index, "thread": thread, "marks": marks})
-        self._book.new.clear()
+        self.book.new.clear()
         if self._counts:
             rows = [[key, *counted] for key, counted in self._counts.items()]
             yield line_of("order", {"rows": rows})
             self._counts = {}
+        if self.rates:
+            yield line_of("rates", {"rows": self.rates})
+            self.rates = []
 
     def _step_lines(self) -> Iterable[bytes]:
         if self._steps:
@@ -206,13 +216,14 @@ class Recorder:
             yield line_of("steps", {"rows": rows})
 
     def _ask_numbers(self) -> None:
-        rows = sorted([*self._numbers, *self._kept_numbers], key=lambda row: row[0])
+        rows = sorted([*self._numbers, *self._kept_numbers], key=operator.itemgetter(0))
         self._numbers.clear()
         self._kept_numbers = []
         asked: list[Tensor | float] = []
         for _, losses, clips, scale, _ in rows:
             asked += losses
-            asked += [norm for _, norm, _ in clips]
+            for _, norm, _ in clips:
+                asked.append(norm)
             if scale is not None:
                 asked.append(scale)
         if rows:
@@ -221,20 +232,14 @@ class Recorder:
     def _numbers_read(self, rows: Iterable[NumbersRow], values: Sequence[float]) -> None:
         given = iter(values)
         for step, losses, clips, scale, is_kept in rows:
-            row = {
-                "step": step,
-                "losses": list(islice(given, len(losses))),
-                "clips": [
-                    {"optimizer": index, "norm": next(given), "max_norm": most}
-                    for index, _, most in clips
-                ],
-                "scale": None if scale is None else next(given),
-            }
+            told = list(islice(given, len(losses)))
+            norms = [(index, next(given), most) for index, _, most in clips]
+            row = [step, told, norms, None if scale is None else next(given)]
             self._read.append((row, is_kept))
 
     def _number_lines(self) -> tuple[list[bytes], list[bytes]]:
-        """Return the line of recent numbers, and of those that are kept for ever."""
+        """Return the line of recent numbers, and of those that are kept for ever instead."""
         rows, self._read = self._read, []
-        told = [row for row, _ in rows], [row for row, is_kept in rows if is_kept]
+        told = [row for row, kept in rows if not kept], [row for row, kept in rows if kept]
         recent, kept = ([line_of("numbers", {"rows": some})] if some else [] for some in told)
         return recent, kept

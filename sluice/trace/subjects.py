@@ -24,34 +24,35 @@ class Registry(Generic[E]):
 
     def __init__(self, make: Callable[[int, Any], E]) -> None:
         self._make = make
-        self._entries: dict[int, E] = {}
+        self.by_id: dict[int, E] = {}
+        """By the identity of its object, which may be another one by now; for those in a hurry."""
         self._next = 0
         self.entries: tuple[E, ...] = ()
         """Every entry, also those of objects that died a moment ago; asked for at every step."""
 
     def known(self, subject: object) -> E | None:
         """Return the entry of an object that has one."""
-        entry = self._entries.get(id(subject))
+        entry = self.by_id.get(id(subject))
         # The address of a dead object is given to a new one.
         return entry if entry is not None and entry.ref() is subject else None
 
     def find(self, subject: object) -> E:
         """Return the entry of an object, a new one if need be."""
-        entry = self._entries.get(id(subject))
+        entry = self.by_id.get(id(subject))
         if entry is not None and entry.ref() is subject:
             return entry
         entry = self._make(self._next, subject)
         self._next += 1
-        self._entries[id(subject)] = entry
-        self.entries = tuple(self._entries.values())
+        self.by_id[id(subject)] = entry
+        self.entries = tuple(self.by_id.values())
         return entry
 
     def alive(self) -> Iterator[tuple[E, Any]]:
         """Yield every entry with its object; those of dead objects are forgotten."""
-        for key, entry in list(self._entries.items()):
+        for key, entry in list(self.by_id.items()):
             subject = entry.ref()
             if subject is None:
-                del self._entries[key]
-                self.entries = tuple(self._entries.values())
+                del self.by_id[key]
+                self.entries = tuple(self.by_id.values())
             else:
                 yield entry, subject

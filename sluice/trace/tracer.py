@@ -5,32 +5,27 @@ Nothing here may stop the program or change what it computes. Every call from a 
 tracer detaches, and the program goes on untraced.
 """
 
-import math
 import sys
 import threading
 import traceback
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
 
 from sluice.trace.cadence import Cadence
 from sluice.trace.evidence.measures import OptimizerMeasure, OutputMeasure, StepMeasures
 from sluice.trace.evidence.order import MarkKind
 from sluice.trace.evidence.trace import End, Note, Start
-from sluice.trace.evidence.values import ValueFact
 from sluice.trace.inventory import Inventory, OptimizerEntry, SchedulerEntry
 from sluice.trace.lane import Lane
+from sluice.trace.looks import Looks
 from sluice.trace.measuring import StepInWork, begin_step, end_step, peak_memory
 from sluice.trace.patches import Patches
 from sluice.trace.recorder import Recorder
 from sluice.trace.seams.means import check_seal
 from sluice.trace.settings import TraceSettings
 from sluice.trace.subjects import Registry
-from sluice.trace.valuing import ask_values, gradient_fact, spoiled_fact
-from sluice.trace.words import WordBook
+from sluice.trace.survey import Survey
 
 if TYPE_CHECKING:  # both are told of the tracer
     from sluice.trace.guarding import Guard
@@ -95,32 +90,29 @@ class Tracer:
 
     def begin(self, folder: Path) -> None:
         """Begin an empty trace: at first, and in a process that was forked off."""
-        self.book = WordBook()
-        self.recorder = Recorder(
-            folder, self.settings, self._describe, book=self.book, clock=self.clock
-        )
+        self.recorder = Recorder(folder, self.settings, self._describe, clock=self.clock)
         self.inventory = Inventory()
         self.schedulers: Registry[SchedulerEntry]
         self.flows: Any
         """The passes that are looked at; of ``seams.modules``."""
-        self._owners: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self.cadence = Cadence(
             cost_share=self.settings.cost_share, most_between=self.settings.most_steps_between
         )
+        self.survey = Survey(self.inventory, self.recorder)
+        self.looks = Looks(self)
         self.steps = 0
+        self.has_norms = True
+        """Whether the step that comes next has norms of gradients and weights."""
         self.has_statistics = True
-        """Whether the step that comes next has statistics."""
+        """And everything else that takes time."""
         self._threads: list[Lane] = []
         self._began = self._last_step = self.clock()
-        self._last_inventory = self._next_inventory = self._next_values = self._next_look = 0
-        self._told_gradients = 0
-        self._values: list[list[ValueFact]] = []
-        self._inventories = 0
         self._measured: list[tuple[int, list[OptimizerMeasure], list[list[OutputMeasure]]]] = []
         self._lock = threading.Lock()
         lane = self.local.lane
         lane.begin_word()
         lane.number, lane.room, lane.work, lane.outputs = -1, 0, None, []
+        lane.stepper = lane.network = None
         lane.last_loss = lane.bad_input = None
         lane.called, lane.given, lane.made, lane.group = -1, (), None, None
         for reset in self.on_begin:
@@ -215,72 +207,46 @@ class Tracer:
         flags: tuple[str, ...] = (),
     ) -> None:
         """Record an event of a thread."""
-        marks = lane.marks
-        marks.append((kind, subject, about, flags, 0))
+        lane.marks.append((kind, subject, about, flags, 0))
         lane.times.append(self.clock())
-        if len(marks) > lane.room:
-            self._make_room(lane)
+        if len(lane.marks) > lane.room:
+            self.make_room(lane)
 
-    def _make_room(self, lane: Lane) -> None:
+    def make_room(self, lane: Lane) -> None:
         """Give a thread its number at its first mark; fold repeats when there are too many."""
         if lane.number < 0:
             lane.number = len(self._threads)
             self._threads.append(lane)
             lane.room = _MOST_MARKS - 1
         if len(lane.marks) >= _MOST_MARKS:
-            shown, positions = self.book.fold(lane.marks)
+            shown, positions = self.recorder.book.fold(lane.marks)
             lane.marks, lane.times = shown, [lane.times[i] for i in positions]
             if len(shown) >= _MOST_MARKS // 2:  # no repeats: the latest count
                 lane.marks, lane.times = shown[-_MOST_MARKS // 4 :], lane.times[-_MOST_MARKS // 4 :]
 
-    def owner_of(self, parameter: Tensor) -> int:
-        """Return the index of the optimizer that has a parameter, -1 for none."""
-        known = self._owners.get(id(parameter))
-        if known is not None and known[0]() is parameter:
-            return known[1]
-        for entry, _ in self.inventory.optimizers.alive():
-            if any(p is parameter for p in entry.parameters()):
-                self._owners[id(parameter)] = weakref.ref(parameter), entry.index
-                return entry.index
-        return -1
-
-    def look_at_gradients(self, lane: Lane) -> None:
-        """See the first gradients that are not finite, and say whose."""
-        if self._told_gradients >= _MOST_GRADIENTS:
-            return
-        for entry in self.inventory.optimizers.entries:
-            if entry.rests:
-                entry.rests = not (entry.steps or entry.watch.is_cleared)
-            elif not entry.look.is_finite(entry):
-                self._told_gradients += 1
-                fact = gradient_fact(entry, self.inventory, self.steps + 1, lane)
-                self.recorder.write("gradient", fact)
-
-    def look_at_weights(self) -> None:
-        """See at the first loss that is not finite which weights the last step has spoiled."""
-        last = self.local.lane.last_loss
-        loss = math.nan if last is None else float(last)
-        if self._told_gradients or not math.isfinite(loss):
-            return
-        self._told_gradients = _MOST_GRADIENTS
-        for entry in self.inventory.optimizers.entries:
-            fact = spoiled_fact(entry, self.inventory, self.steps, loss)
-            if fact is not None:
-                self.recorder.write("gradient", fact)
-
-    def begin_step(self, lane: Lane, entry: OptimizerEntry, flags: tuple[str, ...]) -> None:
+    def begin_step(self, lane: Lane, entry: OptimizerEntry) -> None:
         """See what an optimizer is about to do."""
+        flags: tuple[str, ...] = ()
         # A closure brings the gradients later.
         if not lane.has_closure:
-            found = entry.watch.at_step(entry, zero_after_backward=lane.zero_after_backward)
-            flags = found + flags if flags else found
-            if lane.sealed:
-                check_seal(lane)
-                flags += ("edited",) * lane.is_edited
-        self.mark(lane, "step", entry.index, flags=flags)
-        if self.has_statistics or self.inventory.is_stale or self.steps >= self._next_look:
+            flags = entry.watch.at_step(entry, zero_after_backward=lane.zero_after_backward)
+        if lane.has_closure or lane.in_scaler or lane.in_backward:
+            flags = (
+                *flags,
+                *("closure",) * lane.has_closure,
+                *("by scaler",) * lane.in_scaler,
+                *("in backward",) * lane.in_backward,
+            )
+        if lane.sealed and not lane.has_closure:
+            check_seal(lane)
+            flags += ("edited",) * lane.is_edited
+        lane.marks.append(("step", entry.index, -1, flags, 0))
+        lane.times.append(self.clock())
+        if self.has_norms or self.inventory.is_stale or self.steps >= self.survey.due:
             began = self.clock()
-            self._look(lane, entry)
+            self.survey.look(self.steps)
+            if self.has_norms:
+                lane.work = begin_step(entry, sampled=self.settings.sampled_weights)
             lane.spent += self.clock() - began
 
     def end_step(self, lane: Lane, entry: OptimizerEntry) -> None:
@@ -291,13 +257,14 @@ class Tracer:
             entry.steps += 1
             if lane.work is not None:
                 self._measure(lane, entry, lane.work)
+            if lane.number < 0:
+                self.make_room(lane)
             now = self.clock()
             self.recorder.end_word(self.steps, lane, ended=now)
             lane.last_loss = lane.losses[-1] if lane.losses else None
             lane.begin_word()
-            self.has_statistics = self.cadence.add(
-                step_ns=now - self._last_step, cost_ns=lane.spent
-            )
+            is_due = self.cadence.add(step_ns=now - self._last_step, cost_ns=lane.spent)
+            self.has_norms, self.has_statistics = is_due, is_due and self.cadence.is_whole
             lane.spent = 0
             if now >= self.recorder.due:
                 self.flush()
@@ -317,23 +284,6 @@ class Tracer:
         lane.work, lane.outputs = None, []
         lane.spent += self.clock() - began
 
-    def _look(self, lane: Lane, entry: OptimizerEntry) -> None:
-        waited = self.steps - self._last_inventory
-        # A program that adds modules at every step is looked at ever more rarely.
-        due = self.inventory.is_stale and waited >= self._inventories // 8
-        if due or self.steps >= self._next_inventory:
-            self._last_inventory, self._next_inventory = self.steps, max(2 * self.steps, 1)
-            self._inventories += 1
-            taken = self.inventory.take(self.steps + 1)
-            if taken is not None:
-                self.recorder.write("membership", taken)
-        if self.steps >= self._next_values:
-            self._next_values = max(2 * self.steps, 1)
-            self._values += ask_values(self.inventory, self.steps + 1, self.recorder.deferred)
-        self._next_look = min(self._next_inventory, self._next_values)
-        if self.has_statistics:
-            lane.work = begin_step(entry, sampled=self.settings.sampled_weights)
-
     def flush(self) -> None:
         """Read what is on the device, and write everything."""
         began, num = self.clock(), len(self._measured)
@@ -346,10 +296,7 @@ class Tracer:
             )
             self.recorder.write_measures(fact)
         self._measured = []
-        for told in self._values:
-            for value in told:
-                self.recorder.write("value", value)
-        self._values = []
+        self.survey.write()
         self.recorder.flush()
         self.cadence.add_flush(cost_ns=self.clock() - began, num_statistics=num)
 

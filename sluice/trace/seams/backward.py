@@ -53,7 +53,8 @@ def watch_backward(tracer: Tracer) -> None:
 
 def _before(tracer: Tracer, lane: Lane, loss: Tensor | None) -> None:
     for entry in tracer.inventory.optimizers.entries:
-        entry.watch.before_backward()
+        if not entry.watch.is_cleared:
+            entry.watch.before_backward()
     if lane.stepping is not None and not lane.has_closure:
         lane.stepping = None  # a step that raised and was caught
     if tracer.flows.is_due:
@@ -77,7 +78,7 @@ def _before(tracer: Tracer, lane: Lane, loss: Tensor | None) -> None:
         # Only here can it be told what a loss came from.
         if type(value) is float and not math.isfinite(value) and tracer.losses is not None:
             tracer.losses.bad_loss()
-            tracer.look_at_weights()
+            tracer.looks.at_bad_loss()
 
 
 def _after(tracer: Tracer, lane: Lane, *, is_leaf: bool) -> None:
@@ -88,7 +89,10 @@ def _after(tracer: Tracer, lane: Lane, *, is_leaf: bool) -> None:
     if lane.has_scaled:
         flags, lane.has_scaled = ("scaled", *flags), False
     else:  # a scale that is too large is no fault
-        tracer.look_at_gradients(lane)
+        tracer.looks.after_backward(lane)
     if len(lane.losses) > 1:
         seal(tracer)
-    tracer.mark(lane, "backward", -1, -1, flags)
+    lane.marks.append(("backward", -1, -1, flags, 0))
+    lane.times.append(tracer.clock())
+    if len(lane.marks) > lane.room:
+        tracer.make_room(lane)

@@ -1,45 +1,92 @@
 """Gradient clipping by norm and by value."""
 
 import functools
+import math
+import weakref
 from collections.abc import Callable
 from types import GeneratorType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grad
 
-from sluice.trace.lane import Lane
+from sluice.trace.inventory import OptimizerEntry
 from sluice.trace.seams.means import check_seal, seal
 from sluice.trace.tracer import Tracer
+
+_SCALES = "_clip_grads_with_norm_"
+"""What ``clip_grad_norm_`` calls once the norm is known, where this version of torch has it."""
 
 
 def watch_clipping(tracer: Tracer) -> None:
     """Mark ``clip_grad_norm_`` and ``clip_grad_value_``."""
+    owners = _Owners(tracer)
     for name, flag in (("clip_grad_norm_", "norm"), ("clip_grad_value_", "value")):
         original = getattr(torch.nn.utils, name)
-        tracer.patches.replace_function(torch.nn.utils, name, _watched(tracer, original, flag))
+        new = _watched(tracer, owners, original, flag)
+        tracer.patches.replace_function(torch.nn.utils, name, new)
+    if hasattr(clip_grad, _SCALES):
+        _watch_scaling(tracer, getattr(clip_grad, _SCALES))
 
 
-def _watched(tracer: Tracer, original: Callable[..., Any], flag: str) -> Callable[..., Any]:
+def _watch_scaling(tracer: Tracer, original: Callable[..., Any]) -> None:
+    """Look at gradients whose norm is not finite before a clip makes NaN of all of them."""
+
+    @functools.wraps(original)
+    def scale(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> None:
+        # To read it from another device would wait.
+        if type(total_norm) is Tensor and total_norm.is_cpu and tracer.is_on:
+            lane = tracer.local.lane
+            lane.norm = norm = total_norm.item()
+            if not math.isfinite(norm):
+                tracer.guard(tracer.looks.before_clip, lane)
+        original(parameters, max_norm, total_norm, *args, **kwargs)
+
+    tracer.patches.replace(clip_grad, _SCALES, scale)
+
+
+def _watched(
+    tracer: Tracer, owners: "_Owners", original: Callable[..., Any], flag: str
+) -> Callable[..., Any]:
+    flags = (flag,)
+
     @functools.wraps(original)
     def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
         if not tracer.is_on:
             return original(parameters, *args, **kwargs)
         lane = tracer.local.lane
+        lane.norm = None
         if lane.sealed:
             tracer.guard(check_seal, lane)
         if isinstance(parameters, Tensor):
-            given: list[Any] = [parameters]
-            found = original(parameters, *args, **kwargs)
+            given = [parameters]
+            again: Any = parameters
         else:
             given = list(parameters)  # may be read only once
             # Torch warns of a generator without anything in it.
             is_empty = not given and isinstance(parameters, GeneratorType)
             again = (p for p in given) if is_empty else given
+        try:
             found = original(again, *args, **kwargs)
+        except RuntimeError:  # of a norm that is not finite, where that was asked for
+            tracer.guard(tracer.looks.before_clip, lane)
+            raise
         most = args[0] if args else kwargs.get("max_norm")
         try:
-            _clipped(tracer, lane, given, flag, found, most)
+            entry = owners.of(given[0]) if given else None
+            subject = -1 if entry is None else entry.index
+            lane.marks.append(("clip", subject, -1, flags, 0))
+            lane.times.append(tracer.clock())
+            if len(lane.losses) > 1:
+                seal(tracer)
+            if type(found) is Tensor and isinstance(most, int | float):
+                norm = lane.norm
+                if norm is None:
+                    norm = found.item() if found.is_cpu else found.detach()
+                elif entry is not None:
+                    entry.clipped = entry.steps + 1
+                lane.clips.append((subject, norm, float(most)))
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
         return found
@@ -47,13 +94,21 @@ def _watched(tracer: Tracer, original: Callable[..., Any], flag: str) -> Callabl
     return clip
 
 
-def _clipped(
-    tracer: Tracer, lane: Lane, parameters: list[Any], flag: str, norm: Any, most: Any
-) -> None:
-    subject = tracer.owner_of(parameters[0]) if parameters else -1
-    tracer.mark(lane, "clip", subject, -1, (flag,))
-    if len(lane.losses) > 1:
-        seal(tracer)
-    if type(norm) is Tensor and isinstance(most, int | float):
-        value = norm.item() if norm.is_cpu else norm.detach()
-        lane.clips.append((subject, value, float(most)))
+class _Owners:
+    """Which optimizer has a parameter."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._known: dict[int, tuple[weakref.ref[Tensor], OptimizerEntry]] = {}
+        tracer.on_begin.append(self._known.clear)
+
+    def of(self, parameter: Tensor) -> OptimizerEntry | None:
+        """Return the entry of the first one that has it; None for none."""
+        known = self._known.get(id(parameter))
+        if known is not None and known[0]() is parameter and known[1].ref() is not None:
+            return known[1]
+        for entry, _ in self._tracer.inventory.optimizers.alive():
+            if any(p is parameter for p in entry.parameters()):
+                self._known[id(parameter)] = weakref.ref(parameter), entry
+                return entry
+        return None

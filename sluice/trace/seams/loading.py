@@ -126,6 +126,8 @@ class _Loading:
         self._iterators: Registry[_IteratorEntry] = Registry(
             lambda index, it: _IteratorEntry(index, weakref.ref(it))
         )
+        self._current: _IteratorEntry | None = None
+        """The one that gave the last batch."""
         self.wants_order = False
         """An epoch that runs, or that is about to begin, is one of those that are looked at."""
 
@@ -176,13 +178,17 @@ class _Loading:
             iterating.order.add(numbers)
 
     def batch(self, iterator: Any, batch: Any) -> None:
-        known = self._iterators.known(iterator)
+        tracer, known = self._tracer, self._current
+        if known is None or known.ref() is not iterator:
+            known = self._current = self._iterators.known(iterator)
         if known is None or known.loader is None:
             return
-        entry, tracer = known.loader, self._tracer
-        lane = tracer.local.lane
+        entry, lane = known.loader, tracer.local.lane
         lane.loader = entry.index
-        tracer.mark(lane, "batch", entry.index)
+        lane.marks.append(("batch", entry.index, -1, (), 0))
+        lane.times.append(tracer.clock())
+        if len(lane.marks) > lane.room:
+            tracer.make_room(lane)
         if tracer.has_statistics or entry.num_seen < tracer.settings.hashed_batches:
             began = tracer.clock()
             self._print_batch(entry, batch)

@@ -131,8 +131,8 @@ class LossWatch:
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], found: Tensor
     ) -> None:
         """Look at one call that returned a loss."""
-        tracer, lane = self._tracer, self._tracer.local.lane
-        learning = found.requires_grad
+        tracer = self._tracer
+        lane, learning = tracer.local.lane, found.requires_grad
         place = self._reductions[kind]
         is_mean = (args[place] if len(args) > place else kwargs.get("reduction", "mean")) == "mean"
         if learning:
@@ -140,6 +140,12 @@ class LossWatch:
                 self._passes.write()
             if is_mean and not found.dim():
                 lane.means.append(weakref.ref(found))
+            # Weak: what a program lets go of may be large.
+            lane.compared = (
+                (kind, weakref.ref(args[0]), weakref.ref(args[1]), kwargs)
+                if len(args) == 2 and type(args[0]) is type(args[1]) is Tensor
+                else None
+            )
         elif is_transformed():
             return
         else:
@@ -149,20 +155,14 @@ class LossWatch:
             self._passes.add(
                 kind, loss.reshape(()).float() if loss.numel() == 1 else loss.float().mean()
             )
-        key = (kind, lane.called, learning)
-        known = self._keys.get(key)
+        known = self._keys.get((kind, lane.called, learning))
         if known is None:
             if len(self._keys) >= _MOST_KEYS:
                 return
-            known = self._keys[key] = _Key()
+            known = self._keys[kind, lane.called, learning] = _Key()
         known.calls += 1
-        if learning:
-            # Weak: what a program lets go of may be large.
-            lane.compared = (
-                (kind, weakref.ref(args[0]), weakref.ref(args[1]), kwargs)
-                if len(args) == 2 and type(args[0]) is type(args[1]) is Tensor
-                else None
-            )
+        if known.calls > _MOST_PAIR_CALLS and not tracer.has_statistics:
+            return
         is_first = known.calls <= _FIRST
         looks = is_first or (tracer.has_statistics and known.looked_at != tracer.steps)
         pairs = learning and known.calls <= _MOST_PAIR_CALLS and kind in _PAIRED

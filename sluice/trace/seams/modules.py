@@ -48,7 +48,8 @@ def watch_modules(tracer: Tracer) -> None:
             seen.begin(lane, module, args, kwargs)
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
-        if lane.network is None:  # a loss function, say: what is in it may be a network
+            return original(module, *args, **kwargs)
+        if lane.network.is_plain:  # a loss function, say: what is in it may be a network
             return original(module, *args, **kwargs)
         lane.in_forward = True
         try:
@@ -87,8 +88,11 @@ class _Calls:
         self, lane: Lane, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         tracer = self._tracer
-        entry = tracer.inventory.networks.find(module)
-        lane.network = None if entry.is_plain else entry
+        networks = tracer.inventory.networks
+        entry = networks.by_id.get(id(module))
+        if entry is None or entry.ref() is not module:
+            entry = networks.find(module)
+        lane.network = entry
         if entry.is_plain:
             return
         if tracer.inputs is not None:
@@ -163,7 +167,10 @@ class _Calls:
         flags = entry.flags.get(has_grad)
         if flags is None:
             flags = entry.flags[has_grad] = (*("grad",) * has_grad, *entry.mode_flags())
-        tracer.mark(lane, "forward", entry.index, lane.loader, flags)
+        lane.marks.append(("forward", entry.index, lane.loader, flags, 0))
+        lane.times.append(tracer.clock())
+        if len(lane.marks) > lane.room:
+            tracer.make_room(lane)
 
     def _measure(self, entry: NetworkEntry, name: str, module: nn.Module, output: Any) -> None:
         tracer, outputs = self._tracer, self._tracer.local.lane.outputs

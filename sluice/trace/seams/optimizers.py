@@ -10,7 +10,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from sluice.trace.lane import Lane
 from sluice.trace.tracer import Tracer
 
 
@@ -18,19 +17,43 @@ def watch_optimizers(tracer: Tracer) -> None:
     """Mark the steps and the clearing of all optimizers, those that are there and later ones."""
 
     def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if tracer.is_on:
-            try:
-                _before_step(tracer, optimizer, args, kwargs)
-            except Exception as error:  # as with ``guard``
-                tracer.fail(error)
+        if not tracer.is_on:
+            return
+        lane = tracer.local.lane
+        if lane.stepping is not None and lane.stepping is not optimizer:
+            return  # one optimizer inside another, which wraps it: one step
+        try:
+            closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+            optimizers = tracer.inventory.optimizers
+            entry = optimizers.by_id.get(id(optimizer))
+            if entry is None or entry.ref() is not optimizer:
+                entry = optimizers.find(optimizer)
+            lane.stepper = entry
+            lane.stepping, lane.has_closure = optimizer, closure is not None
+            if len(optimizer.param_groups) != entry.num_groups:
+                entry.num_groups, tracer.inventory.is_stale = len(optimizer.param_groups), True
+            tracer.begin_step(lane, entry)
+            if optimizer._optimizer_step_pre_hooks:
+                entry.watch.await_update()
+            for look in tracer.before_step:
+                look(entry, optimizer)
+        except Exception as error:  # as with ``guard``
+            tracer.fail(error)
 
     def after(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
         lane = tracer.local.lane
-        if tracer.is_on and lane.stepping is optimizer:
-            try:
-                _after_step(tracer, lane, optimizer)
-            except Exception as error:  # as with ``guard``
-                tracer.fail(error)
+        if lane.stepping is not optimizer or not tracer.is_on:
+            return
+        lane.stepping, entry = None, lane.stepper
+        try:
+            if lane.has_closure:
+                tracer.mark(lane, "stepped", entry.index)
+                entry.watch.remember()
+            tracer.end_step(lane, entry)
+            for look in tracer.after_step:
+                look(entry, optimizer)
+        except Exception as error:  # as with ``guard``
+            tracer.fail(error)
 
     hooks = (register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after))
     for hook in hooks:
@@ -101,45 +124,13 @@ def _zeroed(tracer: Tracer, optimizer: Any) -> None:
     if optimizer is None:
         tracer.mark(lane, "zero")
         return
-    entry = tracer.inventory.optimizers.find(optimizer)
+    optimizers = tracer.inventory.optimizers
+    entry = optimizers.by_id.get(id(optimizer))
+    if entry is None or entry.ref() is not optimizer:
+        entry = optimizers.find(optimizer)
     if lane.stepping is optimizer and entry.watch.is_before_update():
         lane.clear_before_update()  # by a hook of the optimizer's own
         return
     entry.watch.is_cleared = True
-    tracer.mark(lane, "zero", entry.index)
-
-
-def _before_step(
-    tracer: Tracer, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    lane = tracer.local.lane
-    if lane.stepping is not None and lane.stepping is not optimizer:
-        return  # one optimizer inside another, which wraps it: one step
-    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-    entry = lane.entry = tracer.inventory.optimizers.find(optimizer)
-    lane.stepping, lane.has_closure = optimizer, closure is not None
-    flags: tuple[str, ...] = ()
-    if lane.has_closure or lane.in_scaler or lane.in_backward:
-        flags = (
-            *("closure",) * lane.has_closure,
-            *("by scaler",) * lane.in_scaler,
-            *("in backward",) * lane.in_backward,
-        )
-    if len(optimizer.param_groups) != entry.num_groups:
-        entry.num_groups, tracer.inventory.is_stale = len(optimizer.param_groups), True
-    tracer.begin_step(lane, entry, flags)
-    if optimizer._optimizer_step_pre_hooks:
-        entry.watch.await_update()
-    for look in tracer.before_step:
-        look(entry, optimizer)
-
-
-def _after_step(tracer: Tracer, lane: Lane, optimizer: Any) -> None:
-    lane.stepping = None
-    entry = lane.entry
-    if lane.has_closure:
-        tracer.mark(lane, "stepped", entry.index)
-        entry.watch.remember()
-    tracer.end_step(lane, entry)
-    for look in tracer.after_step:
-        look(entry, optimizer)
+    lane.marks.append(("zero", entry.index, -1, (), 0))
+    lane.times.append(tracer.clock())

@@ -3,7 +3,6 @@
 import operator
 from typing import Any
 
-from sluice.trace.evidence.surroundings import RateFact
 from sluice.trace.inventory import OptimizerEntry
 from sluice.trace.recorder import Thin
 from sluice.trace.tracer import Tracer
@@ -15,20 +14,17 @@ _ROWS = 128
 
 def watch_rates(tracer: Tracer) -> None:
     """Record the rates that each optimizer steps with; those on a device are not read."""
-    known: dict[int, tuple[list[float], Thin]] = {}
-    tracer.on_begin.append(known.clear)
+    thins: dict[int, Thin] = {}
+    tracer.on_begin.append(thins.clear)
 
     def look(entry: OptimizerEntry, optimizer: Any) -> None:
         rates = [*map(_RATE, optimizer.param_groups)]
-        last = known.get(entry.index)
-        if last is not None and last[0] == rates:
+        if rates == entry.rates:
             return
-        thin = Thin(_ROWS) if last is None else last[1]
-        known[entry.index] = rates, thin
-        if thin.takes_next() and all(type(rate) in (float, int) for rate in rates):
-            fact = RateFact(
-                step=tracer.steps + 1, optimizer=entry.index, rates=tuple(map(float, rates))
-            )
-            tracer.recorder.write("rate", fact)
+        entry.rates = rates
+        if entry.index not in thins:
+            thins[entry.index] = Thin(_ROWS)
+        if thins[entry.index].takes_next() and {*map(type, rates)} <= {float, int}:
+            tracer.recorder.rates.append((tracer.steps + 1, entry.index, rates))
 
     tracer.before_step.append(look)

@@ -69,8 +69,11 @@ def _watched(tracer: Tracer, original: Callable[..., Any]) -> Callable[..., Any]
         finally:
             lane.in_schedule = False
         try:
-            entry = tracer.schedulers.find(scheduler)
-            tracer.mark(lane, "schedule", entry.index, entry.optimizer)
+            entry = tracer.schedulers.by_id.get(id(scheduler))
+            if entry is None or entry.ref() is not scheduler:
+                entry = tracer.schedulers.find(scheduler)
+            lane.marks.append(("schedule", entry.index, entry.optimizer, (), 0))
+            lane.times.append(tracer.clock())
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
         return found

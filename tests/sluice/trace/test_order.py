@@ -52,7 +52,7 @@ def test_an_object_at_the_address_of_a_dead_one_is_another():
     registry = Registry(lambda index, it: SimpleNamespace(index=index, ref=weakref.ref(it)))
     one, other = torch.nn.Identity(), torch.nn.Identity()
     first = registry.find(one)
-    registry._entries[id(other)] = first  # as if the address were given again
+    registry.by_id[id(other)] = first  # as if the address were given again
 
     assert registry.find(other) is not first
     assert registry.find(one) is first

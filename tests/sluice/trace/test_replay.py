@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -125,8 +126,9 @@ def test_tensorboard_gets_the_same_points(trace_of, tmp_path):
 @needs_chromium
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390], ids=["desktop", "phone"])
-def test_a_reader_goes_to_the_bad_step_with_one_click(trace_of, tmp_path, width):
+def test_a_reader_goes_to_the_bad_step_with_one_click(trace_of, tmp_path, width, monkeypatch):
     sync = pytest.importorskip("playwright.sync_api")
+    monkeypatch.setattr(sys, "argv", [f"/home/{'long' * 20}/train.py"])
     trace_of(program(bad_step=17))
     (path,) = write_replays(tmp_path / "traces")
     with sync.sync_playwright() as playwright:

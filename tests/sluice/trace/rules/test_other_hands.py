@@ -488,6 +488,21 @@ def test_a_look_at_something_else_puts_no_statistics_off():
     assert max(b - a for a, b in itertools.pairwise(due)) <= 100
 
 
+def test_norms_are_taken_however_dear_and_all_the_rest_as_its_share_allows():
+    cadence = Cadence(cost_share=1e-3, most_between=100)
+    whole, norms, is_due = [], [], True
+    for number in range(2000):
+        if is_due:
+            (whole if cadence.is_whole else norms).append(number)
+        # A whole look takes a quarter of a step: one in 250 steps holds the share.
+        cost_ns = (250 if cadence.is_whole else 20) if is_due else 0
+        is_due = cadence.add(step_ns=1000 + cost_ns, cost_ns=cost_ns)
+
+    late = [number for number in whole if number > 400]
+    assert {b - a for a, b in itertools.pairwise(late)} == {300}
+    assert max(b - a for a, b in itertools.pairwise(sorted(whole + norms))) <= 100
+
+
 @pytest.mark.parametrize(("waits", "severity"), [(12, "confirm"), (30, "error")])
 def test_a_rate_of_0_that_lasts_is_an_error_also_where_it_ends(trace_of, waits, severity):
     def program():
