@@ -29,6 +29,7 @@ Fault = Literal[
     "parameters replaced",
     "parameters in two optimizers",
     "frozen by mistake",
+    "freeze without effect",
     "loss without path",
     "training in evaluation mode",
     "evaluating in training mode",

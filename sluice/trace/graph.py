@@ -38,18 +38,16 @@ class Lookup:
     ids: Tensor
 
 
-def nodes_behind(loss: Tensor) -> list[Any]:
-    """Return the nodes of a graph, those nearest to the loss first, at most 4,096."""
-    found: list[Any] = []
+def nodes_behind(loss: Tensor, *, most: int = _MOST_NODES) -> Iterator[Any]:
+    """Yield the nodes of a graph, those nearest to the loss first."""
     todo, seen = deque([loss.grad_fn]), set[Any]()
-    while todo and len(found) < _MOST_NODES:
+    while todo and len(seen) < most:
         node = todo.popleft()
         if node is None or node in seen:
             continue
         seen.add(node)
-        found.append(node)
+        yield node
         todo += [following for following, _ in node.next_functions]
-    return found
 
 
 def hidden_positions(nodes: list[Any], rows: int, positions: int) -> list[Tensor]:

@@ -1,15 +1,17 @@
 """Takes the membership of parameters, networks and optimizers."""
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
+from sluice.trace.attributes import misnamed
 from sluice.trace.evidence.membership import (
     GroupFact,
     Membership,
+    MisnamedFact,
     NetworkFact,
     OptimizerFact,
     ParameterFact,
@@ -195,7 +197,22 @@ class Inventory:
                 )
                 for module in stray
             ),
+            misnamed=tuple(self._misnamed(entry.name, network, tensors)),
         )
+
+    def _misnamed(
+        self, name: str, network: nn.Module, tensors: dict[int, Tensor]
+    ) -> Iterator[MisnamedFact]:
+        owners: list[tuple[str, Any]] = [*network.named_modules(), *network.named_parameters()]
+        for inner, owner in owners:
+            for attribute in misnamed(owner):
+                inside = [owner] if isinstance(owner, Tensor) else owner.parameters()
+                yield MisnamedFact(
+                    owner=f"{name}.{inner}" if inner else name,
+                    attribute=attribute,
+                    value=vars(owner)[attribute],
+                    parameters=tuple(self._index(p, tensors) for p in inside),
+                )
 
     def _optimizer_fact(
         self, entry: OptimizerEntry, optimizer: Any, tensors: dict[int, Tensor]

@@ -1,12 +1,13 @@
 """What a loss was compared with, read from its graph: is it the input, shifted by one token?"""
 
-from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sluice.trace.graph import nodes_behind
 from sluice.trace.masks import arguments, is_tokens
 
 _MOST_NODES = 64
@@ -39,12 +40,7 @@ def tells_next_token(loss: Tensor, given: Any) -> Tensor | None:
 def _targets(loss: Tensor) -> list[Tensor]:
     """Return the class numbers that the nodes nearest to the loss hold, flat, -1 for ignored."""
     found: list[Tensor] = []
-    todo, seen = deque([loss.grad_fn]), set[Any]()
-    while todo and len(seen) < _MOST_NODES:
-        node = todo.popleft()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
+    for node in nodes_behind(loss, most=_MOST_NODES):
         name = type(node).__name__
         if name.startswith(("NllLoss", "GatherBackward")):
             held: Any = getattr(node, "_saved_target", None)
@@ -55,24 +51,14 @@ def _targets(loss: Tensor) -> list[Tensor]:
                 # It is told as a whole number without sign.
                 ignored = ignored - 2**64 if ignored >= 2**63 else ignored
                 found.append(torch.where((flat == ignored) | (flat < 0), -1, flat))
-        todo += [following for following, _ in node.next_functions]
     return found
 
 
 def reached(loss: Tensor, nodes: Sequence[Any]) -> list[int]:
     """Return which outputs of a network a loss was computed from, by the nodes that made them."""
     wanted = {node: i for i, node in enumerate(nodes) if node is not None}
-    found: list[int] = []
-    todo, seen = deque([loss.grad_fn]), set[Any]()
-    while todo and len(seen) < _MOST_REACHED and len(found) < len(wanted):
-        node = todo.popleft()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if node in wanted:
-            found.append(wanted[node])
-        todo += [following for following, _ in node.next_functions]
-    return sorted(found)
+    met = (wanted[node] for node in nodes_behind(loss, most=_MOST_REACHED) if node in wanted)
+    return sorted(islice(met, len(wanted)))
 
 
 def continued(given: Sequence[Any], targets: Any) -> Any:

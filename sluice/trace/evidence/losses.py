@@ -60,6 +60,9 @@ class LossFact(Record):
     target_largest: float
     num_targets: int
     num_supervised: int = Field(description="Targets that are not ignored.")
+    num_classless: int = Field(
+        0, description="Rows of one-hot targets without a 1; 0 unless all targets are 0 or 1."
+    )
     value: float = Field(description="The loss, its mean when it is not reduced.")
     tokens: NextTokens | None = Field(
         None, description="None unless input and targets are whole numbers of the same rows."

@@ -48,6 +48,15 @@ class StrayModule(Record):
     parameters: tuple[int, ...] = Field(description="Its trainable ones.")
 
 
+class MisnamedFact(Record):
+    """An attribute that looks like a parameter's ``requires_grad`` and that torch never reads."""
+
+    owner: str = Field(description="Name of the module or parameter that has it.")
+    attribute: str
+    value: bool
+    parameters: tuple[int, ...] = Field(description="Of the owner, that the value was meant for.")
+
+
 class NetworkFact(Record):
     """A module that the program calls from outside any module."""
 
@@ -57,6 +66,7 @@ class NetworkFact(Record):
     parameters: tuple[int, ...]
     num_modules: int
     stray: tuple[StrayModule, ...] = ()
+    misnamed: tuple[MisnamedFact, ...] = ()
 
 
 class Membership(Record):

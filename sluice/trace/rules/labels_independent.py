@@ -121,10 +121,10 @@ LABELS_INDEPENDENT = Rule(
     name="the labels depend on the inputs",
     fault="labels independent of inputs",
     requirement="TRACE-2",
-    requires="400 rows of one tensor with a target each, 30 steps, and evaluations by the same "
+    requires="400 rows with a target each, 30 steps, and evaluations by the same "
     "loss, or several classes and 100 steps; without these it asks for confirmation.",
     contradicted_by="A relation that shows in no distance between rows, such as parity.",
-    abstains="An evaluation was better than the best constant answer, the network is given more "
-    "than one tensor, or targets stand in the same order in each batch.",
+    abstains="An evaluation was better than the best constant answer, or targets stand in the "
+    "same order in each batch.",
     judge=_judge,
 )

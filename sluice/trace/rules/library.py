@@ -16,6 +16,7 @@ from sluice.trace.rules.dead_units import DEAD_UNITS
 from sluice.trace.rules.end_unsupervised import END_UNSUPERVISED
 from sluice.trace.rules.epoch_order import EPOCH_ORDER
 from sluice.trace.rules.eval_while_training import EVAL_WHILE_TRAINING
+from sluice.trace.rules.freeze_unread import FREEZE_UNREAD
 from sluice.trace.rules.frozen import FROZEN
 from sluice.trace.rules.gradient_cut import GRADIENT_CUT
 from sluice.trace.rules.id_range import ID_RANGE
@@ -80,6 +81,7 @@ RULES: tuple[Rule, ...] = (
     GRADIENT_CUT,
     UNREGISTERED,
     FROZEN,
+    FREEZE_UNREAD,
     LOSS_WITHOUT_PATH,
     TIE_LOST,
     UNDERFLOW,

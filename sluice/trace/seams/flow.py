@@ -155,7 +155,7 @@ class Flows:
         passes, self._passes = self._passes, []
         self._held.clear()
         self.is_due = False
-        nodes = [] if loss is None or not passes else nodes_behind(loss)
+        nodes = [] if loss is None or not passes else [*nodes_behind(loss)]
         self._look_behind(nodes, passes)
         for done in passes:
             network = done.network()

@@ -294,6 +294,7 @@ class LossWatch:
             target_largest=ends[1],
             num_targets=target.numel(),
             num_supervised=num,
+            num_classless=_classless(target) if kind in CLASSES else 0,
             value=float("nan") if found is None else float(found.detach().float().mean()),
             tokens=self._next_tokens(target, counts) if kind in CLASSES and is_integer else None,
         )
@@ -313,6 +314,16 @@ class LossWatch:
         fact = ids_outside(kind, self._given(kind, args, kwargs), self._tracer)
         if fact is not None:
             self._tracer.recorder.write("ids", fact)
+
+
+def _classless(target: Tensor) -> int:
+    """Return how many rows of one-hot targets have no class; 0 when they are something else."""
+    if target.dim() != 2 or not target.is_floating_point():
+        return 0
+    table = target.detach()
+    counts = table.sum(1)
+    is_one_hot = bool(((table == 0) | (table == 1)).all()) and bool((counts <= 1).all())
+    return int((counts == 0).sum()) if is_one_hot else 0
 
 
 def _made_by(values: Tensor) -> str:

@@ -42,26 +42,27 @@ class Pairing:
         """
         tracer, lane = self._tracer, self._tracer.local.lane
         num = self._num.get(lane.called, 0)
-        if num >= _MOST_ROWS or len(lane.given) != 1:  # what else it was given may tell the target
+        if num >= _MOST_ROWS or not lane.given or not _is_of_last_call(lane, values):
             return
-        if not _is_of_last_call(lane, values):
+        # What else it was given may tell the target, so all of it counts.
+        given: list[Any] = [ref() for ref in lane.given]
+        if type(target) not in PLAIN or not all(map(_has_rows, given)):
             return
-        batch: Any = lane.given[0]()
-        if batch is None or batch.dim() < 1 or batch.is_complex() or type(target) not in PLAIN:
-            return
-        if not batch.numel():
+        if len({batch.shape[0] for batch in given}) > 1:
             return
         began = tracer.clock()
         with torch.no_grad():
-            column = target_column(target, batch.shape[0])
+            column = target_column(target, given[0].shape[0])
             if column is None:
                 return
-            rows = fingerprints(batch, words=tracer.settings.row_words, most=_MOST_ROWS)
+            words = tracer.settings.row_words
+            prints = [fingerprints(batch, words=words, most=_MOST_ROWS) for batch in given]
+            rows = prints[0] if len(prints) == 1 else [*map(hash, zip(*prints, strict=True))]
             new = [i for i, row in enumerate(rows) if row not in self._known][: _MOST_ROWS - num]
             if not new:
                 return
             self._known.update(rows[i] for i in new)
-            features = features_of(batch[new])
+            features = torch.cat([features_of(batch[new]) for batch in given], 1)
             scaling = self._scaling.get(lane.called)
             if scaling is None:
                 scaling = self._scaling[lane.called] = scaling_of(features)
@@ -72,7 +73,7 @@ class Pairing:
                 network=lane.called,
                 kind=kind,
                 is_class=column[1],
-                is_whole=not batch.is_floating_point(),
+                is_whole=not any(batch.is_floating_point() for batch in given),
                 rows=tuple(rows[i] for i in new),
                 targets=tuple(column[0][new].tolist()),
                 num_features=features.shape[1],
@@ -82,6 +83,10 @@ class Pairing:
         tracer.recorder.write("pair", fact)
         if tracer.has_statistics:
             lane.spent += tracer.clock() - began
+
+
+def _has_rows(batch: Tensor | None) -> bool:
+    return batch is not None and bool(batch.dim() and batch.numel() and not batch.is_complex())
 
 
 def _is_of_last_call(lane: Lane, values: Any) -> bool:

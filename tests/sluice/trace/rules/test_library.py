@@ -81,6 +81,7 @@ def test_every_rule_is_shown_by_a_fault():
     # Warnings and symptoms; see test_near_misses and test_structure_and_numbers. The one of a
     # schedule stands in test_other_hands.
     assert alone <= {
+        "freeze without effect",
         "schedule hardly moves",
         "logits extreme",
         "clipping unsuited",

@@ -893,6 +893,106 @@ def test_a_body_that_rests_between_two_ends_that_learn_is_asked_about(trace_of):
     assert ("frozen by mistake", "confirm") in told(trace_of(program))
 
 
+@pytest.mark.parametrize(
+    ("thaw", "expected"),
+    [
+        ("typo", ("frozen by mistake", "error")),
+        ("module", ("frozen by mistake", "confirm")),
+        ("nothing", ("frozen by mistake", "confirm")),
+        ("right", None),
+        ("loaded", None),
+        ("outside", None),
+    ],
+)
+def test_a_body_that_was_never_loaded_and_never_thawed_is_asked_about(trace_of, thaw, expected):
+    def program():
+        body = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
+        model = nn.Sequential(body, nn.Linear(64, 1))
+        if thaw == "loaded":
+            with torch.no_grad():
+                for parameter in body.parameters():
+                    parameter.mul_(2)
+        body.requires_grad_(requires_grad=False)
+        held = model[1] if thaw == "outside" else model
+        optimizer = torch.optim.SGD(held.parameters(), lr=0.01)
+        for number in range(40):
+            step(optimizer, (model(numbers(16))[:, 0] - numbers(16).sum(1)).square().mean())
+            if number == 9 and thaw == "right":
+                body.requires_grad_(requires_grad=True)
+            if number == 9 and thaw == "typo":
+                for parameter in body.parameters():
+                    parameter.require_grad = True
+            if number == 9 and thaw == "module":
+                body.requires_grad = True
+
+    found = {(fault, severity) for fault, severity in told(trace_of(program)) if "fr" in fault}
+    assert found == ({expected} if expected else set())
+
+
+@pytest.mark.parametrize("is_module", [True, False])
+def test_a_freeze_that_torch_never_reads_is_asked_about(trace_of, is_module):
+    def program():
+        model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 1))
+        if is_module:
+            model[0].requires_grad = False
+        else:
+            model[0].weight.requires_gradient = False
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(6):
+            step(optimizer, model(numbers(16)).square().mean())
+
+    assert ("freeze without effect", "confirm") in told(trace_of(program))
+
+
+@pytest.mark.parametrize(
+    ("dropped", "judged", "severity"), [(1, True, "error"), (1, False, "confirm"), (0, True, None)]
+)
+def test_one_hot_targets_without_a_column_for_a_class_are_told(trace_of, dropped, judged, severity):
+    def program():
+        model, x = nn.Linear(6, 4 - dropped), numbers(64)
+        y = F.one_hot(x[:, :4].argmax(1), 4).float()[:, dropped:]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(12):
+            step(optimizer, F.cross_entropy(model(x), y))
+            if judged:
+                with torch.no_grad():
+                    F.cross_entropy(model(x), y)
+
+    found = [s for fault, s in told(trace_of(program)) if fault == "id out of range"]
+    assert found == ([severity] if severity else [])
+
+
+class Sites(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.site, self.body = nn.Embedding(5, 3), nn.Linear(9, 2)
+
+    def forward(self, x, site):
+        return self.body(torch.cat([x, self.site(site)], 1))
+
+
+@pytest.mark.parametrize("told_by", ["nothing", "numbers", "sites"])
+def test_labels_are_laid_beside_all_that_a_network_is_given(trace_of, told_by):
+    def program():
+        draws = torch.Generator().manual_seed(4)
+        x, site = numbers(1024), torch.randint(5, (1024,), generator=draws)
+        y = {
+            "nothing": torch.randint(2, (1024,), generator=draws),
+            "numbers": (x[:, 0] > 0).long(),
+            "sites": (site > 2).long(),
+        }[told_by]
+        model = Sites()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        for rows in torch.arange(1024).chunk(16) * 3:
+            batch = x[rows], site[rows]
+            step(optimizer, F.cross_entropy(model(*batch), y[rows]))
+        with torch.no_grad():
+            F.cross_entropy(model(x, site), y)
+
+    found = ("labels independent of inputs", "error") in told(trace_of(program))
+    assert found is (told_by == "nothing")
+
+
 def test_targets_of_a_first_call_are_not_laid_beside_the_inputs_of_a_second(trace_of):
     def program():
         model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
