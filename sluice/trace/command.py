@@ -44,4 +44,7 @@ def run_traced(
                 say_on_stderr(as_text(report))
         except StorageError as error:
             say_on_stderr(f"sluice trace: nothing was traced. {error}")
+        except Exception as error:  # whatever it is, the exit code is the program's
+            why = f"{type(error).__name__}: {error}"
+            say_on_stderr(f"sluice trace: the trace in {folder} cannot be read ({why}).")
     return code

@@ -75,6 +75,7 @@ class Looks:
         if fact.parameters:
             self._told += 1
             tracer.recorder.write("gradient", fact)
+            tracer.survey.look_first(tracer.steps)  # there may never be a step
 
 
 def _is_asleep(entry: OptimizerEntry) -> bool:

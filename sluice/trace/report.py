@@ -6,9 +6,10 @@ from pathlib import Path
 from sluice.settings import Record
 from sluice.trace.diagnosis import Diagnosis, diagnose
 from sluice.trace.evidence.trace import Trace
+from sluice.trace.finding import Finding
 from sluice.trace.profile import Profile, profile
 from sluice.trace.reading import find_traces, read_trace
-from sluice.trace.rules.library import judge, judge_ranks
+from sluice.trace.rules.library import judge_all, judge_ranks
 
 _SEVERITY = {"error": "error", "confirm": "needs confirmation", "warning": "warning"}
 
@@ -36,16 +37,21 @@ def report_on(out: Path) -> tuple[ProcessReport, ...]:
     traces = [read_trace(folder) for folder in folders]
     between = judge_ranks(_ranks(traces))
     return tuple(
-        ProcessReport(
-            folder=str(folder),
-            rank=trace.start.rank,
-            steps=trace.num_steps,
-            ending=_ending(trace),
-            notes=tuple(note.text for note in trace.notes),
-            profile=profile(trace),
-            diagnoses=diagnose([*judge(trace), *(between if number == 0 else ())]),
-        )
+        _report(folder, trace, between if number == 0 else ())
         for number, (folder, trace) in enumerate(zip(folders, traces, strict=True))
+    )
+
+
+def _report(folder: Path, trace: Trace, between: Sequence[Finding]) -> ProcessReport:
+    findings, failed = judge_all(trace)
+    return ProcessReport(
+        folder=str(folder),
+        rank=trace.start.rank,
+        steps=trace.num_steps,
+        ending=_ending(trace),
+        notes=(*(note.text for note in trace.notes), *failed),
+        profile=profile(trace),
+        diagnoses=diagnose([*findings, *between]),
     )
 
 

@@ -32,6 +32,11 @@ class Survey:
             self._values += ask_values(self._inventory, step + 1, self._recorder.deferred)
         self.due = min(self._next_membership, self._next_values)
 
+    def look_first(self, step: int) -> None:
+        """Look if nothing was looked at yet."""
+        if not self._count:
+            self.look(step)
+
     def write(self) -> None:
         """Write what was asked for and is read."""
         for told in self._values:

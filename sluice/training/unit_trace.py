@@ -10,7 +10,7 @@ from sluice.trace.attach import traced
 from sluice.trace.diagnosis import Diagnosis, diagnose
 from sluice.trace.reading import read_trace
 from sluice.trace.replay.page import replay_page
-from sluice.trace.rules.library import judge
+from sluice.trace.rules.library import judge_all
 from sluice.trace.settings import TraceSettings
 
 TRACES = "traces"
@@ -31,7 +31,7 @@ class UnitTrace:
         """Return what was wrong, ranked; nothing without a trace."""
         if self.folder is None or not self.folder.exists():
             return ()
-        return diagnose(judge(read_trace(self.folder)))
+        return diagnose(judge_all(read_trace(self.folder))[0])
 
     def keep_replay(self, diagnoses: tuple[Diagnosis, ...], store: ArtifactStore) -> str:
         """Keep the page that plays the fitting back; return its digest, '' without a trace."""

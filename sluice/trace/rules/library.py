@@ -131,8 +131,24 @@ RANK_RULES: tuple[RankRule, ...] = (
 
 
 def judge(trace: Trace) -> tuple[Finding, ...]:
-    """Return the findings of every rule over one process."""
+    """Return the findings of every rule over one process.
+
+    Raises:
+        Exception: A rule failed; to hear the others all the same, ask ``judge_all``.
+    """
     return tuple(finding for rule in RULES for finding in rule(trace))
+
+
+def judge_all(trace: Trace) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """Return the findings of all rules that can judge a process, and which failed, as text."""
+    found: list[Finding] = []
+    failed = []
+    for rule in RULES:
+        try:
+            found += rule(trace)
+        except Exception as error:  # what the other rules found is not lost with it
+            failed.append(f"Not judged: whether {rule.name} ({type(error).__name__}: {error}).")
+    return tuple(found), tuple(failed)
 
 
 def judge_ranks(traces: Sequence[Trace]) -> tuple[Finding, ...]:

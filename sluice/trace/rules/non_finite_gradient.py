@@ -51,7 +51,8 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     first_bad_loss = next((s for s, v in losses_of(trace) if not math.isfinite(v)), step + 1)
     if first_bad_loss < step:
         return ()
-    name = names_in(trace)[_nearest(trace, bad)]
+    nearest = _nearest(trace, bad)
+    name = names_in(trace).get(nearest, f"parameter {nearest}")
     return (
         rule.finding(
             severity="error",

@@ -41,10 +41,14 @@ def _records(losses: Sequence[float], best: float) -> int:
 
 
 def _places(trace: Trace, since: int) -> list[tuple[SaveFact, ...]]:
-    """Return what was saved since a step, by its place; names that differ in numbers are one."""
+    """Return what was saved since a step, by its place; names that differ in numbers are one.
+
+    A copy that another network begins with at once is none that is kept.
+    """
+    handed = {(x.step, x.content) for x in trace.loads if x.what == "network" and x.content}
     found: dict[tuple[str, str], list[SaveFact]] = {}
     for save in trace.saves:
-        if save.step >= since:
+        if save.step >= since and (save.step, save.content) not in handed:
             found.setdefault((save.to, re.sub(r"\d+", "#", save.path)), []).append(save)
     return [tuple(saves) for saves in found.values()]
 

@@ -5,6 +5,7 @@ did not know the rules.
 """
 
 import copy
+import dataclasses
 import functools
 import itertools
 import multiprocessing
@@ -21,6 +22,7 @@ from sluice.trace.attach import traced
 from sluice.trace.cadence import Cadence
 from sluice.trace.reading import find_traces, read_trace
 from sluice.trace.replay.abnormal import first_abnormal
+from sluice.trace.rules import library
 from sluice.trace.rules.library import judge
 from sluice.trace.settings import TraceSettings
 
@@ -960,6 +962,63 @@ def test_one_hot_targets_without_a_column_for_a_class_are_told(trace_of, dropped
 
     found = [s for fault, s in told(trace_of(program)) if fault == "id out of range"]
     assert found == ([severity] if severity else [])
+
+
+def test_a_copy_that_a_second_phase_begins_with_is_no_best_checkpoint(trace_of):
+    def program():
+        x = numbers(64)
+        y = x.sum(1, keepdim=True)
+        first, second = nn.Linear(6, 1), nn.Linear(6, 1)
+        for model in (first, second):
+            if model is second:
+                model.load_state_dict(copy.deepcopy(first.state_dict()))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            for number in range(60):
+                if number % 10 == 0:
+                    with torch.no_grad():
+                        F.mse_loss(model(x), y)
+                step(optimizer, F.mse_loss(model(x), y))
+
+    assert "selection never moves" not in {fault for fault, _ in told(trace_of(program))}
+
+
+def test_a_guard_that_leaves_out_every_step_hides_no_gradient(trace_of):
+    def program():
+        model, x = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 1)), numbers(16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(5):
+            optimizer.zero_grad()
+            out = model(x)[:, 0]
+            torch.where(out > 0, out, (out - out.detach()).sqrt()).mean().backward()
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if torch.isfinite(norm):
+                optimizer.step()
+
+    trace = trace_of(program)
+    (first, *_) = judge(trace)
+
+    assert trace.num_steps == 0
+    assert (first.fault, first.severity) == ("non-finite gradient", "error")
+    assert "Sequential.1.bias" in first.what
+
+
+def test_a_rule_that_fails_takes_no_other_with_it(trace_of, monkeypatch):
+    def program():
+        model, x = nn.Linear(6, 1), numbers(16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(6):
+            model(x).square().mean().backward()
+            optimizer.step()
+
+    def fail(*_):
+        raise KeyError(8)
+
+    broken = dataclasses.replace(library.RULES[0], judge=fail)
+    monkeypatch.setattr(library, "RULES", (broken, *library.RULES[1:]))
+    found, failed = library.judge_all(trace_of(program))
+
+    assert "gradients carried over" in {f.fault for f in found}
+    assert failed == (f"Not judged: whether {broken.name} (KeyError: 8).",)
 
 
 class Sites(nn.Module):
