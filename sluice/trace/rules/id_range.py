@@ -114,32 +114,28 @@ def _classless(rule: Rule, trace: Trace) -> list[Finding]:
     """One-hot targets of which some rows have no class: one class has no column."""
     found = []
     for (kind, network), facts in by_kind(learning_losses(trace, *CLASSES)).items():
-        wrong = [f for f in facts if f.num_classless]
-        rows = sum(f.target_shape[0] for f in facts)
-        empty = sum(f.num_classless for f in wrong)
-        if not wrong or empty == rows:
-            continue
         judged = [
             f for f in trace.losses if f.kind == kind and f.network == network and not f.is_learning
         ]
-        # Rows without a label may be left out on purpose; those that judge a network are not.
-        is_sure = any(f.num_classless for f in judged)
-        if judged and not is_sure:
+        # Rows without a label may be left out on purpose; those that judge a network are not, and
+        # nothing mixes them.
+        of = judged or facts
+        empty = sum(f.num_classless for f in of)
+        rows = sum(f.target_shape[0] for f in of if f.target_shape)
+        if not 0 < empty < rows:
             continue
+        where = "that judge it" if judged else "that it learns from"
         found.append(
             rule.finding(
-                severity="error" if is_sure else "confirm",
-                step=wrong[0].step + 1,
-                what=f"{kind}: {empty} of {rows} rows of one-hot targets have no 1 in any of the "
-                f"{wrong[0].target_shape[1]} columns, in evaluations, too."
-                if is_sure
-                else f"{kind}: {empty} of {rows} rows of one-hot targets have no 1 in any of the "
-                f"{wrong[0].target_shape[1]} columns.",
+                severity="error" if judged else "confirm",
+                step=facts[0].step + 1,
+                what=f"{kind}: {empty} of {rows} rows of one-hot targets {where} have no 1 in any "
+                f"of the {of[0].target_shape[1]} columns.",
                 cause="One class has no column, as with drop_first=True: its rows teach nothing, "
                 "and no answer can name it.",
                 fix="Give every class a column, or the loss the numbers of the classes.",
                 num_rows=empty,
-                num_columns=wrong[0].target_shape[1],
+                num_columns=of[0].target_shape[1],
             )
         )
     return found

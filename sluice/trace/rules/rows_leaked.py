@@ -79,8 +79,17 @@ def _overlap(trace: Trace, learned: list[RowsFact], judged: list[RowsFact]) -> _
         for row in fact.rows:
             since.setdefault(row, fact.step)
     rows = {row for f in judged for row in f.rows}
-    # A row that was judged first and learned later may have been chosen for that.
-    shared = {row for f in judged for row in f.rows if row in since and since[row] < f.step}
+    # A row that was judged first and learned later may have been chosen for that, as those are
+    # that a network gives labels to; before its first step it chooses nothing.
+    chosen: set[int] = set()
+    for fact in judged:
+        chosen |= {row for row in fact.rows if 0 < fact.step <= since.get(row, -1)}
+    shared = {
+        row
+        for f in judged
+        for row in f.rows
+        if row in since and since[row] < f.step and row not in chosen
+    }
     coverage = _coverage(trace, learned, len(since))
     pairs, twins = _twins([*learned, *judged])
     extra = 3.0 if any(f.is_whole for f in learned) else 0.0

@@ -947,15 +947,24 @@ def test_a_freeze_that_torch_never_reads_is_asked_about(trace_of, is_module):
 
 
 @pytest.mark.parametrize(
-    ("dropped", "judged", "severity"), [(1, True, "error"), (1, False, "confirm"), (0, True, None)]
+    ("dropped", "judged", "mixes", "severity"),
+    [
+        (1, True, False, "error"),
+        (1, True, True, "error"),
+        (1, False, False, "confirm"),
+        (0, True, False, None),
+        (0, True, True, None),
+    ],
 )
-def test_one_hot_targets_without_a_column_for_a_class_are_told(trace_of, dropped, judged, severity):
+def test_one_hot_targets_without_a_column_for_a_class_are_told(
+    trace_of, dropped, judged, mixes, severity
+):
     def program():
         model, x = nn.Linear(6, 4 - dropped), numbers(64)
         y = F.one_hot(x[:, :4].argmax(1), 4).float()[:, dropped:]
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(12):
-            step(optimizer, F.cross_entropy(model(x), y))
+            step(optimizer, F.cross_entropy(model(x), 0.7 * y + 0.3 * y.roll(1, 0) if mixes else y))
             if judged:
                 with torch.no_grad():
                     F.cross_entropy(model(x), y)
@@ -980,6 +989,24 @@ def test_a_copy_that_a_second_phase_begins_with_is_no_best_checkpoint(trace_of):
                 step(optimizer, F.mse_loss(model(x), y))
 
     assert "selection never moves" not in {fault for fault, _ in told(trace_of(program))}
+
+
+@pytest.mark.parametrize("is_leak", [True, False])
+def test_rows_that_a_network_labelled_before_it_learned_them_did_not_leak(trace_of, is_leak):
+    def program():
+        model, first, rest = nn.Linear(6, 1), numbers(32, seed=1), numbers(128, seed=2)
+        known = torch.cat([first, rest[:8]]) if is_leak else first
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(4):
+            for _ in range(5):
+                step(optimizer, model(known).square().mean())
+            with torch.no_grad():
+                is_sure = model(rest)[:, 0] > 0
+            if not is_leak:
+                known = torch.cat([first, rest[is_sure]])
+
+    found = "validation rows in training" in {fault for fault, _ in told(trace_of(program))}
+    assert found is is_leak
 
 
 def test_a_guard_that_leaves_out_every_step_hides_no_gradient(trace_of):
