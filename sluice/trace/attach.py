@@ -174,3 +174,9 @@ def _describe(environ: Mapping[str, str]) -> Start:
         torch=str(torch.__version__),
         began=time.time(),
     )
+
+
+def flush_traces() -> None:
+    """Write what was seen so far, instead of in the next seconds."""
+    for tracer in _active:
+        tracer.guard(tracer.flush)

@@ -1,6 +1,7 @@
 """Attributes that a program set under a name that torch never reads."""
 
 import difflib
+import functools
 from typing import Any
 
 from torch import Tensor
@@ -19,6 +20,11 @@ def misnamed(owner: Any) -> list[str]:
         name
         for name, value in vars(owner).items()
         if isinstance(value, bool)
+        and _is_like(name)
         and (name != _MEANT or not isinstance(owner, Tensor))
-        and difflib.SequenceMatcher(None, name, _MEANT).ratio() >= _LIKE
     ]
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_like(name: str) -> bool:
+    return difflib.SequenceMatcher(None, name, _MEANT).ratio() >= _LIKE

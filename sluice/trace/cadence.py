@@ -39,6 +39,11 @@ class Cadence:
         """Whether the look that is due is one at everything."""
         return not self._left
 
+    @property
+    def due_in(self) -> int:
+        """Steps to hear of until the one that comes next has statistics."""
+        return self._due - self._seen
+
     def add_flush(self, *, cost_ns: int, num_statistics: int) -> None:
         """Hear what reading and writing the statistics of so many steps took."""
         self._later = cost_ns / max(num_statistics, 1)

@@ -1,5 +1,6 @@
 """What is going on in one thread of the program right now."""
 
+from array import array
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +20,8 @@ class Lane:
     """So many marks may wait; 0 until the first one."""
     marks: list[Code] = field(default_factory=list)
     """What led to the step that comes next."""
-    times: list[int] = field(default_factory=list)
-    """Of the marks, by the clock [ns]."""
+    times: "array[int]" = field(default_factory=lambda: array("q"))
+    """Of the marks, by the clock [ns]; nothing for the garbage collector to look at."""
     losses: list[Any] = field(default_factory=list)
     """Of the backward passes among them."""
     clips: list[tuple[int, Any, float]] = field(default_factory=list)
@@ -93,7 +94,7 @@ class Lane:
 
     def begin_word(self) -> None:
         """Forget what led to the step that ended."""
-        self.marks, self.times, self.losses, self.clips = [], [], [], []
+        self.marks, self.times, self.losses, self.clips = [], array("q"), [], []
         self.scale = None
         self.has_scaled = self.zero_after_backward = self.is_edited = False
         if self.sealed or self.inspected:

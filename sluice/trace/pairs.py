@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sluice.trace.fingerprints import row_fingerprints
-
 _PLAIN, _BANDS = 24, 8
 """Features of a long row: means of its parts, and parts of its spectrum."""
 _LIMIT = 6e4
@@ -75,9 +73,3 @@ def target_column(targets: Tensor, rows: int) -> tuple[Tensor, bool] | None:
         is_one_hot = bool(((table.sum(1) - 1).abs() < 1e-3).all()) and bool((table >= 0).all())
         return (table.argmax(1).double(), True) if is_one_hot else (table[:, 0].double(), False)
     return None
-
-
-def fingerprints(batch: Tensor, *, words: int, most: int) -> list[int]:
-    """Return the fingerprints of the first rows of a batch."""
-    found: list[int] = row_fingerprints(batch[:most], words=words).tolist()
-    return found

@@ -2,11 +2,12 @@
 
 import functools
 import operator
+from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from sluice.trace.evidence.trace import Start
 from sluice.trace.lane import Lane
 from sluice.trace.settings import TraceSettings
 from sluice.trace.storage import TraceFiles, line_of
-from sluice.trace.words import OVERFLOW, WordBook
+from sluice.trace.words import OVERFLOW, Code, WordBook
 
 _RECENT_STEPS = 128
 """Steps whose detail is kept from one flush to the next: a program that makes more is fast, and
@@ -30,6 +31,32 @@ NumbersRow = tuple[
 ]
 """Of one step: its number, losses, clips by optimizer, norm and bound, scale; whether it is kept
 for ever."""
+
+
+_STEP_FIELDS = _NUMBER_FIELDS = 5
+"""Of a row."""
+
+
+def _rows(flat: Iterable[Any], fields: int) -> Iterator[tuple[Any, ...]]:
+    return zip(*[iter(flat)] * fields, strict=True)
+
+
+class EndedStep(NamedTuple):
+    """What a step left, as the thread that made it held it."""
+
+    step: int
+    thread: int
+    marks: list[Code]
+    times: "array[int]"
+    losses: list[Tensor | float]
+    clips: list[tuple[int, Tensor | float, float]]
+    scale: Tensor | None
+    ended: int
+    """By the clock [ns]."""
+    took: int
+    """Since the step before it ended [ns]."""
+    spent: int
+    """Of that, on statistics [ns]."""
 
 
 class Thin:
@@ -81,10 +108,11 @@ class Recorder:
         self._series: list[tuple[str, Record]] = []
         self._detail: deque[tuple[str, Record]] = deque(maxlen=_MOST_LINES)
         self._counts: dict[int, list[int]] = {}
-        self._steps: deque[tuple[int, int, tuple[int, ...], list[int], int]] = deque(
-            maxlen=_RECENT_STEPS
-        )
-        self._numbers: deque[NumbersRow] = deque(maxlen=_RECENT_STEPS)
+        # Rows lie flat: a container for each would have the program's garbage collected more often.
+        self._steps: deque[Any] = deque(maxlen=_RECENT_STEPS * _STEP_FIELDS)
+        """Of each step its number, word, the positions that are shown, all times, its end."""
+        self._numbers: deque[Any] = deque(maxlen=_RECENT_STEPS * _NUMBER_FIELDS)
+        """Rows of numbers that are not kept for ever."""
         self._kept_numbers: list[NumbersRow] = []
         self._read: list[tuple[list[Any], bool]] = []
         self.rates: list[tuple[int, int, list[float]]] = []
@@ -108,31 +136,26 @@ class Recorder:
         if self._thin_measures.takes_next():
             self._series.append(("measures", fact))
 
-    def end_word(self, step: int, lane: Lane, *, ended: int) -> None:
-        """Keep the order of what led to a step, its times, and its few numbers.
-
-        Args:
-            step: That ended.
-            lane: Of the thread; its lists are kept as they are.
-            ended: When, by the clock [ns].
-        """
-        word, shown = self.book.close(lane.marks, lane.number)
-        counted = self._counts.get(word)
-        if counted is None:
-            self._counts[word] = [step, step, 1]
-        else:
-            counted[1] = step
-            counted[2] += 1
-        if word == OVERFLOW:
-            self.dropped_words += 1
-        self._steps.append((step, word, shown, lane.times, ended))
-        if lane.losses or lane.clips or lane.scale is not None:
-            keep = self._thin_numbers.takes_next()
-            row = (step, lane.losses, lane.clips, lane.scale, keep)
-            if keep:
-                self._kept_numbers.append(row)
+    def settle(self, rows: Iterable[EndedStep]) -> None:
+        """Sort what some steps left."""
+        for row in rows:
+            word, shown = self.book.close(row.marks, row.thread)
+            counted = self._counts.get(word)
+            if counted is None:
+                self._counts[word] = [row.step, row.step, 1]
             else:
-                self._numbers.append(row)
+                counted[1] = row.step
+                counted[2] += 1
+            if word == OVERFLOW:
+                self.dropped_words += 1
+            self._steps += (row.step, word, shown, row.times, row.ended)
+            if row.losses or row.clips or row.scale is not None:
+                keep = self._thin_numbers.takes_next()
+                numbers = (row.step, row.losses, row.clips, row.scale, keep)
+                if keep:
+                    self._kept_numbers.append(numbers)
+                else:
+                    self._numbers += numbers
 
     def end_open_word(self, step: int, lane: Lane) -> None:
         """Keep the order of what led to no step any more."""
@@ -176,7 +199,11 @@ class Recorder:
         )
         if self._files.is_full and not was_full:
             text = f"The history reached {self._settings.history_bytes:,} bytes; later series lack."
-            note = {"step": self._steps[-1][0] if self._steps else 0, "kind": "full", "text": text}
+            note = {
+                "step": self._steps[-_STEP_FIELDS] if self._steps else 0,
+                "kind": "full",
+                "text": text,
+            }
             self._files.write_history([line_of("note", note)], needed=True)
         self._needed, self._series = [], []
         self._detail.clear()
@@ -210,13 +237,14 @@ class Recorder:
             began = self._began
             rows = [
                 [step, word, [(times[i] - began) // 1000 for i in shown], (end - began) // 1000]
-                for step, word, shown, times, end in self._steps
+                for step, word, shown, times, end in _rows(self._steps, _STEP_FIELDS)
                 if word != OVERFLOW
             ]
             yield line_of("steps", {"rows": rows})
 
     def _ask_numbers(self) -> None:
-        rows = sorted([*self._numbers, *self._kept_numbers], key=operator.itemgetter(0))
+        recent: Iterator[Any] = _rows(self._numbers, _NUMBER_FIELDS)
+        rows: list[NumbersRow] = sorted([*recent, *self._kept_numbers], key=operator.itemgetter(0))
         self._numbers.clear()
         self._kept_numbers = []
         asked: list[Tensor | float] = []

@@ -9,7 +9,7 @@ class TraceSettings(Settings):
     """Bounds of a trace; the order of events is recorded at every step whatever they are."""
 
     cost_share: float = Field(
-        0.01,
+        0.005,
         gt=0,
         le=1,
         description="Share of the program's time that statistics may take; they are taken every "

@@ -8,7 +8,9 @@ tracer detaches, and the program goes on untraced.
 import sys
 import threading
 import traceback
+from array import array
 from collections.abc import Callable
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +18,13 @@ from sluice.trace.cadence import Cadence
 from sluice.trace.evidence.measures import OptimizerMeasure, OutputMeasure, StepMeasures
 from sluice.trace.evidence.order import MarkKind
 from sluice.trace.evidence.trace import End, Note, Start
+from sluice.trace.fingerprints import RowPrints
 from sluice.trace.inventory import Inventory, OptimizerEntry, SchedulerEntry
 from sluice.trace.lane import Lane
 from sluice.trace.looks import Looks
 from sluice.trace.measuring import StepInWork, begin_step, end_step, peak_memory
 from sluice.trace.patches import Patches
-from sluice.trace.recorder import Recorder
+from sluice.trace.recorder import EndedStep, Recorder
 from sluice.trace.seams.means import check_seal
 from sluice.trace.settings import TraceSettings
 from sluice.trace.subjects import Registry
@@ -35,6 +38,9 @@ if TYPE_CHECKING:  # both are told of the tracer
 
 _MOST_GRADIENTS = 3
 """Facts of gradients that were not finite."""
+
+_MOST_ENDED = 16
+"""Steps that wait until they are sorted."""
 
 _MOST_MARKS = 4096
 """Marks without a step, as of a long evaluation, before repeats are folded."""
@@ -98,6 +104,7 @@ class Tracer:
         self.cadence = Cadence(
             cost_share=self.settings.cost_share, most_between=self.settings.most_steps_between
         )
+        self.row_prints = RowPrints()
         self.survey = Survey(self.inventory, self.recorder)
         self.looks = Looks(self)
         self.steps = 0
@@ -105,6 +112,9 @@ class Tracer:
         """Whether the step that comes next has norms of gradients and weights."""
         self.has_statistics = True
         """And everything else that takes time."""
+        self._ended: list[tuple[Any, ...]] = []
+        self._settles = 0
+        """The step at which what ended is sorted."""
         self._threads: list[Lane] = []
         self._began = self._last_step = self.clock()
         self._measured: list[tuple[int, list[OptimizerMeasure], list[list[OutputMeasure]]]] = []
@@ -135,6 +145,7 @@ class Tracer:
         text = f"{type(error).__name__}: {error}{where}"
         self.say(f"sluice trace: tracing stopped ({text}); the program goes on.")
         try:
+            self._settle()
             self.recorder.write("note", Note(step=self.steps, kind="failed", text=text))
             self.recorder.flush()
             self.recorder.close()
@@ -171,6 +182,7 @@ class Tracer:
                 open_word.marks, open_word.number = lane.marks, lane.number
                 self.recorder.end_open_word(self.steps, open_word)
         here.begin_word()
+        self._settle()
         if not self.recorder.has_seen_anything:
             return
         for finish in self.on_end:
@@ -220,7 +232,7 @@ class Tracer:
             lane.room = _MOST_MARKS - 1
         if len(lane.marks) >= _MOST_MARKS:
             shown, positions = self.recorder.book.fold(lane.marks)
-            lane.marks, lane.times = shown, [lane.times[i] for i in positions]
+            lane.marks, lane.times = shown, array("q", (lane.times[i] for i in positions))
             if len(shown) >= _MOST_MARKS // 2:  # no repeats: the latest count
                 lane.marks, lane.times = shown[-_MOST_MARKS // 4 :], lane.times[-_MOST_MARKS // 4 :]
 
@@ -260,16 +272,37 @@ class Tracer:
             if lane.number < 0:
                 self.make_room(lane)
             now = self.clock()
-            self.recorder.end_word(self.steps, lane, ended=now)
+            took, spent, lane.spent = now - self._last_step, lane.spent, 0
+            # The fields of an EndedStep, which are told apart when they are sorted.
+            self._ended.append(
+                (
+                    self.steps, lane.number, lane.marks, lane.times, lane.losses, lane.clips,
+                    lane.scale, now, took, spent,
+                )
+            )  # fmt: skip
             lane.last_loss = lane.losses[-1] if lane.losses else None
             lane.begin_word()
-            is_due = self.cadence.add(step_ns=now - self._last_step, cost_ns=lane.spent)
-            self.has_norms, self.has_statistics = is_due, is_due and self.cadence.is_whole
-            lane.spent = 0
+            if spent or self.steps >= self._settles:
+                self._settle()
             if now >= self.recorder.due:
                 self.flush()
                 now = self.clock()
             self._last_step = now
+
+    def _settle(self) -> None:
+        """Sort what the last steps left, and ask when the next statistics are due.
+
+        Many steps at once cost far less than each: what sorts them stays at hand for the processor.
+        """
+        if not self._ended:
+            return
+        rows, self._ended = [*starmap(EndedStep, self._ended)], []
+        is_due = False
+        for row in rows:
+            is_due = self.cadence.add(step_ns=row.took, cost_ns=row.spent)
+        self.has_norms, self.has_statistics = is_due, is_due and self.cadence.is_whole
+        self._settles = self.steps + min(max(self.cadence.due_in, 1), _MOST_ENDED)
+        self.recorder.settle(rows)
 
     def _measure(self, lane: Lane, entry: OptimizerEntry, work: StepInWork) -> None:
         began = self.clock()
@@ -286,6 +319,7 @@ class Tracer:
 
     def flush(self) -> None:
         """Read what is on the device, and write everything."""
+        self._settle()
         began, num = self.clock(), len(self._measured)
         self.recorder.read_deferred()
         for step, optimizers, outputs in self._measured:

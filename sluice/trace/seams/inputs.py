@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from sluice.trace.columns import ColumnSums
 from sluice.trace.evidence.inputs import BadNumbersFact, InputFact, RowsFact
+from sluice.trace.fingerprints import NETWORK
 from sluice.trace.lane import Lane
 from sluice.trace.measuring import first_tensor
-from sluice.trace.pairs import fingerprints
 from sluice.trace.tokens import TokenCounts, are_tokens
 from sluice.trace.tracer import Tracer
 from sluice.trace.transforms import is_transformed
@@ -203,6 +203,8 @@ class InputWatch:
 
     def _write_rows(self, group: CallGroup, tensor: Tensor) -> None:
         tracer = self._tracer
+        words = tracer.settings.row_words
+        prints = tracer.row_prints.of(tensor, words=words, place=NETWORK)
         fact = RowsFact(
             step=tracer.steps,
             network=group.network,
@@ -210,7 +212,7 @@ class InputWatch:
             is_learning=group.is_learning,
             is_whole=not tensor.is_floating_point(),
             is_continuous=group.is_continuous,
-            rows=tuple(fingerprints(tensor, words=tracer.settings.row_words, most=_MOST_ROWS)),
+            rows=prints[:_MOST_ROWS],
         )
         if group.may_learn and not group.is_learning:
             group.waiting.append(fact)

@@ -20,11 +20,11 @@ from sluice.trace.evidence.batches import (
     RandomPrint,
 )
 from sluice.trace.fingerprints import (
+    LOADER,
     OrderFingerprint,
     field_fact,
     mixed,
     random_states,
-    row_fingerprints,
     sketch_of,
     tensors_in,
 )
@@ -224,7 +224,7 @@ class _Loading:
         tensors = tensors_in(batch)
         first = next((t for t in tensors if t.dim() > 0 and t.numel()), None)
         words = tracer.settings.row_words
-        rows = () if first is None else tuple(row_fingerprints(first, words=words).tolist())
+        rows = () if first is None else tracer.row_prints.of(first, words=words, place=LOADER)
         if entry.iterating is not None and _is_watched(entry.epoch):
             entry.iterating.rows += rows
             entry.iterating.labels.update(_labels(tensors))

@@ -84,17 +84,28 @@ def _watch_zero(tracer: Tracer) -> None:
     @functools.wraps(of_optimizer)
     def zero_optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> None:
         of_optimizer(optimizer, *args, **kwargs)
-        if tracer.is_on:
-            try:
-                _zeroed(tracer, optimizer)
-            except Exception as error:  # as with ``guard``
-                tracer.fail(error)
+        if not tracer.is_on:
+            return
+        try:
+            optimizers, lane = tracer.inventory.optimizers, tracer.local.lane
+            entry = optimizers.by_id.get(id(optimizer))
+            if entry is None or entry.ref() is not optimizer:
+                entry = optimizers.find(optimizer)
+            lane.zero_after_backward = True
+            if lane.stepping is optimizer and entry.watch.is_before_update():
+                lane.clear_before_update()  # by a hook of the optimizer's own
+                return
+            entry.watch.is_cleared = True
+            lane.marks.append(("zero", entry.index, -1, (), 0))
+            lane.times.append(tracer.clock())
+        except Exception as error:  # as with ``guard``
+            tracer.fail(error)
 
     @functools.wraps(of_module)
     def zero_module(module: Any, *args: Any, **kwargs: Any) -> None:
         of_module(module, *args, **kwargs)
         if tracer.is_on:
-            tracer.guard(_zeroed, tracer, None)
+            tracer.guard(_module_zeroed, tracer)
 
     tracer.patches.replace(torch.optim.Optimizer, "zero_grad", zero_optimizer)
     tracer.patches.replace(torch.nn.Module, "zero_grad", zero_module)
@@ -117,20 +128,8 @@ def _made(tracer: Tracer, optimizer: Any) -> None:
     tracer.inventory.is_stale = True
 
 
-def _zeroed(tracer: Tracer, optimizer: Any) -> None:
+def _module_zeroed(tracer: Tracer) -> None:
+    # What it clears is seen by the gradients themselves, later.
     lane = tracer.local.lane
     lane.zero_after_backward = True
-    # What a module's own zero_grad clears is seen by the gradients themselves, later.
-    if optimizer is None:
-        tracer.mark(lane, "zero")
-        return
-    optimizers = tracer.inventory.optimizers
-    entry = optimizers.by_id.get(id(optimizer))
-    if entry is None or entry.ref() is not optimizer:
-        entry = optimizers.find(optimizer)
-    if lane.stepping is optimizer and entry.watch.is_before_update():
-        lane.clear_before_update()  # by a hook of the optimizer's own
-        return
-    entry.watch.is_cleared = True
-    lane.marks.append(("zero", entry.index, -1, (), 0))
-    lane.times.append(tracer.clock())
+    tracer.mark(lane, "zero")

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from sluice.trace.evidence.inputs import PairFact
+from sluice.trace.fingerprints import LOSS
 from sluice.trace.lane import Lane
 from sluice.trace.measuring import PLAIN
 from sluice.trace.pairs import (
     Scaling,
     features_of,
-    fingerprints,
     packed,
     scaling_of,
     target_column,
@@ -56,8 +56,9 @@ class Pairing:
             if column is None:
                 return
             words = tracer.settings.row_words
-            prints = [fingerprints(batch, words=words, most=_MOST_ROWS) for batch in given]
-            rows = prints[0] if len(prints) == 1 else [*map(hash, zip(*prints, strict=True))]
+            seen = tracer.row_prints
+            prints = [seen.of(batch, words=words, place=LOSS)[:_MOST_ROWS] for batch in given]
+            rows = prints[0] if len(prints) == 1 else (*map(hash, zip(*prints, strict=True)),)
             new = [i for i, row in enumerate(rows) if row not in self._known][: _MOST_ROWS - num]
             if not new:
                 return
