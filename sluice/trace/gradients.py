@@ -108,6 +108,16 @@ class GradientWatch:
         """Tell whether the step that runs has not changed them yet; False when it is not known."""
         return bool(self._weights) and all(p._version == v for p, v in self._weights)
 
+    def is_zeroed(self) -> bool:
+        """Tell whether the gradients that the step found were set to zero in place since."""
+        return bool(self._probes) and all(
+            held is not None
+            and parameter.grad is held
+            and held._version != version
+            and _is_zero(held)
+            for parameter, held, version in self._probes
+        )
+
     def remember(self) -> None:
         """Remember the gradients of a step that was not looked at before: of a closure, skipped."""
         self._probes = [_seen(parameter) for parameter, _, _ in self._probes]

@@ -75,13 +75,13 @@ def _seen(nodes: list[Any]) -> Iterator[Tensor]:
     for node in nodes:
         name = node.name()
         if name in ("SoftmaxBackward0", "SafeSoftmaxBackward0"):
-            weights = _saved(node, "_saved_result")
+            weights = saved(node, "_saved_result")
             # It is told as a whole number without sign.
             dim = node._saved_dim - 2**64 if node._saved_dim >= 2**63 else node._saved_dim
             if weights is not None and weights.dim() > 1 and dim % weights.dim():
                 yield (weights > 0).movedim(dim, -1)
         elif name.startswith("ScaledDotProduct"):
-            masks = (_saved(node, mask) for mask in _MASKS)
+            masks = (saved(node, mask) for mask in _MASKS)
             added = next((mask for mask in masks if mask is not None), None)
             if added is not None and added.dim() > 1:
                 yield added if added.dtype == torch.bool else added > _HIDDEN
@@ -102,7 +102,8 @@ def lookups(nodes: list[Any]) -> list[Lookup]:
     return found
 
 
-def _saved(node: Any, name: str) -> Tensor | None:
+def saved(node: Any, name: str) -> Tensor | None:
+    """Return a tensor that a node keeps for its backward pass; None when it has none any more."""
     try:
         held = getattr(node, name, None)
     except RuntimeError:  # freed by another backward pass, or changed in place

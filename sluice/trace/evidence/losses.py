@@ -7,6 +7,7 @@ from sluice.settings import Record
 BY_HAND = "a difference by hand"
 CLASSES_BY_HAND = "a cross entropy by hand"
 BINARY_BY_HAND = "a logistic loss by hand"
+MASKED_BY_HAND = "a loss masked by hand"
 """Kind of a loss that is no function of torch."""
 
 

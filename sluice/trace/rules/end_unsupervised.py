@@ -1,6 +1,6 @@
 """Is the token that ends a text among the targets?"""
 
-from sluice.trace.evidence.losses import LossFact, NextTokens
+from sluice.trace.evidence.losses import MASKED_BY_HAND, LossFact, NextTokens
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.losses import CLASSES, by_kind, learning_losses
@@ -16,7 +16,7 @@ _SHIFTED = 1
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     found = []
-    for (kind, _), facts in by_kind(learning_losses(trace, *CLASSES)).items():
+    for (kind, _), facts in by_kind(learning_losses(trace, *CLASSES, MASKED_BY_HAND)).items():
         told = [(f, f.tokens) for f in facts if f.tokens is not None]
         if not told or any(t.next_share < _NEXT for _, t in told):
             continue

@@ -3,6 +3,7 @@
 import math
 
 from sluice.trace.evidence.batches import FieldFact
+from sluice.trace.evidence.losses import MASKED_BY_HAND
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.losses import CLASSES, by_kind, learning_losses, network_name
@@ -14,7 +15,7 @@ _OFTEN, _OFTEN_SHARE = 3, 0.2
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     found = []
-    for (kind, _), facts in by_kind(learning_losses(trace, *CLASSES)).items():
+    for (kind, _), facts in by_kind(learning_losses(trace, *CLASSES, MASKED_BY_HAND)).items():
         empty = [f for f in facts if f.num_targets and not f.num_supervised]
         if not empty:
             continue

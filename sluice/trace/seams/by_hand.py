@@ -5,8 +5,17 @@ from typing import Any
 
 from torch import Tensor
 
-from sluice.trace.evidence.losses import BINARY_BY_HAND, BY_HAND, CLASSES_BY_HAND, LossFact
+from sluice.trace.evidence.losses import (
+    BINARY_BY_HAND,
+    BY_HAND,
+    CLASSES_BY_HAND,
+    MASKED_BY_HAND,
+    LossFact,
+    NextTokens,
+)
 from sluice.trace.graph import SHAPES
+from sluice.trace.masked import masked_targets
+from sluice.trace.tokens import are_tokens, next_tokens
 from sluice.trace.tracer import Tracer
 
 _LOOKS = 8
@@ -57,8 +66,33 @@ class ByHand:
             self._write(BY_HAND, found[0], found[1], loss)
         for kind, made_by, shape in squashed(loss.grad_fn):
             self._write(kind, made_by, shape, loss)
+        for targets, counts in masked_targets(loss):
+            self._masked(targets, counts, loss)
 
-    def _write(self, kind: str, made_by: str, shape: tuple[int, ...], loss: Tensor) -> None:
+    def _masked(self, targets: Tensor, counts: Tensor, loss: Tensor) -> None:
+        """Tell which of the next tokens a mask leaves out."""
+        given = (ref() for ref in self._tracer.local.lane.given)
+        told = [
+            tokens
+            for ids in given
+            if ids is not None and are_tokens(ids)
+            if (tokens := next_tokens(ids, targets, counts)) is not None
+        ]
+        best = max(told, key=lambda tokens: tokens.next_share, default=None)
+        if best is not None:
+            num = int(counts.sum())
+            self._write(MASKED_BY_HAND, "", (len(targets),), loss, tokens=best, num_counted=num)
+
+    def _write(
+        self,
+        kind: str,
+        made_by: str,
+        shape: tuple[int, ...],
+        loss: Tensor,
+        *,
+        tokens: NextTokens | None = None,
+        num_counted: int | None = None,
+    ) -> None:
         tracer, lane = self._tracer, self._tracer.local.lane
         rows = shape[0] if shape else 1
         fact = LossFact(
@@ -79,8 +113,9 @@ class ByHand:
             target_smallest=math.nan,
             target_largest=math.nan,
             num_targets=rows,
-            num_supervised=rows,
+            num_supervised=rows if num_counted is None else num_counted,
             value=loss.item(),
+            tokens=tokens,
         )
         tracer.recorder.write("loss", fact)
 

@@ -49,6 +49,10 @@ def watch_optimizers(tracer: Tracer) -> None:
             if lane.has_closure:
                 tracer.mark(lane, "stepped", entry.index)
                 entry.watch.remember()
+            # By hand, in a hook of its own; one after the step may clear as it likes.
+            may_clear = optimizer._optimizer_step_pre_hooks
+            if may_clear and not optimizer._optimizer_step_post_hooks and entry.watch.is_zeroed():
+                lane.clear_before_update()
             tracer.end_step(lane, entry)
             for look in tracer.after_step:
                 look(entry, optimizer)

@@ -464,6 +464,48 @@ def test_the_first_state_that_comes_back_in_the_end_is_told_wherever_it_was(trac
     assert found == (set() if key == "score" else {("selection never moves", "error")})
 
 
+def _by_factor(losses, counts):
+    return (losses * counts.float()).sum() / counts.sum()
+
+
+def _by_fill(losses, counts):
+    return losses.masked_fill(~counts, 0.0).sum() / counts.sum()
+
+
+def _by_choice(losses, counts):
+    return torch.where(counts, losses, torch.zeros(())).sum() / counts.sum()
+
+
+def _by_gather(logits, targets):
+    return -logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+
+
+def _by_torch(logits, targets):
+    return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
+
+
+@pytest.mark.parametrize("is_wrong", [True, False])
+@pytest.mark.parametrize("mask", [_by_factor, _by_fill, _by_choice])
+@pytest.mark.parametrize("losses", [_by_gather, _by_torch])
+def test_an_end_that_a_mask_leaves_out_by_hand_is_told(trace_of, losses, mask, is_wrong):
+    end, pad = 1, 1 if is_wrong else 0
+
+    def program():
+        model, draws = Mixing(looks_ahead=False), torch.Generator().manual_seed(6)
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(8):
+            lengths = torch.randint(4, 11, (8,), generator=draws)
+            width = int(lengths.max())
+            ids = torch.randint(2, 9, (8, width + 1), generator=draws)
+            for row, length in enumerate(lengths.tolist()):
+                ids[row, length], ids[row, length + 1 :] = end, pad
+            given, targets = ids[:, :-1], ids[:, 1:]
+            step(optimizer, mask(losses(model(given), targets), targets != pad))
+
+    found = told(trace_of(program))
+    assert (("end token never supervised", "error") in found) is is_wrong
+
+
 # ---- processes
 
 
@@ -684,13 +726,22 @@ def test_a_tie_that_a_rebuilt_network_lacks_is_found(trace_of, is_tied):
     assert (("tie lost", "error") in told(trace_of(program))) is not is_tied
 
 
-@pytest.mark.parametrize("is_before", [True, False])
-def test_a_hook_that_clears_before_the_update_is_found(trace_of, is_before):
+@pytest.mark.parametrize("clears", ["before", "before, by hand", "not at all", "after"])
+def test_a_hook_that_clears_before_the_update_is_found(trace_of, clears):
+    def change(optimizer, factor):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.mul_(factor)
+
     def program():
         model, x = nn.Linear(6, 1), numbers(16)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        if is_before:
+        if clears == "before":
             optimizer.register_step_pre_hook(lambda o, *_: o.zero_grad(set_to_none=False))
+        elif clears == "before, by hand":
+            optimizer.register_step_pre_hook(lambda o, *_: change(o, 0.0))
+        elif clears == "not at all":
+            optimizer.register_step_pre_hook(lambda o, *_: change(o, 0.5))
         else:
             optimizer.register_step_pre_hook(lambda *_: None)
             optimizer.register_step_post_hook(lambda o, *_: o.zero_grad())
@@ -699,7 +750,7 @@ def test_a_hook_that_clears_before_the_update_is_found(trace_of, is_before):
             optimizer.step()
 
     found = ("gradients cleared before the step", "error") in told(trace_of(program))
-    assert found is is_before
+    assert found is clears.startswith("before")
 
 
 @pytest.mark.parametrize("parts", [1, 4])
