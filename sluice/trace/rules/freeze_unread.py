@@ -2,7 +2,7 @@
 
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
-from sluice.trace.rules.membership import listing
+from sluice.trace.rules.membership import listing, since_named
 from sluice.trace.rules.modes import learning_networks
 
 
@@ -23,17 +23,10 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         ]
         if not meant:
             continue
-        owners = {m.owner for m in meant}
-        step = next(
-            m.step
-            for m in trace.memberships
-            for n in m.networks
-            if owners & {told.owner for told in n.misnamed}
-        )
         found.append(
             rule.finding(
                 severity="confirm",
-                step=step,
+                step=since_named(trace, meant),
                 what=f"{network.name}: {listing([m.owner for m in meant])} "
                 f"{'has' if len(meant) == 1 else 'have'} {meant[0].attribute} = False, and "
                 "parameters in there go on learning.",

@@ -7,7 +7,7 @@ from sluice.trace.evidence.membership import MisnamedFact, NetworkFact, Paramete
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.evidence.values import ValueFact
 from sluice.trace.finding import Finding, Rule
-from sluice.trace.rules.membership import listing
+from sluice.trace.rules.membership import listing, since_named
 from sluice.trace.rules.modes import learning_networks
 from sluice.trace.rules.series import values_by_parameter
 
@@ -45,15 +45,10 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             continue
         if len(frozen) < max(_LEAST, len(weights)) or len(resting) == len(own):
             continue
-        step = next(
-            m.step
-            for m in trace.memberships
-            if {p.index for p in m.parameters if not p.is_trainable} >= {p.index for p in frozen}
-        )
         found.append(
             rule.finding(
                 severity="confirm",
-                step=step,
+                step=_since(trace, frozen),
                 what=f"{network.name}: {len(resting)} of {len(own)} parameters do not learn, all "
                 f"{len(weights)} weights among them, the last one too: "
                 f"{listing([p.names[0] for p in reversed(frozen)])}.",
@@ -73,17 +68,10 @@ def _rest(misnamed: MisnamedFact, facts: Mapping[int, ParameterFact]) -> bool:
 
 def _misnamed(rule: Rule, trace: Trace, network: NetworkFact, meant: list[MisnamedFact]) -> Finding:
     first = meant[0]
-    owners = {m.owner for m in meant}
-    step = next(
-        m.step
-        for m in trace.memberships
-        for n in m.networks
-        if owners & {told.owner for told in n.misnamed}
-    )
     is_module = first.attribute == "requires_grad"
     return rule.finding(
         severity="confirm" if is_module else "error",
-        step=step,
+        step=since_named(trace, meant),
         what=f"{network.name}: {listing([m.owner for m in meant])} "
         f"{'has' if len(meant) == 1 else 'have'} {first.attribute} = True, and "
         f"{'nothing in it' if is_module else 'it'} learns.",
@@ -127,15 +115,9 @@ def _never_learned(
     drawn: list[ParameterFact],
     frozen: list[ParameterFact],
 ) -> Finding:
-    indices = {p.index for p in drawn}
-    step = next(
-        m.step
-        for m in trace.memberships
-        if {p.index for p in m.parameters if not p.is_trainable} >= indices
-    )
     return rule.finding(
         severity="confirm",
-        step=step,
+        step=_since(trace, drawn),
         what=f"{network.name}: {len(frozen)} weights that the optimizer was given rest, and at "
         f"least {len(drawn)} of them are as torch drew them: "
         f"{listing([p.names[0] for p in drawn if p.names])}.",
@@ -145,6 +127,16 @@ def _never_learned(
         "many parameters do.",
         num_frozen=len(frozen),
         num_parameters=len(network.parameters),
+    )
+
+
+def _since(trace: Trace, frozen: list[ParameterFact]) -> int:
+    """Return the step since which they rest."""
+    indices = {p.index for p in frozen}
+    return next(
+        m.step
+        for m in trace.memberships
+        if {p.index for p in m.parameters if not p.is_trainable} >= indices
     )
 
 
@@ -173,15 +165,9 @@ def _between(
     inner: list[ParameterFact],
     weights: list[ParameterFact],
 ) -> Finding:
-    indices = {p.index for p in inner}
-    step = next(
-        m.step
-        for m in trace.memberships
-        if {p.index for p in m.parameters if not p.is_trainable} >= indices
-    )
     return rule.finding(
         severity="confirm",
-        step=step,
+        step=_since(trace, inner),
         what=f"{network.name}: the first and the last of {len(weights)} weights learn, and all "
         f"{len(inner)} between them rest: {listing([p.names[0] for p in inner if p.names])}.",
         cause="A test by name or by kind that freezes norms or a backbone met more than it should.",

@@ -2,7 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
-from sluice.trace.evidence.membership import Membership, OptimizerFact, ParameterFact
+from sluice.trace.evidence.membership import (
+    Membership,
+    MisnamedFact,
+    OptimizerFact,
+    ParameterFact,
+)
 from sluice.trace.evidence.trace import Trace
 
 _SHOWN = 3
@@ -37,6 +42,17 @@ def orphans(trace: Trace, optimizer: OptimizerFact) -> tuple[int, ...]:
         if not p.names and (p.index in once or not p.has_had_gradient)
     }
     return tuple(p for group in optimizer.groups for p in group.parameters if p in lost)
+
+
+def since_named(trace: Trace, misnamed: Iterable[MisnamedFact]) -> int:
+    """Return the step at which one of these attributes was seen first."""
+    owners = {m.owner for m in misnamed}
+    return next(
+        m.step
+        for m in trace.memberships
+        for n in m.networks
+        if owners & {told.owner for told in n.misnamed}
+    )
 
 
 def listing(names: Sequence[str]) -> str:
