@@ -42,7 +42,8 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
                 num_rows_empty=bare,
             )
         )
-    return tuple(found) or _in_batches(rule, trace) or _in_inputs(rule, trace)
+    sure = tuple(f for f in found if f.severity == "error")
+    return sure or _in_batches(rule, trace) or _in_inputs(rule, trace) or tuple(found)
 
 
 def _in_batches(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
