@@ -57,7 +57,7 @@ def test_what_answers_and_is_not_ray_is_refused(answering, scheme, monkeypatch):
     started = time.monotonic()
     with answering() as port, pytest.raises(SettingsError, match="but not as Ray's head node"):
         require_cluster(f"{scheme}127.0.0.1:{port}")
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize("address", [None, "auto"])
@@ -76,4 +76,4 @@ def test_a_cluster_is_let_through(cluster):
     started = time.monotonic()
     with pytest.raises(SettingsError, match="but not as Ray's head node"):
         require_cluster(f"ray://{cluster.address}")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60

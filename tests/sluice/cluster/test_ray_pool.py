@@ -42,7 +42,7 @@ def test_a_cluster_that_is_not_there_is_said_at_once(address, said, tmp_path):
         open_ray_pool(ComputeSettings(address=address), most=4, imports=(), folders=[tmp_path]),
     ):
         pass
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_more_than_a_machine_has_is_refused(name, wanted, specs):
     if name == "gpus_per_worker":
         with pytest.raises(SettingsError, match=r"A training reserves 0.5 GPU \(gpus_per_worker\)"):
             train_members(specs(folds=2), compute=compute, on_event=print)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
 
 
 @pytest.mark.slow

@@ -150,8 +150,8 @@ def test_a_request_is_a_span_of_its_callers_trace_with_its_arms_below(receiver: 
 
 
 def test_a_receiver_that_is_gone_costs_no_work_and_little_time() -> None:
-    began = time.monotonic()
     tracing.start({tracing.ENDPOINT: "http://127.0.0.1:9"}, service="sluice")
+    began = time.monotonic()
     with tracing.span("lost") as lost:
         assert lost.traceparent
     tracing.stop()

@@ -3,7 +3,6 @@
 import json
 import re
 import socket
-import time
 
 import httpx
 import pytest
@@ -144,12 +143,10 @@ def raw(server: Live, head: str, *parts: bytes) -> tuple[bytes, int]:
 
 
 def test_100_mb_are_refused_by_their_declaration_and_not_read(server: Live) -> None:
-    began = time.monotonic()
-    answer, _ = raw(server, "Content-Length: 104857600")
+    answer, _ = raw(server, "Content-Length: 104857600")  # and nothing follows
 
     assert answer.startswith(b"HTTP/1.1 413")
     assert b"100,000 bytes" in answer
-    assert time.monotonic() - began < 1
 
 
 def test_100_mb_without_a_declaration_are_cut_off(server: Live) -> None:

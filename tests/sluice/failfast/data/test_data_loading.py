@@ -1,7 +1,5 @@
 """POC-6: enough rows arrive, whole and each once."""
 
-import time
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,6 +9,7 @@ from sluice.failfast.data.data_loading import check_data_loading, repeated_rows
 from sluice.failfast.settings import PocSettings
 from sluice.workloads.bars_contract import RAW_SCHEMA
 from tests.sluice.workloads.bar_samples import random_bars
+from tests.support.yardstick import times_as_long
 
 SETTINGS = PocSettings()
 SCHEMA = Schema(columns=(Column(name="a"), Column(name="b", nullable=True)))
@@ -187,14 +186,13 @@ def test_a_tolerated_share_of_copies_is_counted_and_passes() -> None:
 
 
 @pytest.mark.slow
-def test_a_million_rows_are_counted_in_a_second() -> None:
+def test_a_million_rows_take_about_as_long_as_pandas_own_search() -> None:
     bars = random_bars(1_000_000 // 100)
     raw = pd.concat([bars * (1 + i / 1000) for i in range(100)]).reset_index(drop=True)
     raw = pd.concat([raw, raw.head(30_000)])
-    start = time.process_time()
 
-    finding = check_data_loading(raw, RAW_SCHEMA, SETTINGS)
-
-    # 0.5 s measured.
-    assert time.process_time() - start < 2
-    assert finding.kind == "duplicate rows"
+    assert check_data_loading(raw, RAW_SCHEMA, SETTINGS).kind == "duplicate rows"
+    ratio = times_as_long(
+        lambda: check_data_loading(raw, RAW_SCHEMA, SETTINGS), lambda: raw.duplicated().sum()
+    )
+    assert ratio < 4  # 0.6

@@ -1,7 +1,5 @@
 """POC-7: the raw rows have the columns, dtypes and index that are declared."""
 
-import time
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,6 +9,7 @@ from sluice.errors import SchemaError
 from sluice.failfast.data.raw_schema import check_raw_schema
 from sluice.workloads.bars_contract import RAW_SCHEMA
 from tests.sluice.workloads.bar_samples import random_bars
+from tests.support.yardstick import times_as_long
 
 BARS = random_bars(300)
 
@@ -81,13 +80,11 @@ def test_what_is_no_table_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_a_million_rows_are_compared_in_a_tenth_of_a_second() -> None:
+def test_a_million_rows_are_compared_in_a_few_passes() -> None:
     bars = random_bars(20_000)
     raw = pd.concat([bars] * 50).set_axis(
         pd.date_range("2001", periods=1_000_000, freq="min", name="date")
     )
-    start = time.process_time()
 
     assert check_raw_schema(raw, RAW_SCHEMA).outcome == "pass"
-    # 0.01 to 0.06 s measured.
-    assert time.process_time() - start < 0.3
+    assert times_as_long(lambda: check_raw_schema(raw, RAW_SCHEMA), raw.copy) < 5  # 0.8

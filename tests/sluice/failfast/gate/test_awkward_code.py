@@ -180,7 +180,7 @@ def test_the_check_fails_and_says_what_can_be_said(gate, name, check_name, seen)
     for words in seen:
         assert words in failed.summary
     assert len(failed.summary) < 1000
-    assert failed.seconds < 3
+    assert failed.seconds < failed.max_s  # told at once, not ended by its limit
 
 
 @pytest.mark.exhaustive
