@@ -22,12 +22,6 @@ class Lane:
     """What led to the step that comes next."""
     times: "array[int]" = field(default_factory=lambda: array("q"))
     """Of the marks, by the clock [ns]; nothing for the garbage collector to look at."""
-    light: list[int] | None = None
-    """Instead of marks, while the steps come as foreseen; see ``sluice.trace.light``."""
-    foreseen: list[int] | None = None
-    """What that will be when the step that comes next ends."""
-    doubts: bool = False
-    """What the gradients were after the step before was not looked at."""
     losses: list[Any] = field(default_factory=list)
     """Of the backward passes among them."""
     clips: list[tuple[int, Any, float]] = field(default_factory=list)

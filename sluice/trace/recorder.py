@@ -148,8 +148,7 @@ class Recorder:
                 counted[2] += 1
             if word == OVERFLOW:
                 self.dropped_words += 1
-            if row.times:
-                self._steps += (row.step, word, shown, row.times, row.ended)
+            self._steps += (row.step, word, shown, row.times, row.ended)
             if row.losses or row.clips or row.scale is not None:
                 keep = self._thin_numbers.takes_next()
                 numbers = (row.step, row.losses, row.clips, row.scale, keep)

@@ -21,7 +21,6 @@ from sluice.trace.evidence.trace import End, Note, Start
 from sluice.trace.fingerprints import RowPrints
 from sluice.trace.inventory import Inventory, OptimizerEntry, SchedulerEntry
 from sluice.trace.lane import Lane
-from sluice.trace.light import LightSteps
 from sluice.trace.looks import Looks
 from sluice.trace.measuring import StepInWork, begin_step, end_step, peak_memory
 from sluice.trace.patches import Patches
@@ -108,24 +107,22 @@ class Tracer:
         self.row_prints = RowPrints()
         self.survey = Survey(self.inventory, self.recorder)
         self.looks = Looks(self)
-        self.light = LightSteps(self)
         self.steps = 0
         self.has_norms = True
         """Whether the step that comes next has norms of gradients and weights."""
         self.has_statistics = True
         """And everything else that takes time."""
-        self.ended: list[tuple[Any, ...]] = []
-        self.settles = 0
+        self._ended: list[tuple[Any, ...]] = []
+        self._settles = 0
         """The step at which what ended is sorted."""
-        self.threads: list[Lane] = []
-        self._began = self.last_step = self.clock()
+        self._threads: list[Lane] = []
+        self._began = self._last_step = self.clock()
         self._measured: list[tuple[int, list[OptimizerMeasure], list[list[OutputMeasure]]]] = []
         self._lock = threading.Lock()
         lane = self.local.lane
         lane.begin_word()
         lane.number, lane.room, lane.work, lane.outputs = -1, 0, None, []
-        lane.stepper = lane.network = lane.light = lane.foreseen = None
-        lane.doubts = False
+        lane.stepper = lane.network = None
         lane.last_loss = lane.bad_input = None
         lane.called, lane.given, lane.made, lane.group = -1, (), None, None
         for reset in self.on_begin:
@@ -158,8 +155,6 @@ class Tracer:
     def detach(self) -> None:
         """Put everything back that was replaced."""
         self.is_on = False
-        for lane in self.threads:
-            lane.light = None
         self.patches.restore()
 
     def end(self, raised: str) -> None:
@@ -181,8 +176,7 @@ class Tracer:
 
     def _end(self, raised: str) -> None:
         here = self.local.lane
-        for lane in self.threads:
-            self.light.wake(lane)
+        for lane in self._threads:
             if lane.marks:
                 open_word = Lane()
                 open_word.marks, open_word.number = lane.marks, lane.number
@@ -214,7 +208,6 @@ class Tracer:
 
     def structure_changed(self) -> None:
         """Hear that a module or parameter was added somewhere."""
-        self.light.wake(self.local.lane)
         self.inventory.forget_structure()
 
     def mark(
@@ -226,8 +219,6 @@ class Tracer:
         flags: tuple[str, ...] = (),
     ) -> None:
         """Record an event of a thread."""
-        if lane.light is not None:
-            self.light.wake(lane)
         lane.marks.append((kind, subject, about, flags, 0))
         lane.times.append(self.clock())
         if len(lane.marks) > lane.room:
@@ -236,15 +227,12 @@ class Tracer:
     def make_room(self, lane: Lane) -> None:
         """Give a thread its number at its first mark; fold repeats when there are too many."""
         if lane.number < 0:
-            lane.number = len(self.threads)
-            self.threads.append(lane)
+            lane.number = len(self._threads)
+            self._threads.append(lane)
             lane.room = _MOST_MARKS - 1
         if len(lane.marks) >= _MOST_MARKS:
             shown, positions = self.recorder.book.fold(lane.marks)
-            # Of a step that began as a light one, the first marks have no times.
-            is_timed = len(lane.times) == len(lane.marks)
-            lane.times = array("q", (lane.times[i] for i in positions if is_timed))
-            lane.marks = shown
+            lane.marks, lane.times = shown, array("q", (lane.times[i] for i in positions))
             if len(shown) >= _MOST_MARKS // 2:  # no repeats: the latest count
                 lane.marks, lane.times = shown[-_MOST_MARKS // 4 :], lane.times[-_MOST_MARKS // 4 :]
 
@@ -253,8 +241,6 @@ class Tracer:
         flags: tuple[str, ...] = ()
         # A closure brings the gradients later.
         if not lane.has_closure:
-            if lane.doubts:  # nobody saw what became of the last ones
-                entry.watch.is_cleared = self.light.may_be_cleared(lane)
             flags = entry.watch.at_step(entry, zero_after_backward=lane.zero_after_backward)
         if lane.has_closure or lane.in_scaler or lane.in_backward:
             flags = (
@@ -266,8 +252,7 @@ class Tracer:
         if lane.sealed and not lane.has_closure:
             check_seal(lane)
             flags += ("edited",) * lane.is_edited
-        usual = self.light.usual_step(lane, entry.index) if lane.doubts else None
-        lane.marks.append(usual or ("step", entry.index, -1, flags, 0))
+        lane.marks.append(("step", entry.index, -1, flags, 0))
         lane.times.append(self.clock())
         if self.has_norms or self.inventory.is_stale or self.steps >= self.survey.due:
             began = self.clock()
@@ -286,45 +271,37 @@ class Tracer:
                 self._measure(lane, entry, lane.work)
             if lane.number < 0:
                 self.make_room(lane)
-            self.light.hear(lane)
-            times = lane.times if len(lane.times) == len(lane.marks) else array("q")
             now = self.clock()
-            took, spent, lane.spent = now - self.last_step, lane.spent, 0
+            took, spent, lane.spent = now - self._last_step, lane.spent, 0
             # The fields of an EndedStep, which are told apart when they are sorted.
-            self.ended.append(
+            self._ended.append(
                 (
-                    self.steps, lane.number, lane.marks, times, lane.losses, lane.clips,
+                    self.steps, lane.number, lane.marks, lane.times, lane.losses, lane.clips,
                     lane.scale, now, took, spent,
                 )
             )  # fmt: skip
             lane.last_loss = lane.losses[-1] if lane.losses else None
             lane.begin_word()
-            self.last_step = now
-            self.settle_if_due(is_measured=spent > 0)
-            self.light.begin(lane)
-
-    def settle_if_due(self, *, is_measured: bool = False) -> None:
-        """Sort and write what the last steps left, when it is time."""
-        if is_measured or self.steps >= self.settles:
-            self._settle()
-        if self.clock() >= self.recorder.due:
-            self.flush()
-            self.last_step = self.clock()
+            if spent or self.steps >= self._settles:
+                self._settle()
+            if now >= self.recorder.due:
+                self.flush()
+                now = self.clock()
+            self._last_step = now
 
     def _settle(self) -> None:
         """Sort what the last steps left, and ask when the next statistics are due.
 
         Many steps at once cost far less than each: what sorts them stays at hand for the processor.
         """
-        self.light.write()
-        if not self.ended:
+        if not self._ended:
             return
-        rows, self.ended = [*starmap(EndedStep, self.ended)], []
+        rows, self._ended = [*starmap(EndedStep, self._ended)], []
         is_due = False
         for row in rows:
             is_due = self.cadence.add(step_ns=row.took, cost_ns=row.spent)
         self.has_norms, self.has_statistics = is_due, is_due and self.cadence.is_whole
-        self.settles = self.steps + min(max(self.cadence.due_in, 1), _MOST_ENDED)
+        self._settles = self.steps + min(max(self.cadence.due_in, 1), _MOST_ENDED)
         self.recorder.settle(rows)
 
     def _measure(self, lane: Lane, entry: OptimizerEntry, work: StepInWork) -> None:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from sluice.trace.lane import Lane
-from sluice.trace.light import BACKWARD
 from sluice.trace.seams.means import is_raw_mean, seal
 from sluice.trace.tracer import Tracer
 
@@ -25,10 +24,8 @@ def watch_backward(tracer: Tracer) -> None:
         if not tracer.is_on or lane.in_backward:  # checkpointing runs one inside another
             return backward(tensors, *args, **kwargs)
         # A sequence that can be read only once is left to torch.
-        loss = tensors if isinstance(tensors, Tensor) else None
         try:
-            if lane.light is None or not _is_foreseen(tracer, lane, loss):
-                _before(tracer, lane, loss)
+            _before(tracer, lane, tensors if isinstance(tensors, Tensor) else None)
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
         lane.in_backward = True
@@ -37,13 +34,7 @@ def watch_backward(tracer: Tracer) -> None:
         finally:
             lane.in_backward = False
         try:
-            if lane.light is None:
-                _after(tracer, lane, is_leaf=loss is not None and loss.is_leaf)
-            else:
-                lane.light += (BACKWARD, 0)
-                lane.zero_after_backward = False
-                if lane.norm is None:  # a clip reads the norm of all gradients
-                    tracer.looks.after_backward(lane)
+            _after(tracer, lane, is_leaf=isinstance(tensors, Tensor) and tensors.is_leaf)
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
         if tracer.acts is not None:
@@ -58,17 +49,6 @@ def watch_backward(tracer: Tracer) -> None:
 
     tracer.patches.replace_function(torch.autograd, "backward", watched_backward)
     tracer.patches.replace_function(torch.autograd, "grad", watched_grad)
-
-
-def _is_foreseen(tracer: Tracer, lane: Lane, loss: Tensor | None) -> bool:
-    """Keep the loss of a light step; one that is special is looked at closely."""
-    if type(loss) is Tensor and loss.is_cpu and loss.numel() == 1 and not loss.is_leaf:
-        value = loss.item()
-        if math.isfinite(value) and not lane.has_scaled:
-            lane.losses.append(value)
-            return True
-    tracer.light.wake(lane)
-    return False
 
 
 def _before(tracer: Tracer, lane: Lane, loss: Tensor | None) -> None:

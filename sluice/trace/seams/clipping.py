@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn.utils import clip_grad
 
 from sluice.trace.inventory import OptimizerEntry
-from sluice.trace.light import CLIP
 from sluice.trace.seams.means import check_seal, seal
 from sluice.trace.tracer import Tracer
 
@@ -41,7 +40,6 @@ def _watch_scaling(tracer: Tracer, original: Callable[..., Any]) -> None:
             lane = tracer.local.lane
             lane.norm = norm = total_norm.item()
             if not math.isfinite(norm):
-                tracer.guard(tracer.light.wake, lane)
                 tracer.guard(tracer.looks.before_clip, lane)
         original(parameters, max_norm, total_norm, *args, **kwargs)
 
@@ -51,7 +49,7 @@ def _watch_scaling(tracer: Tracer, original: Callable[..., Any]) -> None:
 def _watched(
     tracer: Tracer, owners: "_Owners", original: Callable[..., Any], flag: str
 ) -> Callable[..., Any]:
-    flags, is_by_value = (flag,), flag == "value"
+    flags = (flag,)
 
     @functools.wraps(original)
     def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
@@ -72,20 +70,10 @@ def _watched(
         try:
             found = original(again, *args, **kwargs)
         except RuntimeError:  # of a norm that is not finite, where that was asked for
-            tracer.guard(tracer.light.wake, lane)
             tracer.guard(tracer.looks.before_clip, lane)
             raise
         most = args[0] if args else kwargs.get("max_norm")
         try:
-            if lane.light is not None:
-                if is_by_value:
-                    lane.light += (CLIP, 1)
-                    return found
-                if lane.norm is not None and isinstance(most, int | float):
-                    lane.light += (CLIP, 0)
-                    lane.clips.append((-1, lane.norm, float(most)))  # whose is known later
-                    return found
-                tracer.light.wake(lane)
             entry = owners.of(given[0]) if given else None
             subject = -1 if entry is None else entry.index
             lane.marks.append(("clip", subject, -1, flags, 0))

@@ -73,7 +73,10 @@ class InputWatch:
         if lane.bad_input is not None:  # the call before this one raised
             self.returned(None)
         lane.called = network
-        lane.given = weak_tensors(args, kwargs)
+        if len(args) == 1 and not kwargs and type(args[0]) is Tensor:
+            lane.given = (weakref.ref(args[0]),)
+        else:
+            lane.given = tuple(map(weakref.ref, _tensors(args, kwargs)))
         key = (network, lane.loader, torch.is_grad_enabled(), module.training)
         group = self._groups.get(key)
         if group is None and len(self._groups) < _MOST_GROUPS:
@@ -260,15 +263,6 @@ def _is_made(tensor: Tensor, made: "weakref.ref[Tensor] | None") -> bool:
     if other is None or tensor.layout != torch.strided or other.layout != torch.strided:
         return False
     return tensor.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
-
-
-def weak_tensors(
-    args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> "tuple[weakref.ref[Tensor], ...]":
-    """Return weak references to the tensors that a network is given."""
-    if len(args) == 1 and not kwargs and type(args[0]) is Tensor:
-        return (weakref.ref(args[0]),)
-    return tuple(map(weakref.ref, _tensors(args, kwargs)))
 
 
 def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:

@@ -28,7 +28,6 @@ from sluice.trace.fingerprints import (
     sketch_of,
     tensors_in,
 )
-from sluice.trace.light import BATCH
 from sluice.trace.samplers import sampler_facts
 from sluice.trace.seams.workers import watch_workers
 from sluice.trace.subjects import Registry
@@ -186,13 +185,6 @@ class _Loading:
             return
         entry, lane = known.loader, tracer.local.lane
         lane.loader = entry.index
-        if lane.light is not None:
-            if entry.num_seen >= tracer.settings.hashed_batches:
-                lane.light += (BATCH, entry.index)
-                entry.num_batches += 1
-                entry.num_seen += 1
-                return
-            tracer.light.wake(lane)
         lane.marks.append(("batch", entry.index, -1, (), 0))
         lane.times.append(tracer.clock())
         if len(lane.marks) > lane.room:

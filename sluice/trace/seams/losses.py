@@ -133,11 +133,6 @@ class LossWatch:
         """Look at one call that returned a loss."""
         tracer = self._tracer
         lane, learning = tracer.local.lane, found.requires_grad
-        if lane.light is not None:
-            if learning:
-                lane.compared = _compared(kind, args, kwargs)
-                return
-            tracer.light.wake(lane)
         place = self._reductions[kind]
         is_mean = (args[place] if len(args) > place else kwargs.get("reduction", "mean")) == "mean"
         if learning:
@@ -145,7 +140,12 @@ class LossWatch:
                 self._passes.write()
             if is_mean and not found.dim():
                 lane.means.append(weakref.ref(found))
-            lane.compared = _compared(kind, args, kwargs)
+            # Weak: what a program lets go of may be large.
+            lane.compared = (
+                (kind, weakref.ref(args[0]), weakref.ref(args[1]), kwargs)
+                if len(args) == 2 and type(args[0]) is type(args[1]) is Tensor
+                else None
+            )
         elif is_transformed():
             return
         else:
@@ -314,13 +314,6 @@ class LossWatch:
         fact = ids_outside(kind, self._given(kind, args, kwargs), self._tracer)
         if fact is not None:
             self._tracer.recorder.write("ids", fact)
-
-
-def _compared(kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return what a loss compares, held weakly: what a program lets go of may be large."""
-    if len(args) == 2 and type(args[0]) is type(args[1]) is Tensor:
-        return kind, weakref.ref(args[0]), weakref.ref(args[1]), kwargs
-    return None
 
 
 def _classless(target: Tensor) -> int:

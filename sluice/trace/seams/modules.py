@@ -17,10 +17,8 @@ from torch.nn.modules.module import (
 
 from sluice.trace.inventory import NetworkEntry
 from sluice.trace.lane import Lane
-from sluice.trace.light import FORWARD
 from sluice.trace.measuring import ask_output, first_tensor
 from sluice.trace.seams.flow import Flows
-from sluice.trace.seams.inputs import weak_tensors
 from sluice.trace.tracer import Tracer
 from sluice.trace.transforms import is_transformed
 
@@ -47,8 +45,7 @@ def watch_modules(tracer: Tracer) -> None:
         if not tracer.is_on or torch.compiler.is_compiling() or lane.in_backward:
             return original(module, *args, **kwargs)
         try:
-            if lane.light is None or not seen.is_foreseen(lane, module, args, kwargs):
-                seen.begin(lane, module, args, kwargs)
+            seen.begin(lane, module, args, kwargs)
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
             return original(module, *args, **kwargs)
@@ -59,9 +56,6 @@ def watch_modules(tracer: Tracer) -> None:
             output = original(module, *args, **kwargs)
         finally:
             lane.in_forward = lane.inspecting = False
-        if lane.light is not None:
-            lane.light += (FORWARD, id(module))
-            return output
         try:
             seen.end(lane, module, args, kwargs, output)
         except Exception as error:  # as with ``guard``
@@ -89,28 +83,6 @@ class _Calls:
         self._tracer = tracer
         self._flows = tracer.flows = Flows(tracer)
         tracer.on_begin.append(self._flows.reset)
-
-    def is_foreseen(
-        self, lane: Lane, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> bool:
-        """Tell whether a call may be one of a light step; it is looked at closely otherwise."""
-        light = self._tracer.light
-        entry = self._tracer.inventory.networks.by_id.get(id(module))
-        if (
-            entry is None
-            or entry.ref() is not module
-            or not (entry.is_plain or light.foresees(lane, FORWARD))
-        ):
-            light.wake(lane)
-            return False
-        lane.network = entry
-        if entry.is_plain:
-            return True
-        if not torch.is_grad_enabled():
-            light.wake(lane)
-            return False
-        lane.called, lane.given = entry.index, weak_tensors(args, kwargs)
-        return True
 
     def begin(
         self, lane: Lane, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -10,7 +10,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from sluice.trace.light import STEP, ZERO
 from sluice.trace.tracer import Tracer
 
 
@@ -31,21 +30,10 @@ def watch_optimizers(tracer: Tracer) -> None:
                 entry = optimizers.find(optimizer)
             lane.stepper = entry
             lane.stepping, lane.has_closure = optimizer, closure is not None
-            has_hooks = optimizer._optimizer_step_pre_hooks
             if len(optimizer.param_groups) != entry.num_groups:
                 entry.num_groups, tracer.inventory.is_stale = len(optimizer.param_groups), True
-            if lane.light is not None and (
-                has_hooks
-                or closure
-                or tracer.inventory.is_stale
-                or not tracer.light.foresees(lane, STEP)
-            ):
-                tracer.light.wake(lane)
-            if lane.light is None:
-                tracer.begin_step(lane, entry)
-            else:
-                lane.light += (STEP, id(optimizer))
-            if has_hooks:
+            tracer.begin_step(lane, entry)
+            if optimizer._optimizer_step_pre_hooks:
                 entry.watch.await_update()
             for look in tracer.before_step:
                 look(entry, optimizer)
@@ -58,8 +46,6 @@ def watch_optimizers(tracer: Tracer) -> None:
             return
         lane.stepping, entry = None, lane.stepper
         try:
-            if lane.light is not None and tracer.light.end_step(lane):
-                return
             if lane.has_closure:
                 tracer.mark(lane, "stepped", entry.index)
                 entry.watch.remember()
@@ -104,14 +90,8 @@ def _watch_zero(tracer: Tracer) -> None:
         of_optimizer(optimizer, *args, **kwargs)
         if not tracer.is_on:
             return
-        lane = tracer.local.lane
-        if lane.light is not None:
-            if tracer.light.foresees(lane, ZERO):
-                lane.light += (ZERO, id(optimizer))
-                return
-            tracer.guard(tracer.light.wake, lane)
         try:
-            optimizers = tracer.inventory.optimizers
+            optimizers, lane = tracer.inventory.optimizers, tracer.local.lane
             entry = optimizers.by_id.get(id(optimizer))
             if entry is None or entry.ref() is not optimizer:
                 entry = optimizers.find(optimizer)
@@ -148,7 +128,6 @@ def _watch_new(tracer: Tracer) -> None:
 
 
 def _made(tracer: Tracer, optimizer: Any) -> None:
-    tracer.light.wake(tracer.local.lane)
     tracer.inventory.optimizers.find(optimizer)
     tracer.inventory.is_stale = True
 
@@ -157,7 +136,4 @@ def _module_zeroed(tracer: Tracer) -> None:
     # What it clears is seen by the gradients themselves, later.
     lane = tracer.local.lane
     lane.zero_after_backward = True
-    if lane.light is not None and tracer.light.foresees(lane, ZERO):
-        lane.light += (ZERO, 0)
-    else:
-        tracer.mark(lane, "zero")
+    tracer.mark(lane, "zero")

@@ -17,7 +17,6 @@ from torch.optim.lr_scheduler import (
 
 from sluice.trace.evidence.trace import SchedulerFact
 from sluice.trace.inventory import SchedulerEntry
-from sluice.trace.light import SCHEDULE
 from sluice.trace.seams.checkpoints import watch_load
 from sluice.trace.subjects import Registry
 from sluice.trace.tracer import Tracer
@@ -69,9 +68,6 @@ def _watched(tracer: Tracer, original: Callable[..., Any]) -> Callable[..., Any]
             found = original(scheduler, *args, **kwargs)
         finally:
             lane.in_schedule = False
-        if lane.light is not None:
-            lane.light += (SCHEDULE, id(scheduler))
-            return found
         try:
             entry = tracer.schedulers.by_id.get(id(scheduler))
             if entry is None or entry.ref() is not scheduler:
