@@ -59,3 +59,22 @@ def test_an_object_at_the_address_of_a_dead_one_is_another():
     del one
     gc.collect()
     assert [entry.index for entry, _ in registry.alive()] == [1]
+
+
+def test_one_step_of_hundreds_whose_gradients_were_not_cleared_is_told(trace_of):
+    def program():
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(1, 331):
+            if step != 262:
+                optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+
+    carried = [
+        word
+        for word in trace_of(program).words
+        if word.step_mark is not None and "carried" in word.step_mark.flags
+    ]
+
+    assert [(word.first_step, word.last_step, word.count) for word in carried] == [(262, 262, 1)]

@@ -173,3 +173,17 @@ def test_repeats_are_folded_and_an_order_is_a_word_once(times):
         ["batch", 1, -1, [], 2],
         ["batch", 2, -1, [], 0],
     ]
+
+
+def test_norms_are_taken_after_twice_as_many_steps_and_then_every_100_whatever_they_cost(trace_of):
+    def program():
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(330):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+
+    steps = [m.step for m in trace_of(program, TraceSettings(cost_share=1e-9)).measures]
+
+    assert steps == [1, 2, 3, 5, 9, 17, 33, 65, 129, 229, 329]
