@@ -18,7 +18,6 @@ from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples
 from tests.support import failfast_workloads as planted
 from tests.support.digits_cnn import Digits
-from tests.support.yardstick import times_as_long
 
 
 @pytest.fixture
@@ -424,12 +423,3 @@ def test_no_seed_gives_a_false_alarm_and_the_same_seed_the_same_finding(check, s
 
     assert first.outcome == "pass"
     assert first == check(workload, model=model, seed=seed)
-
-
-def test_a_wider_model_takes_hardly_longer(check):
-    narrow, wide = ModelSettings(hidden=8), ModelSettings(hidden=32)
-
-    ratio = times_as_long(
-        lambda: check(planted.Signals(), model=wide), lambda: check(planted.Signals(), model=narrow)
-    )
-    assert ratio < 5  # 1.1
