@@ -13,7 +13,7 @@ from pipelines.speeds import Speed, speed_table
 from sluice.commands.output import results
 from sluice.errors import GATE_SAID_NO
 
-_ROUNDS, _QUICK_ROUNDS = 15, 3
+_TURNS, _QUICK_TURNS = 300, 40
 
 
 def register(group: typer.Typer) -> None:
@@ -22,18 +22,20 @@ def register(group: typer.Typer) -> None:
     @group.command("trace", epilog="Example: sluice bench trace --quick")
     def trace(
         quick: Annotated[
-            bool, typer.Option("--quick", help="Three pairs of runs: a look, no figure.")
+            bool, typer.Option("--quick", help="A seventh of the turns: a look, no figure.")
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
         """Train six programs traced and untraced in turns: cost, and whether the weights agree.
 
-        Exit code 1 when a program's weights differ; costs depend on the machine.
+        Two processes make the same steps, one of them traced, and wait for each other. Behind the
+        ratio of their times stands its 95 % interval. Exit code 1 when weights differ; costs depend
+        on the machine.
         """
-        _trace(rounds=_QUICK_ROUNDS if quick else _ROUNDS, as_json=as_json)
+        _trace(turns=_QUICK_TURNS if quick else _TURNS, as_json=as_json)
 
 
-def _trace(*, rounds: int, as_json: bool) -> None:
+def _trace(*, turns: int, as_json: bool) -> None:
     from sluice.trace.benchmark.overhead import measure_overhead
     from sluice.trace.settings import TraceSettings
 
@@ -42,10 +44,14 @@ def _trace(*, rounds: int, as_json: bool) -> None:
         tempfile.TemporaryDirectory(prefix="sluice-bench-") as name,
         show.status("training traced and untraced in turns"),
     ):
-        for found in measure_overhead(Path(name), rounds=rounds, settings=TraceSettings()):
+        for found in measure_overhead(Path(name), turns=turns, settings=TraceSettings()):
             measured.append(found)
             same = "same weights" if found.has_same_weights else "OTHER WEIGHTS"
-            show.print(f"  {found.program}: {found.ratio:.3f} x, {same}", highlight=False)
+            show.print(
+                f"  {found.program}: {found.ratio:.3f} x ({found.low:.3f} to {found.high:.3f}), "
+                f"{found.plain_us:,.0f} us a step, {same}",
+                highlight=False,
+            )
     ratios = [found.ratio for found in measured]
     speeds = [
         Speed(

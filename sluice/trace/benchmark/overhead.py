@@ -1,14 +1,17 @@
-"""What tracing costs: each program traced and untraced in turns, in one process (TRACE-1)."""
+"""What tracing costs: each program trained traced and untraced, turn by turn (TRACE-1)."""
 
 import hashlib
-import shutil
-import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import nn
 
@@ -17,106 +20,157 @@ from sluice.trace.attach import flush_traces, traced
 from sluice.trace.benchmark.programs import PROGRAMS, Program
 from sluice.trace.settings import TraceSettings
 
-_PIECE_S = 1.5
-"""Of one run of a program [s]: long against the clock's noise, short against the machine's
-moods."""
+_TURN_S = 0.06
+"""Of one process [s]: long beside the switch from one to the other, short beside the moods of the
+machine."""
+
+_FEWEST = 10
+"""Steps of a turn; even, as a GAN makes two a batch."""
 
 _SKIPPED = 130
 """Steps that are not timed: they warm up, and what a trace does more often at its start (statistics
 on powers of two, fingerprints of the first batches), and writes of it, is paid once."""
+
+_DRAWS = 2000
+"""Of the bootstrap."""
 
 
 class Overhead(Record):
     """One program, traced and untraced."""
 
     program: str
-    steps: int = Field(description="Of one run.")
-    rounds: int = Field(description="Pairs of runs.")
-    plain_us: float = Field(description="Median time of a step, untraced [us].")
-    ratio: float = Field(description="Traced over untraced, median over the pairs; 1 is no cost.")
-    low: float = Field(description="A quarter of the pairs are below.")
-    high: float = Field(description="A quarter of the pairs are above.")
+    steps: int = Field(description="Of one turn.")
+    turns: int = Field(description="Of each process.")
+    plain_us: float = Field(description="Mean time of a step, untraced [us].")
+    ratio: float = Field(description="Time of all turns, traced over untraced; 1 is no cost.")
+    low: float = Field(description="Lower end of its 95 % interval, bootstrap over the turns.")
+    high: float = Field(description="Upper end.")
     has_same_weights: bool = Field(description="The SHA-256 of all final weights is the same.")
 
 
 def measure_overhead(
     folder: Path,
     *,
-    rounds: int,
+    turns: int,
     programs: Mapping[str, Program] = PROGRAMS,
     settings: TraceSettings,
     clock: Callable[[], float] = time.process_time,
 ) -> Iterator[Overhead]:
     """Yield the cost of tracing for each program, with one thread of torch.
 
-    The runs of a pair follow each other at once, and which one is first alternates, so that both
-    meet the same moods of the machine.
+    Two new processes make the same training, one of them traced. Only one of them runs at a time,
+    for a turn of some steps, so that both meet the same moods of the machine.
 
     Args:
-        folder: For the traces, which are removed.
-        rounds: Pairs of runs of each program.
-        programs: Name to program.
+        folder: For the traces.
+        turns: Of each process.
+        programs: Name to program; functions that another process can import.
         settings: As in use.
-        clock: Processor time of this process [s]; other programs do not count.
+        clock: Processor time of a process [s]; other programs do not count.
+
+    Raises:
+        RuntimeError: A program ended before its last turn.
 
     Cost:
-        About four seconds for each pair of each program.
+        About 0.12 seconds a turn of each program, and 5 seconds of each program to begin with.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for name, program in programs.items():
-            yield _measure(name, program, folder, rounds, settings, clock)
-    finally:
-        torch.set_num_threads(threads)
+    for name, program in programs.items():
+        yield _measure(name, program, folder / name, turns, settings, clock)
 
 
 def _measure(
     name: str,
     program: Program,
     folder: Path,
-    rounds: int,
+    turns: int,
     settings: TraceSettings,
     clock: Callable[[], float],
 ) -> Overhead:
-    def run(steps: int, *, is_traced: bool) -> tuple[float, str]:
-        watch: AbstractContextManager[object] = (
-            traced(folder / name, settings) if is_traced else nullcontext()
-        )
-        ticks: list[float] = []
-
-        def tick() -> None:
-            if len(ticks) == _SKIPPED - 1:
-                flush_traces()
-            ticks.append(clock())
-
-        with watch:
-            networks = program(_SKIPPED + steps, tick)
-        shutil.rmtree(folder / name, ignore_errors=True)
-        return ticks[-1] - ticks[_SKIPPED - 1], weights_digest(networks)
-
-    run(_SKIPPED, is_traced=True)
-    warm = run(_SKIPPED, is_traced=False)[0] / _SKIPPED
-    steps = 2 * max(round(_PIECE_S / warm / 2), 10)
-    plain, ratios, digests = [], [], set()
-    for number in range(rounds):
-        seconds = {}
-        for is_traced in (True, False) if number % 2 else (False, True):
-            seconds[is_traced], digest = run(steps, is_traced=is_traced)
-            digests.add(digest)
-        plain.append(seconds[False] / steps)
-        ratios.append(seconds[True] / seconds[False])
-    quarters = statistics.quantiles(ratios, n=4) if rounds > 1 else [ratios[0]] * 3
+    context = get_context("spawn")
+    # The clock of a trace's writes goes on while the other process has its turn.
+    slower = settings.model_copy(update={"flush_s": 2 * settings.flush_s})
+    pipes, processes = list[Any](), list[Any]()
+    try:
+        for watch in (None, (folder, slower)):
+            pipe, theirs = context.Pipe()
+            process = context.Process(target=_train, args=(theirs, program, watch, turns, clock))
+            process.start()
+            theirs.close()
+            pipes.append(pipe)
+            processes.append(process)
+        step_s = min([pipe.recv() for pipe in pipes])
+        steps = max(2 * round(_TURN_S / step_s / 2), _FEWEST)
+        for pipe in pipes:
+            pipe.send(steps)
+        seconds = _take_turns(pipes, turns) / steps
+        digests = {pipe.recv() for pipe in pipes}
+    except (EOFError, BrokenPipeError) as error:
+        raise RuntimeError(f"the program {name} ended before its last turn") from error
+    finally:
+        for pipe, process in zip(pipes, processes, strict=True):
+            pipe.close()
+            process.join()
+    plain, watched = seconds
+    drawn = np.random.default_rng(0).integers(0, turns, (_DRAWS, turns))
+    low, high = np.quantile(watched[drawn].sum(1) / plain[drawn].sum(1), (0.025, 0.975))
     return Overhead(
         program=name,
         steps=steps,
-        rounds=rounds,
-        plain_us=statistics.median(plain) * 1e6,
-        ratio=statistics.median(ratios),
-        low=quarters[0],
-        high=quarters[2],
+        turns=turns,
+        plain_us=float(plain.mean()) * 1e6,
+        ratio=float(watched.sum() / plain.sum()),
+        low=float(low),
+        high=float(high),
         has_same_weights=len(digests) == 1,
     )
+
+
+def _take_turns(pipes: list[Any], turns: int) -> NDArray[np.float64]:
+    """Return the seconds of each turn of each process; which one is first alternates."""
+    seconds = np.empty((len(pipes), turns))
+    for pipe in pipes:
+        pipe.recv()  # it is warm
+    for turn in range(turns):
+        for at in (0, 1) if turn % 2 else (1, 0):
+            pipes[at].send(None)
+            seconds[at, turn] = pipes[at].recv()
+    return seconds
+
+
+def _train(
+    pipe: Connection,
+    program: Program,
+    watch: tuple[Path, TraceSettings] | None,
+    turns: int,
+    clock: Callable[[], float],
+) -> None:
+    """Train when it is this process's turn, in a process of its own."""
+    torch.set_num_threads(1)
+    ticks: list[float] = []
+    program(_SKIPPED, lambda: ticks.append(clock()))
+    pipe.send((ticks[-1] - ticks[0]) / (len(ticks) - 1))
+    steps: int = pipe.recv()
+    made, began = 0, 0.0
+
+    def tick() -> None:
+        nonlocal made, began
+        made += 1
+        num, rest = divmod(made - _SKIPPED, steps)
+        if rest or num < 0:
+            return
+        if num:
+            pipe.send(clock() - began)
+        else:
+            flush_traces()
+            pipe.send(None)
+        if num < turns:
+            pipe.recv()
+            began = clock()
+
+    context: AbstractContextManager[object] = nullcontext() if watch is None else traced(*watch)
+    with context:
+        networks = program(_SKIPPED + turns * steps, tick)
+    pipe.send(weights_digest(networks))
 
 
 def weights_digest(networks: Iterable[nn.Module]) -> str:

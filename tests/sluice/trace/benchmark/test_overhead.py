@@ -1,60 +1,33 @@
 """The measurement of the tracer's cost (TRACE-1)."""
 
-from itertools import count
+import pytest
 
-import torch
-from torch import nn
-
-from sluice.trace.attach import _active
 from sluice.trace.benchmark.overhead import measure_overhead
 from sluice.trace.settings import TraceSettings
+from tests.support import paced
+
+pytestmark = pytest.mark.slow
 
 
-def program(slow):
-    """Return a program that moves a clock by one at each step, and by more when it is traced."""
-    now = [0.0]
-
-    def run(steps, tick):
-        model = nn.Linear(2, 1)
-        nn.init.ones_(model.weight)
-        nn.init.zeros_(model.bias)
-        for _ in range(steps):
-            now[0] += slow if _active else 1.0
-            tick()
-        return [model]
-
-    return run, lambda: now[0]
+def measured(folder, program):
+    (found,) = measure_overhead(
+        folder, turns=4, programs={"one": program}, settings=TraceSettings(), clock=paced.clock
+    )
+    return found
 
 
 def test_the_ratio_is_that_of_the_times_of_steps(tmp_path):
-    run, clock = program(slow=1.25)
-    (found,) = measure_overhead(
-        tmp_path, rounds=2, programs={"one": run}, settings=TraceSettings(), clock=clock
-    )
+    found = measured(tmp_path, paced.slower_when_traced)
 
-    assert found.ratio == 1.25
-    assert found.has_same_weights
+    assert found.ratio == found.low == found.high == 1.25
     assert found.plain_us == 1e6
+    assert found.has_same_weights
 
 
 def test_other_weights_are_seen(tmp_path):
-    numbers = count()
+    assert not measured(tmp_path, paced.other_when_traced).has_same_weights
 
-    def run(steps, tick):
-        for _ in range(steps):
-            tick()
-        model = nn.Linear(2, 1)
-        nn.init.constant_(model.weight, next(numbers))
-        return [model]
 
-    ticks = count()
-    (found,) = measure_overhead(
-        tmp_path,
-        rounds=1,
-        programs={"one": run},
-        settings=TraceSettings(),
-        clock=lambda: float(next(ticks)),
-    )
-
-    assert not found.has_same_weights
-    assert torch.get_num_threads() >= 1
+def test_a_program_that_dies_is_named(tmp_path):
+    with pytest.raises(RuntimeError, match="the program one ended before its last turn"):
+        measured(tmp_path, paced.dies_in_its_turn)

@@ -1,0 +1,41 @@
+"""Programs with a clock of their own, for the measurement of what tracing costs."""
+
+import os
+
+import torch
+from torch import nn
+
+from sluice.trace.attach import _active
+
+_now = [0.0]
+
+
+def clock():
+    """Return the time of this process."""
+    return _now[0]
+
+
+def slower_when_traced(steps, tick):
+    """Take a second a step, and a quarter more when traced."""
+    return _train(steps, tick, weight=1.0)
+
+
+def other_when_traced(steps, tick):
+    """End with other weights when traced."""
+    return _train(steps, tick, weight=2.0 if _active else 1.0)
+
+
+def dies_in_its_turn(steps, tick):
+    """End the process after some turns."""
+    return _train(steps, tick, weight=1.0, last=150)
+
+
+def _train(steps, tick, *, weight, last=None):
+    model = nn.Linear(2, 1, bias=False)
+    torch.nn.init.constant_(model.weight, weight)
+    for step in range(steps):
+        _now[0] += 1.25 if _active else 1.0
+        tick()
+        if step == last:
+            os._exit(3)
+    return [model]
