@@ -42,8 +42,8 @@ def _inputs(trace: Trace) -> Iterator[_Place]:
         bad = Abnormal(
             step=step,
             tensor=f"{fact.what} column {columns}" if columns else fact.what,
-            what=f"{fact.num_nan} NaN and {fact.num_infinite} infinite numbers in {fact.num_rows} "
-            f"rows of {fact.shape[0] if fact.shape else 1}",
+            what=f"numbers that are NaN: {fact.num_nan}, infinite: {fact.num_infinite}, in "
+            f"{fact.num_rows} of {fact.shape[0] if fact.shape else 1} rows",
         )
         yield step, _INPUT, bad
 

@@ -45,22 +45,27 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     return tuple(found)
 
 
+def _some(word: str, num: int, many: str = "s") -> str:
+    return word if num == 1 else word + many
+
+
 def _of(rule: Rule, trace: Trace, fact: BadNumbersFact, num: int, *, harms: bool) -> Finding:
     kinds = [
         f"{count} {name}"
         for count, name in ((fact.num_nan, "NaN"), (fact.num_infinite, "infinite"))
         if count
     ]
-    where = f"rows {numbers(fact.rows, fact.num_rows)} of {fact.shape[0]}"
+    where = f"{_some('row', fact.num_rows)} {numbers(fact.rows, fact.num_rows)} of {fact.shape[0]}"
     if len(fact.shape) > 1:
-        where = f"column {numbers(fact.columns, fact.num_columns)}, {where}"
+        columns = numbers(fact.columns, fact.num_columns)
+        where = f"{_some('column', fact.num_columns)} {columns}, {where}"
     owner = network_name(trace, fact.network)
     told = f"{owner} was given" if fact.what == "input" else f"The targets of {owner} hold"
     return rule.finding(
         severity="error" if harms else "confirm" if not fact.is_learning else "warning",
         step=fact.step + 1,
-        what=f"{told} {' and '.join(kinds)} numbers in the batch at step {fact.step + 1}: {where}; "
-        f"{num} such batches were looked at.",
+        what=f"{told} {' and '.join(kinds)} {_some('number', fact.num_nan + fact.num_infinite)} in "
+        f"the batch at step {fact.step + 1}: {where}; {num} such {_some('batch', num, 'es')} seen.",
         cause="One such number makes the loss, every gradient and then every weight NaN.",
         fix="Fill or leave out what is missing before the first epoch, and check each column.",
         num_nan=fact.num_nan,
