@@ -61,15 +61,44 @@ def unpacked(text: str, num_features: int) -> Tensor:
     return found.float()
 
 
-def target_column(targets: Tensor, rows: int) -> tuple[Tensor, bool] | None:
-    """Return one number for each row, and whether it is a class; None when there is none."""
+def target_column(targets: Tensor, rows: int, place: int | None) -> tuple[Tensor, bool, int] | None:
+    """Return one number for each row, whether it is a class, and its column; None for no such.
+
+    Args:
+        targets: Of some rows.
+        rows: Of the input.
+        place: Column to take of several; None for the one that varies most.
+    """
     if not targets.dim() or targets.shape[0] != rows:
         return None
     if targets.dim() == 1 or (targets.dim() == 2 and targets.shape[1] == 1):
         column = targets.detach().reshape(-1)
-        return column.double(), not column.is_floating_point()
+        return column.double(), not column.is_floating_point(), 0
     if targets.dim() == 2 and targets.is_floating_point():
         table = targets.detach()
         is_one_hot = bool(((table.sum(1) - 1).abs() < 1e-3).all()) and bool((table >= 0).all())
-        return (table.argmax(1).double(), True) if is_one_hot else (table[:, 0].double(), False)
+        if is_one_hot:
+            return table.argmax(1).double(), True, 0
+        chosen = int(table.float().var(0, correction=0).argmax()) if place is None else place
+        return (table[:, chosen].double(), False, chosen) if chosen < table.shape[1] else None
+    return None
+
+
+def prior_of(kind: str, targets: Tensor) -> float | None:
+    """Return the loss of the best constant answer to some rows of several numbers each.
+
+    None for a single number, and when it has no plain form.
+    """
+    if targets.dim() != 2 or targets.shape[1] < 2 or targets.shape[0] < 2:
+        return None
+    table = targets.detach().double()
+    if kind == "mse_loss":
+        return float(table.var(0).mean())
+    if kind == "l1_loss":
+        return float((table - table.median(0).values).abs().mean())
+    if kind.startswith("binary_cross_entropy") and bool(((table >= 0) & (table <= 1)).all()):
+        share = table.mean(0)
+        entropy = -(torch.xlogy(share, share) + torch.xlogy(1 - share, 1 - share))
+        # That of few rows is too small (Miller 1955).
+        return float((entropy + (entropy > 0) / (2 * table.shape[0])).mean())
     return None

@@ -82,7 +82,10 @@ class PairFact(Record):
     is_class: bool = Field(description="The targets are class ids.")
     is_whole: bool = Field(description="The input is tokens or other whole numbers.")
     rows: tuple[int, ...] = Field(description="A 64-bit fingerprint of each row.")
-    targets: tuple[float, ...]
+    targets: tuple[float, ...] = Field(description="Of several numbers a row, one column.")
+    prior: float | None = Field(
+        None, description="Of several: the loss of the best constant answer to this batch."
+    )
     num_features: int
     features: str = Field(
         description="Of each row, standardised by the first batch: 16-bit floats as base64."

@@ -71,7 +71,10 @@ class LossFact(Record):
 
 
 class EvaluationFact(Record):
-    """The losses of one pass without gradients: from one learning step to the next."""
+    """The losses of one pass without gradients.
+
+    It ends with the next learning step, and with weights that are loaded.
+    """
 
     step: int = Field(description="Steps made before it.")
     network: int

@@ -43,7 +43,8 @@ def _of(rule: Rule, trace: Trace, network: int, pairs: Sequence[PairFact]) -> Fi
     kind, is_class = pairs[0].kind, pairs[0].is_class
     if is_class and Counter(targets).most_common(2)[1][1] < _LEAST_OF_CLASS:
         return None
-    prior = _prior(kind, targets)
+    several = [p.prior for p in pairs if p.prior is not None]
+    prior = fmean(several) if several else _prior(kind, targets)
     passes = [e for e in trace.evaluations if e.network == network and e.kind == kind]
     later = [e.mean for e in passes if e.step]
     judged = later or [e.mean for e in passes]

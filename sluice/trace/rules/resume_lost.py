@@ -147,8 +147,11 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             *[f"the moments and the count of steps of {after.fact.kind}"] * state,
             *([f"the place in {schedule.kind}"] if schedule else []),
         ]
-        # Whoever makes a new one in every round means it.
-        is_habit = len([x for x in lives if x.fact.kind == after.fact.kind]) > 2
+        # Whoever makes a new one in every round means it, unless what was saved went astray.
+        is_astray = not loaded and any(
+            x.what == "optimizer" and x.step == before.last for x in trace.loads
+        )
+        is_habit = len([x for x in lives if x.fact.kind == after.fact.kind]) > 2 and not is_astray
         found.append(
             rule.finding(
                 severity="confirm" if is_habit else "error",

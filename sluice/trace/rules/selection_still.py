@@ -18,11 +18,11 @@ _NEAR = 0.99
 
 
 def _series(trace: Trace) -> list[tuple[EvaluationFact, ...]]:
-    keys = dict.fromkeys((e.network, e.loader, e.kind) for e in trace.evaluations)
-    found = [
-        tuple(e for e in trace.evaluations if (e.network, e.loader, e.kind) == key) for key in keys
-    ]
-    return [evaluations for evaluations in found if len(evaluations) >= _LEAST]
+    # What follows at the same step is of other weights that were loaded.
+    found: dict[tuple[int, int, str], dict[int, EvaluationFact]] = {}
+    for e in trace.evaluations:
+        found.setdefault((e.network, e.loader, e.kind), {}).setdefault(e.step, e)
+    return [tuple(told.values()) for told in found.values() if len(told) >= _LEAST]
 
 
 def _falls(evaluations: Sequence[EvaluationFact]) -> bool:
@@ -70,7 +70,8 @@ def _is_wrong_side(evaluations: Sequence[EvaluationFact], saved: set[int]) -> bo
 def _restored(trace: Trace, evaluations: Sequence[EvaluationFact]) -> str:
     """Return where the state of the first evaluation was put, when it is back after the last step.
 
-    A file that was copied is told by what is in it.
+    Or one of before, if what is evaluated with it is no better than the first evaluation was: it
+    is no part of another training. A file that was copied is told by what is in it.
     """
     after = [x for x in trace.loads if x.what == "network" and x.step == trace.num_steps]
     wanted = {load.content for load in after} - {0}
@@ -79,11 +80,16 @@ def _restored(trace: Trace, evaluations: Sequence[EvaluationFact]) -> str:
     for save in trace.saves:
         first.setdefault(save.content, save)
     found = [first[content] for content in wanted if content in first]
-    place = next((s for s in found if s.step == evaluations[0].step), None)
     losses = [e.mean for e in evaluations]
+    alike = (evaluations[0].network, evaluations[0].kind)
+    last = [e for e in trace.evaluations if (e.network, e.kind) == alike][-1]
+    is_used = last.step == trace.num_steps and last.mean >= losses[0]
+    begin = evaluations[0].step
+    place = next((s for s in found if s.step == begin or (s.step < begin and is_used)), None)
     if place is None or _records(losses[1:], losses[0]) < _BETTER:
         return ""
-    return place.path or "the copy in memory"
+    when = "at" if place.step == begin else "before"
+    return f"{place.path or 'the copy in memory'}, was written {when}"
 
 
 def _is_chosen(trace: Trace, saves: Sequence[SaveFact]) -> bool:
@@ -133,18 +139,18 @@ def _still(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         losses = [e.mean for e in evaluations]
         first, better = evaluations[0], _records(losses[1:], losses[0])
         told = [
-            (saves[0].path or "the copy in memory", _is_chosen(trace, saves))
+            (f"{saves[0].path or 'the copy in memory'} was written at", _is_chosen(trace, saves))
             for saves in _places(trace, first.step)
             if _is_wrong_side(evaluations, {save.step for save in saves})
         ]
         restored = _restored(trace, evaluations)
         if restored:
-            told.append((f"What was loaded in the end, at first in {restored},", True))
+            told.append((f"What was loaded in the end, at first in {restored}", True))
         found += [
             rule.finding(
                 severity="error" if is_chosen else "confirm",
                 step=next(e.step for e in evaluations[1:] if e.mean < _NEAR * losses[0]),
-                what=f"{place} was written at the first of {len(evaluations)} evaluations and "
+                what=f"{place} the first of {len(evaluations)} evaluations and "
                 f"at none that was better, while the validation loss fell {better} times, from "
                 f"{losses[0]:.4g} to {min(losses):.4g}.",
                 cause="The best checkpoint is chosen by another number, or by the wrong side "
@@ -162,8 +168,8 @@ SELECTION_STILL = Rule(
     name="the best checkpoint follows the validation loss",
     fault="selection never moves",
     requirement="TRACE-16",
-    requires="Four evaluations of one loss, and a state that is saved right after the first; or a "
-    "state that is loaded after it was kept in memory.",
+    requires="Four evaluations of one loss, and a state that is saved right after the first, or "
+    "before it and evaluated in the end; or one that is loaded after it was kept in memory.",
     contradicted_by="A score that was best at the first evaluation, though the loss fell.",
     abstains="It is saved at a later evaluation, too, or the loss falls by less than a fifth.",
     judge=_judge,

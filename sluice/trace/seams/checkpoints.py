@@ -52,6 +52,8 @@ def _count_own(owner: Any, state: Any, own: list[int]) -> None:
 
 def _loaded(tracer: Tracer, owner: Any, what: str, state: Any, found: Any, num_own: int) -> None:
     subject = _subject(tracer, owner, what)
+    if what == "network" and tracer.losses is not None:  # what is evaluated next is another one
+        tracer.losses.close_passes()
     unexpected = len(getattr(found, "unexpected_keys", ()))
     missing = len(getattr(found, "missing_keys", ()))
     tracer.mark(tracer.local.lane, "load", subject, flags=(what,))

@@ -62,7 +62,7 @@ def watch_losses(tracer: Tracer) -> None:
         original = getattr(F, kind)
         tracer.patches.replace_function(F, kind, _watched(tracer, watch, kind, original))
     tracer.on_begin.append(watch.reset)
-    tracer.on_end.append(watch.finish)
+    tracer.on_end.append(watch.close_passes)
 
 
 def _watched(
@@ -215,8 +215,8 @@ class LossWatch:
             gone = torch.full((1,), torch.nan)  # the program let go of it; its target tells
             self._look(kind, (gone if values is None else values, target), kwargs, None)
 
-    def finish(self) -> None:
-        """Write the passes that are open."""
+    def close_passes(self) -> None:
+        """Write the passes of evaluation that are open: at the end, and when weights are loaded."""
         self._passes.write()
 
     # ---- what they were given

@@ -464,6 +464,56 @@ def test_the_first_state_that_comes_back_in_the_end_is_told_wherever_it_was(trac
     assert found == (set() if key == "score" else {("selection never moves", "error")})
 
 
+@pytest.mark.parametrize("is_astray", [True, False])
+def test_weights_of_before_that_are_tested_in_the_end_were_never_replaced(trace_of, is_astray):
+    def program():
+        torch.manual_seed(2)
+        model = nn.Linear(6, 1)
+        first = copy.deepcopy(model.state_dict())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        x, new = numbers(64), numbers(64, seed=2)
+
+        def evaluate():
+            with torch.no_grad():
+                F.mse_loss(model(new)[:, 0], new.sum(1))
+
+        for _ in range(8):
+            for rows in torch.arange(64).chunk(4):
+                step(optimizer, F.mse_loss(model(x[rows])[:, 0], x[rows].sum(1)))
+            evaluate()
+        model.load_state_dict(first)  # for another training, where nothing is tested
+        if is_astray:
+            evaluate()
+
+    found = told(trace_of(program))
+
+    assert found == ({("selection never moves", "error")} if is_astray else set())
+
+
+@pytest.mark.parametrize("is_astray", [True, False])
+def test_a_state_that_is_loaded_into_an_optimizer_of_before_is_lost(trace_of, tmp_path, is_astray):
+    def program():
+        torch.manual_seed(2)
+        x, path = numbers(16), tmp_path / "state.pt"
+        for part in range(4):
+            model = nn.Linear(6, 1)
+            optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+            if part:
+                states = torch.load(path)
+                optimizer.load_state_dict(states["optimizer"])
+                model.load_state_dict(states["model"])
+                if is_astray:
+                    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+            for _ in range(8):
+                step(optimizer, (model(x)[:, 0] - x.sum(1)).square().mean())
+            states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save(states, path)
+
+    found = told(trace_of(program))
+
+    assert found == ({("resume lost state", "error")} if is_astray else set())
+
+
 def _by_factor(losses, counts):
     return (losses * counts.float()).sum() / counts.sum()
 
@@ -1128,6 +1178,42 @@ def test_labels_are_laid_beside_all_that_a_network_is_given(trace_of, told_by):
 
     found = ("labels independent of inputs", "error") in told(trace_of(program))
     assert found is (told_by == "nothing")
+
+
+@pytest.mark.parametrize("order", ["right", "shuffled"])
+def test_of_several_targets_the_one_that_varies_most_is_laid_beside_the_inputs(trace_of, order):
+    def program():
+        x, noise = numbers(1024), numbers(1024, columns=1, seed=5)
+        # The first one is next to nothing, and no input tells it.
+        y = torch.cat([0.01 * noise, x[:, :1].square(), x[:, 1:2].tanh()], 1)
+        if order == "shuffled":
+            y = y[torch.randperm(1024, generator=torch.Generator().manual_seed(4))]
+        model = nn.Linear(6, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        for rows in torch.arange(1024).chunk(16) * 3:
+            step(optimizer, F.mse_loss(model(x[rows]), y[rows]))
+        with torch.no_grad():
+            F.mse_loss(model(x), y)
+
+    found = ("labels independent of inputs", "error") in told(trace_of(program))
+    assert found is (order == "shuffled")
+
+
+def test_what_is_made_again_from_itself_has_no_labels(trace_of):
+    def program():
+        x = torch.cat([0.02 * numbers(1024, columns=1, seed=5).abs(), numbers(1024).sigmoid()], 1)
+        model = nn.Linear(7, 7)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        for rows in torch.arange(1024).chunk(16) * 3:
+            batch = x[rows]
+            step(optimizer, F.binary_cross_entropy_with_logits(model(batch), batch))
+        with torch.no_grad():
+            F.binary_cross_entropy_with_logits(model(x), x)
+
+    trace = trace_of(program)
+
+    assert trace.pairs == ()
+    assert "labels independent of inputs" not in {fault for fault, _ in told(trace)}
 
 
 def test_targets_of_a_first_call_are_not_laid_beside_the_inputs_of_a_second(trace_of):
