@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sluice.trace.evidence.flow import MaskFact
 from sluice.trace.evidence.inputs import IdFact
-from sluice.trace.graph import hidden_positions, lookups
+from sluice.trace.graph import class_lookups, hidden_positions, lookups
 
 
 def masks_behind(nodes: list[Any], pads: Tensor, *, step: int, network: int) -> Iterator[MaskFact]:
@@ -38,9 +38,11 @@ def masks_behind(nodes: list[Any], pads: Tensor, *, step: int, network: int) -> 
 
 
 def ids_behind(nodes: list[Any], *, step: int, network: int, loader: int) -> Iterator[IdFact]:
-    """Yield lookups by numbers below 0, which count from the end of a table."""
-    for lookup in lookups(nodes):
-        ids, rows = lookup.ids.detach(), lookup.table.shape[0]
+    """Yield lookups by numbers below 0, which count from the end of a table, or of the classes."""
+    found = [("index", x.ids, x.table.shape[0]) for x in lookups(nodes)]
+    found += [("class index", ids, num) for ids, num in class_lookups(nodes)]
+    for kind, ids, rows in found:
+        ids = ids.detach()
         below = ids < 0
         if not bool(below.any()):
             continue
@@ -49,7 +51,7 @@ def ids_behind(nodes: list[Any], *, step: int, network: int, loader: int) -> Ite
             step=step,
             network=network,
             loader=loader,
-            kind="index",
+            kind=kind,
             num_allowed=rows,
             smallest=int(ids.min()),
             largest=int(ids.max()),

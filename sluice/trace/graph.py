@@ -102,6 +102,25 @@ def lookups(nodes: list[Any]) -> list[Lookup]:
     return found
 
 
+def class_lookups(nodes: list[Any]) -> list[tuple[Tensor, int]]:
+    """Return by which classes the logarithms of probabilities were indexed, and how many there are.
+
+    As in a cross-entropy that is written out: ``log_p[rows, classes]``.
+    """
+    found: list[tuple[Tensor, int]] = []
+    for node in nodes:
+        if node.name() != "IndexBackward0" or len(found) >= _MOST_FOUND:
+            continue
+        made = node.next_functions[0][0]
+        if made is None or not made.name().startswith("LogSoftmaxBackward"):
+            continue
+        indices, sizes = _saved_indices(node), tuple(node._saved_self_sym_sizes)
+        ids = indices[-1] if len(indices) == len(sizes) == 2 else None
+        if ids is not None and ids.numel() and ids.dtype in (torch.int64, torch.int32):
+            found.append((ids, int(sizes[1])))
+    return found
+
+
 def saved(node: Any, name: str) -> Tensor | None:
     """Return a tensor that a node keeps for its backward pass; None when it has none any more."""
     try:

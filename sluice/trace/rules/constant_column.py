@@ -14,6 +14,8 @@ _MANY_ROWS, _LEAST_BLANK, _BLANK = 1000, 3, 0.3
 """Rows, columns and their share of the table that tell of a table of which a part is lost."""
 _VARIES = 0.15
 """Deviation over range of a column in which more than a few rows differ."""
+_NARROW = 32
+"""Columns of a table of which a single one stands still."""
 _STANDARD_MEAN, _STANDARD_STD = 0.3, (0.6, 1.6)
 _LEAST_COLUMNS = 5
 _SMOOTH, _LEAST_SMOOTH = 0.3, 16
@@ -48,6 +50,7 @@ def _of(rule: Rule, trace: Trace, learned: InputFact, judged: list[InputFact]) -
         ("it varies when the network is judged", [c for c in still if _varies(c, judged)]),
         ("all others are standardised", still if _others_are_standard(learned) else []),
         ("those on both sides are standardised", [c for c in still if _is_between(c, learned)]),
+        ("no other does", still if _is_alone(still, learned) else []),
         ("those beside it vary", [c for c in still if _is_hole(c, learned)]),
     ):
         if certain:
@@ -120,6 +123,19 @@ def _is_between(column: ColumnFact, fact: InputFact) -> bool:
     still = {c.column for c in fact.columns if c.smallest == c.largest}
     others = {c.column for c in fact.columns} - plain - flags - still
     return not others and {column.column - 1, column.column + 1} <= plain
+
+
+def _is_alone(still: list[ColumnFact], fact: InputFact) -> bool:
+    """Tell whether a single column of a narrow table from a loader is 0 in very many rows.
+
+    Beside a column of 0 and 1 it may be a category that no row has.
+    """
+    if len(still) != 1 or still[0].smallest or len(fact.shape) != 2 or fact.loader < 0:
+        return False
+    place, all_there = still[0].column, len(fact.columns) == fact.shape[1] <= _NARROW
+    beside = [c for c in fact.columns if abs(c.column - place) == 1]
+    has_flag = any((c.smallest, c.largest) == (0, 1) for c in beside)
+    return all_there and fact.num_rows >= _MANY_ROWS and not has_flag
 
 
 def _is_hole(column: ColumnFact, fact: InputFact) -> bool:

@@ -14,7 +14,7 @@ _MOST_CLASSES = 1000
 def _outside(rule: Rule, trace: Trace) -> list[Finding]:
     found = {}
     for fact in trace.ids:
-        if fact.kind in found or fact.kind == "index":
+        if fact.kind in found or fact.kind in ("index", "class index"):
             continue
         what = "token" if fact.kind == "embedding" else "class"
         last = fact.num_allowed - 1
@@ -53,6 +53,28 @@ def _wrapped(rule: Rule, trace: Trace) -> list[Finding]:
             fix="Give unknown ids a row of their own: add 1 to all ids and a row to the table.",
             num_outside=first.num_outside,
             num_shared=first.num_shared,
+            num_allowed=first.num_allowed,
+        )
+    ]
+
+
+def _from_below(rule: Rule, trace: Trace) -> list[Finding]:
+    """Classes -1 to C - 2: where -1 means none, the last class occurs, too."""
+    facts = [f for f in trace.ids if f.kind == "class index"]
+    if not facts or any(f.num_shared or f.smallest != -1 for f in facts):
+        return []
+    first, last = facts[0], max(f.largest for f in facts)
+    if last != first.num_allowed - 2:
+        return []
+    return [
+        rule.finding(
+            severity="error",
+            step=first.step + 1,
+            what=f"Of {first.num_allowed} classes a loss by hand took {first.num_outside} of "
+            f"{first.num_ids} as -1, which is the last one, and none as {last + 1}.",
+            cause="Classes are numbered one too low: the first one is learned as the last.",
+            fix="Number the classes from 0.",
+            num_outside=first.num_outside,
             num_allowed=first.num_allowed,
         )
     ]
@@ -156,6 +178,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     return (
         *_outside(rule, trace),
         *_wrapped(rule, trace),
+        *_from_below(rule, trace),
         *_beyond_unit(rule, trace),
         *_shifted(rule, trace),
         *_classless(rule, trace),

@@ -15,6 +15,8 @@ _TIMES = 3.0
 """So many more rows are shared than by chance."""
 _MOSTLY = 0.5
 _PART = 0.6
+_LEAST_IN_LOOP = 8
+"""Steps in a row with calls on other rows each: these make targets, and judge nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,9 @@ class _Overlap:
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     found = []
     for network in sorted({f.network for f in trace.rows}):
-        facts = [f for f in trace.rows if f.network == network]
-        learned = [f for f in facts if f.is_learning]
+        learned = [f for f in trace.rows if f.network == network and f.is_learning]
+        looked = [f for f in trace.rows if f.network == network and not f.is_learning]
+        facts = [*learned, *_without_loop(looked)]
         loaders = {f.loader for f in learned}
         if not learned:
             continue
@@ -53,6 +56,25 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             if finding is not None:
                 found.append(finding)
     return tuple(found)
+
+
+def _without_loop(judged: list[RowsFact]) -> list[RowsFact]:
+    """Leave out calls that belong to learning: made at one step after the other on other rows.
+
+    So are the answers to the next states in reinforcement learning, and a decoder's own words.
+    """
+    rows: dict[int, set[int]] = {}
+    for fact in judged:
+        rows.setdefault(fact.step, set()).update(fact.rows)
+    inside = {
+        step
+        for step in rows
+        for beside in (step - 1, step + 1)
+        if beside in rows and rows[beside] != rows[step]
+    }
+    if len(inside) < _LEAST_IN_LOOP:
+        return judged
+    return [fact for fact in judged if fact.step not in inside]
 
 
 def _without_training(judged: list[RowsFact], learned: list[RowsFact]) -> list[RowsFact]:

@@ -1,7 +1,8 @@
 """What networks are given: its columns, rows and tokens, at the first calls of each kind."""
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ MOST_CALLS = 64
 _WRITTEN_AT = (1, 4, 16)
 _MOST_GROUPS = 16
 _MOST_ROWS = 1024
+_MOST_TENSORS = 4
 _MOST_BAD = 8
 _SHOWN = 8
 _SOME_ROWS = 64
@@ -266,11 +268,17 @@ def _is_made(tensor: Tensor, made: "weakref.ref[Tensor] | None") -> bool:
 
 
 def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    """Return the plain tensors of a call, at most 4; when there is none, one in a container."""
+    """Return the plain tensors of a call, at most 4; when there are none, those in containers."""
     given = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
-    found = [t for t in given if first_tensor(t) is not None][:4]
-    if found or given:
-        return found
-    inside = first_tensor(args)
-    inside = first_tensor(dict(kwargs)) if inside is None else inside
-    return [] if inside is None else [inside]
+    return [*islice(_plain(given or [*args, *kwargs.values()]), _MOST_TENSORS)]
+
+
+def _plain(values: Iterable[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            if first_tensor(value) is not None:
+                yield value
+        elif isinstance(value, Mapping):
+            yield from _plain(value.values())
+        elif isinstance(value, list | tuple):
+            yield from _plain(value)

@@ -51,8 +51,9 @@ class Pairing:
         given: list[Any] = [ref() for ref in lane.given]
         if type(target) not in PLAIN or not all(map(_has_rows, given)):
             return
-        # What is to be made again from itself says nothing of labels.
-        if len({batch.shape[0] for batch in given}) > 1 or any(_is_same(b, target) for b in given):
+        # A whole batch may be given, or the target be what is to be made again.
+        given = [batch for batch in given if not _is_same(batch, target)]
+        if not given or len({batch.shape[0] for batch in given}) > 1:
             return
         began = tracer.clock()
         with torch.no_grad():

@@ -1245,3 +1245,99 @@ def test_a_step_that_a_gradient_itself_makes_is_not_before_backward(trace_of):
             F.mse_loss(model(x)[:, 0], x.sum(1)).backward()
 
     assert ("step before backward", "error") not in told(trace_of(program))
+
+
+class OfBatches(nn.Module):
+    """A network that is given a whole batch, labels and all."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Embedding(12, 8), nn.Linear(8, 12))
+
+    def forward(self, batch):
+        return self.body(batch["words"])
+
+
+@pytest.mark.parametrize("has_end", [True, False])
+def test_tokens_are_seen_in_a_batch_that_is_given_as_one(trace_of, has_end):
+    pad, end = 0, 1 if has_end else 0
+
+    def program():
+        model = OfBatches()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        draws = torch.Generator().manual_seed(4)
+        for _ in range(4):
+            words = torch.full((32, 9), pad)
+            for row, length in zip(words, torch.randint(3, 9, (32,), generator=draws), strict=True):
+                row[:length] = torch.randint(2, 12, (int(length),), generator=draws)
+                row[length] = end
+            targets = torch.where(words == pad, -100, words)[:, 1:]
+            batch = {"sources": words.flip(0)[:, 1:], "words": words[:, :-1]}
+            step(optimizer, F.cross_entropy(model(batch).flatten(0, 1), targets.flatten()))
+
+    found = "end token never supervised" in {fault for fault, _ in told(trace_of(program))}
+    assert found is not has_end
+
+
+@pytest.mark.parametrize("offset", [-1, 0])
+def test_classes_from_minus_one_that_a_loss_by_hand_takes_are_told(trace_of, offset):
+    def program():
+        model = nn.Linear(6, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x, rows = numbers(64), torch.arange(64)
+        for _ in range(4):
+            log_p = model(x).log_softmax(1)
+            step(optimizer, -log_p[rows, rows % 4 + offset].mean())
+
+    assert told(trace_of(program)) == ({("id out of range", "error")} if offset else set())
+
+
+def test_a_class_of_minus_one_that_a_mask_leaves_out_is_none(trace_of):
+    def program():
+        model = nn.Linear(6, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x, rows = numbers(64), torch.arange(64)
+        y = rows % 5 - 1
+        for _ in range(4):
+            log_p = model(x).log_softmax(1)
+            step(optimizer, -(log_p[rows, y] * (y >= 0)).sum() / (y >= 0).sum())
+
+    assert told(trace_of(program)) == set()
+
+
+@pytest.mark.parametrize("beside", ["numbers", "flags"])
+def test_a_column_of_zeros_in_a_raw_table_is_told_but_not_a_category(trace_of, beside):
+    def program():
+        x = numbers(1280).exp()
+        x[:, 2] = 0
+        if beside == "flags":
+            x[:, 3] = (x[:, 3] > 1).float()
+        model = nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        for batch, y in DataLoader(TensorDataset(x, x.sum(1)), 32):
+            step(optimizer, F.mse_loss(model(batch)[:, 0], y))
+
+    found = ("constant column", "error") in told(trace_of(program))
+    assert found is (beside == "numbers")
+
+
+@pytest.mark.parametrize("is_evaluation", [True, False])
+def test_states_that_make_targets_at_every_step_judge_nothing(trace_of, is_evaluation):
+    def program():
+        draws = torch.Generator().manual_seed(6)
+        states = numbers(200)
+        model = nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for number in range(40):
+            rows = torch.randint(199, (32,), generator=draws)
+            if not is_evaluation:
+                with torch.no_grad():
+                    target = 0.5 * model(states[rows + 1])
+            elif number % 10 == 9:
+                with torch.no_grad():
+                    model(torch.cat([states[:20], numbers(60, seed=9)]))
+            target = target.detach() if not is_evaluation else states[rows].sum(1, keepdim=True)
+            step(optimizer, F.mse_loss(model(states[rows]), target))
+
+    found = "validation rows in training" in {fault for fault, _ in told(trace_of(program))}
+    assert found is is_evaluation
