@@ -11,6 +11,10 @@ _LEAST = 4
 _SMALLEST = 1e-6
 """Of the largest gradient, each for the size of its weight."""
 
+_DIRECTION = ".parametrizations."
+"""In the name of a weight that is only part of one: that of a direction alone has no gradient along
+itself, so none at all where it is a single number."""
+
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     names = names_in(trace)
@@ -19,7 +23,11 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         measured = measures_of(trace, optimizer)
         shown: list[tuple[int, int, float]] = []
         for step, own in measured:
-            places = [i for i in weights_of(trace, own) if own.weight_norms[i] > 0]
+            places = [
+                i
+                for i in weights_of(trace, own)
+                if own.weight_norms[i] > 0 and _DIRECTION not in names[own.parameters[i]]
+            ]
             ratios = {i: own.grad_norms[i] / own.weight_norms[i] for i in places}
             if len(ratios) < _LEAST:
                 continue
@@ -52,6 +60,6 @@ VANISHING = Rule(
     requirement="TRACE-8",
     requires="Four measured steps with four weights.",
     contradicted_by="A gradient of the weight as large as the others', each for its size.",
-    abstains="Gradients are exactly zero: other rules say why.",
+    abstains="Gradients are exactly zero: other rules say why; weights of a parametrization.",
     judge=_judge,
 )

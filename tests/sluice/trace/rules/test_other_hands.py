@@ -1341,3 +1341,20 @@ def test_states_that_make_targets_at_every_step_judge_nothing(trace_of, is_evalu
 
     found = "validation rows in training" in {fault for fault, _ in told(trace_of(program))}
     assert found is is_evaluation
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_direction_of_a_single_number_has_no_gradient_to_vanish(trace_of, channels):
+    def program():
+        torch.manual_seed(5)
+        norm = nn.utils.parametrizations.weight_norm
+        model = nn.Sequential(
+            norm(nn.Conv1d(channels, 8, 1)), nn.Tanh(), nn.Conv1d(8, 8, 3), nn.Tanh(),
+            nn.Flatten(), nn.Linear(48, 8), nn.Tanh(), nn.Linear(8, 1),
+        )  # fmt: skip
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        x = numbers(64, columns=8 * channels).reshape(64, channels, 8)
+        for _ in range(20):
+            step(optimizer, F.mse_loss(model(x)[:, 0], x.sum((1, 2))))
+
+    assert told(trace_of(program)) == set()
