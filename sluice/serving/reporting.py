@@ -73,8 +73,8 @@ class Reporter:
             await asyncio.sleep(self._settings.report_s)
 
     async def report(self, *, draining: bool) -> None:
-        """Report once, unless the last one is still being written."""
-        if self._writing is not None and not self._writing.done():
+        """Report once, unless the last one is still being written; the final one waits for it."""
+        if not await self._is_written(patience_s=self._settings.source_timeout_s * draining):
             self._failed("the registry has not answered the last one")
             return
         samples = self._recorder.take()
@@ -90,6 +90,14 @@ class Reporter:
             self._failed(f"{type(error).__name__}: {error}")
         else:
             self._follower.note("reports", "")
+
+    async def _is_written(self, *, patience_s: float) -> bool:
+        if self._writing is None or self._writing.done():
+            return True
+        written = asyncio.wrap_future(self._writing)
+        written.add_done_callback(lambda told: told.cancelled() or told.exception())
+        done, _ = await asyncio.wait([written], timeout=patience_s)
+        return bool(done)
 
     def _failed(self, why: str) -> None:
         self._metrics.report_failures.inc()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from sluice.errors import StorageError
 from sluice.rollout.samples import Report, Sample
 from sluice.rollout.weights import Weights
+from sluice.serving.settings import ServingSettings
 from tests.sluice.serving.serving_samples import (
     Live,
     Raises,
@@ -30,9 +31,11 @@ class Sink:
     reports: list[Report] = field(default_factory=list)
     down: bool = False
     hangs: threading.Event | None = None
+    is_waiting: bool = False
 
     def write(self, report: Report) -> None:
         if self.hangs is not None:
+            self.is_waiting = True
             self.hangs.wait(10)
         if self.down:
             raise StorageError("The registry is gone.", fix="Wait.")
@@ -43,9 +46,9 @@ class Sink:
         return [sample for report in self.reports for sample in report.samples]
 
 
-def serving(sink: Sink):  # type: ignore[no-untyped-def]
+def serving(sink: Sink, settings: ServingSettings = SETTINGS):  # type: ignore[no-untyped-def]
     one = Weights(epoch=1, production=candidate("one"))
-    return live(dict(BY_DIGEST), one, settings=SETTINGS, reports=sink)
+    return live(dict(BY_DIGEST), one, settings=settings, reports=sink)
 
 
 def test_reports_carry_state_counts_and_pairs_of_answers() -> None:
@@ -98,6 +101,16 @@ def test_a_registry_that_is_gone_or_hangs_costs_no_request_and_no_sample() -> No
         sink.hangs.set()
 
     assert sink.samples[0].features == (7.0, 7.0)
+
+
+def test_the_final_report_waits_for_the_one_that_is_being_written() -> None:
+    sink = Sink()
+    with serving(sink, SETTINGS.model_copy(update={"source_timeout_s": 5.0})) as server:
+        sink.hangs = threading.Event()
+        server.wait_for(lambda: sink.is_waiting)
+        threading.Timer(0.7, sink.hangs.set).start()  # longer than the server takes to get there
+
+    assert sink.reports[-1].state.draining
 
 
 def problems_of(server: Live):  # type: ignore[no-untyped-def]
