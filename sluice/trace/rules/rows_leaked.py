@@ -194,6 +194,7 @@ ROWS_LEAKED = Rule(
     requires="Rows that a network learned from, and rows it was judged on later.",
     contradicted_by="Rows of few different values, of which equal ones occur by chance.",
     abstains="As many rows within a batch are equal, of numbers that repeat; all rows are shared "
-    "and another evaluation is on new ones; or the evaluation holds all rows there are.",
+    "and another evaluation is on new ones; the evaluation holds all rows there are; or it is on "
+    "other rows at one step after the other.",
     judge=_judge,
 )
