@@ -45,6 +45,12 @@ class OptimizerEntry:
     """Learning rates of the last step, by group."""
     rests: bool = False
     """It has gradients from before the trace, and may never be used again."""
+    codes: dict[tuple[str, ...], int] = field(default_factory=dict)
+    """Of its steps, by their flags."""
+    zero_code: int = -1
+    """Of its ``zero_grad``."""
+    clip_codes: dict[str, int] = field(default_factory=dict)
+    """Of its clips, by their kind."""
 
     def parameters(self) -> list[Tensor]:
         """Return its parameters, group by group."""
@@ -66,9 +72,9 @@ class NetworkEntry:
     name: str
     is_plain: bool
     """It has no parameters, as a loss function: its calls are no marks."""
-    flags: dict[bool, tuple[str, ...]] = field(default_factory=dict)
-    """Flags of a forward's mark, by whether it has a gradient. Empty when the mode must be looked
-    at again."""
+    codes: dict[tuple[bool, int], int] = field(default_factory=dict)
+    """Of its forwards, by whether there is a gradient, and by the loader. Empty when the mode must
+    be looked at again."""
     names: dict[int, str] | None = None
     """Names of its modules by identity; None when they must be looked at again."""
     stray: dict[int, "weakref.ref[Any]"] = field(default_factory=dict)
@@ -77,7 +83,7 @@ class NetworkEntry:
 
     def forget_mode(self) -> None:
         """Look at the mode again when it is called next."""
-        self.flags.clear()
+        self.codes.clear()
 
     def mode_flags(self) -> tuple[str, ...]:
         """Return the mode it is in, as flags of a mark."""
@@ -106,6 +112,8 @@ class SchedulerEntry:
     index: int
     ref: "weakref.ref[Any]"
     optimizer: int
+    code: int
+    """Of its steps."""
 
 
 class Inventory:

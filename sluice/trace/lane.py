@@ -7,7 +7,6 @@ from typing import Any
 
 from sluice.trace.evidence.measures import OutputMeasure
 from sluice.trace.measuring import StepInWork
-from sluice.trace.words import Code
 
 
 @dataclass(slots=True, eq=False)
@@ -18,8 +17,8 @@ class Lane:
     """Of the thread; -1 until it made its first mark."""
     room: int = 0
     """So many marks may wait; 0 until the first one."""
-    marks: list[Code] = field(default_factory=list)
-    """What led to the step that comes next."""
+    marks: list[int] = field(default_factory=list)
+    """What led to the step that comes next, as codes of the word book."""
     times: "array[int]" = field(default_factory=lambda: array("q"))
     """Of the marks, by the clock [ns]; nothing for the garbage collector to look at."""
     losses: list[Any] = field(default_factory=list)
@@ -83,14 +82,6 @@ class Lane:
     """Steps that ended in this thread."""
     spent: int = 0
     """Time that statistics took since the last step [ns]."""
-
-    def clear_before_update(self) -> None:
-        """Hear that the step that was marked last finds gradients that were cleared since."""
-        kind, subject, about, flags, block = self.marks[-1]
-        if kind == "step":
-            self.marks[-1] = kind, subject, about, ("zero", *flags[1:]), block
-            self.marks.insert(-1, ("zero", subject, -1, (), 0))
-            self.times.insert(-1, self.times[-1])
 
     def begin_word(self) -> None:
         """Forget what led to the step that ended."""

@@ -16,6 +16,10 @@ _MOST_GRADIENTS = 3
 _MOST_WHOLE = 64
 """Passes at the start after which all gradients that are watched are looked at."""
 
+_IDLE = 5
+"""Of every round of turns, so many look at nothing: the next loss tells of spoiled weights, too.
+Odd, and a round of one optimizer or two is shorter than 10 passes."""
+
 
 class Looks:
     """Looks at a few gradients after each backward pass, and at all of them where one is bad."""
@@ -27,8 +31,8 @@ class Looks:
     def after_backward(self, lane: Lane) -> None:
         """See the first gradients that are not finite.
 
-        After the first passes at most one gradient is looked at after each, in turn: of every other
-        optimizer when there are two, so an odd number of turns lets none be met by one pass alone.
+        After the first passes at most one gradient is looked at after each, in turn. Of two
+        optimizers each may have every other pass: an odd number of turns lets each look meet both.
         """
         if self._told >= _MOST_GRADIENTS:
             return
@@ -40,8 +44,8 @@ class Looks:
                 if not asleep and not entry.look.is_finite(entry):
                     self._tell(entry, lane)
             return
-        turn = self._passes % (2 * len(entries) + 1)
-        if turn:
+        turn = self._passes % (2 * len(entries) + _IDLE)
+        if 0 < turn <= 2 * len(entries):
             entry = entries[(turn - 1) // 2]
             # A clip reads the norm of all its gradients.
             if entry.clipped >= entry.steps or (entry.rests and _is_asleep(entry)):
@@ -52,7 +56,10 @@ class Looks:
     def before_clip(self, lane: Lane) -> None:
         """See whose gradients are not finite, as their norm is not."""
         # Those that overflow under a loss scale are no fault.
-        if self._told < _MOST_GRADIENTS and not any("scaled" in mark[3] for mark in lane.marks):
+        book = self._tracer.recorder.book
+        if self._told < _MOST_GRADIENTS and not any(
+            "scaled" in book.mark(c)[3] for c in lane.marks
+        ):
             for entry in self._tracer.inventory.optimizers.entries:
                 self._tell(entry, lane)
 

@@ -17,7 +17,7 @@ from sluice.trace.evidence.trace import Start
 from sluice.trace.lane import Lane
 from sluice.trace.settings import TraceSettings
 from sluice.trace.storage import TraceFiles, line_of
-from sluice.trace.words import OVERFLOW, Code, WordBook
+from sluice.trace.words import OVERFLOW, WordBook
 
 _RECENT_STEPS = 128
 """Steps whose detail is kept from one flush to the next: a program that makes more is fast, and
@@ -46,7 +46,7 @@ class EndedStep(NamedTuple):
 
     step: int
     thread: int
-    marks: list[Code]
+    marks: list[int]
     times: "array[int]"
     losses: list[Tensor | float]
     clips: list[tuple[int, Tensor | float, float]]

@@ -5,11 +5,12 @@ until it is full, then the other is emptied and takes its place. Every write is 
 kill leaves at most one torn line at the end of each.
 """
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_json
 
 HISTORY = "history.ndjson"
 RECENT = ("recent-0.ndjson", "recent-1.ndjson")
@@ -68,12 +69,9 @@ class TraceFiles:
                 os.close(handle)
 
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
-
-
 def line_of(record: str, fields: Mapping[str, Any]) -> bytes:
     """Return one record as a line."""
-    return _ENCODER.encode({"record": record, **fields}).encode() + b"\n"
+    return to_json({"record": record, **fields}, inf_nan_mode="constants") + b"\n"
 
 
 def _open(path: Path) -> int:

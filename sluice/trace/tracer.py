@@ -219,10 +219,24 @@ class Tracer:
         flags: tuple[str, ...] = (),
     ) -> None:
         """Record an event of a thread."""
-        lane.marks.append((kind, subject, about, flags, 0))
+        lane.marks.append(self.code(kind, subject, about, flags))
         lane.times.append(self.clock())
         if len(lane.marks) > lane.room:
             self.make_room(lane)
+
+    def code(
+        self, kind: MarkKind, subject: int = -1, about: int = -1, flags: tuple[str, ...] = ()
+    ) -> int:
+        """Return the number of an event, to be kept by what makes it at every step."""
+        return self.recorder.book.code((kind, subject, about, flags, 0))
+
+    def clear_before_update(self, lane: Lane) -> None:
+        """Hear that the step that was marked last finds gradients that were cleared since."""
+        kind, subject, about, flags, _ = self.recorder.book.mark(lane.marks[-1])
+        if kind == "step":
+            zero = self.code("zero", subject), self.code(kind, subject, about, ("zero", *flags[1:]))
+            lane.marks[-1:] = zero
+            lane.times.insert(-1, lane.times[-1])
 
     def make_room(self, lane: Lane) -> None:
         """Give a thread its number at its first mark; fold repeats when there are too many."""
@@ -252,7 +266,10 @@ class Tracer:
         if lane.sealed and not lane.has_closure:
             check_seal(lane)
             flags += ("edited",) * lane.is_edited
-        lane.marks.append(("step", entry.index, -1, flags, 0))
+        code = entry.codes.get(flags)
+        if code is None:
+            code = entry.codes[flags] = self.code("step", entry.index, flags=flags)
+        lane.marks.append(code)
         lane.times.append(self.clock())
         if self.has_norms or self.inventory.is_stale or self.steps >= self.survey.due:
             began = self.clock()

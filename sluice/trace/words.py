@@ -1,6 +1,7 @@
 """How marks become words: small numbers, repeats folded, equal orders told once."""
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 from sluice.trace.evidence.order import Mark, MarkKind
@@ -8,7 +9,6 @@ from sluice.trace.evidence.order import Mark, MarkKind
 _LONGEST_BLOCK = 8
 _MOST_WORDS = 512
 _MOST_RAW = 4096
-_LONG = 64
 
 Code = tuple[MarkKind, int, int, tuple[str, ...], int]
 """The fields of a ``Mark``: kind, subject, about, flags, block."""
@@ -23,38 +23,40 @@ class WordBook:
     def __init__(self) -> None:
         self._codes: dict[Code, int] = {}
         self._by_code: list[Code] = []
+        self._lock = threading.Lock()
         self._words: dict[tuple[int, tuple[int, ...]], int] = {}
-        self._raw: dict[tuple[int, tuple[Code | int, ...]], tuple[int, tuple[int, ...]]] = {}
+        self._raw: dict[tuple[int, tuple[int, ...]], tuple[int, tuple[int, ...]]] = {}
         self.new: list[tuple[int, int, tuple[Code, ...]]] = []
         """Index, thread and marks of words that were not written yet; the reader empties it."""
 
-    def _code(self, mark: Code) -> int:
+    def code(self, mark: Code) -> int:
+        """Return the number that stands for a mark."""
         found = self._codes.get(mark)
         if found is None:
-            found = self._codes[mark] = len(self._by_code)
-            self._by_code.append(mark)
+            with self._lock:  # of two threads that meet it first
+                found = self._codes.get(mark)
+                if found is None:
+                    self._by_code.append(mark)
+                    found = self._codes[mark] = len(self._by_code) - 1
         return found
 
-    def close(self, marks: Sequence[Code], thread: int) -> tuple[int, tuple[int, ...]]:
+    def mark(self, code: int) -> Code:
+        """Return the mark that a number stands for."""
+        return self._by_code[code]
+
+    def close(self, codes: Sequence[int], thread: int) -> tuple[int, tuple[int, ...]]:
         """Return the word of these marks, and the positions of those that it shows."""
-        # Long ones, as of a game that is played between steps, are kept as numbers: less memory.
-        kept: Iterable[Code | int] = marks if len(marks) <= _LONG else map(self._code, marks)
-        raw = (thread, tuple(kept))
+        raw = (thread, tuple(codes))
         known = self._raw.get(raw)
         if known is None:
             if len(self._raw) >= _MOST_RAW:
                 self._raw.clear()
-            shown, positions = self._folded(marks)
+            shown, positions = self.fold(codes)
             known = self._raw[raw] = (self._word(thread, tuple(shown)), tuple(positions))
         return known
 
-    def fold(self, marks: Sequence[Code]) -> tuple[list[Code], list[int]]:
+    def fold(self, codes: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the marks with repeated blocks shown once, and their positions before."""
-        shown, positions = self._folded(marks)
-        return [self._by_code[code] for code in shown], positions
-
-    def _folded(self, marks: Sequence[Code]) -> tuple[list[int], list[int]]:
-        codes = [*map(self._code, marks)]
         shown: list[int] = []
         positions: list[int] = []
         at = 0
@@ -64,7 +66,7 @@ class WordBook:
             positions += range(at, at + length)
             if after > at + length:
                 kind, subject, about, flags, _ = self._by_code[shown[-1]]
-                shown[-1] = self._code((kind, subject, about, flags, length))
+                shown[-1] = self.code((kind, subject, about, flags, length))
             at = after
         return shown, positions
 
@@ -78,12 +80,12 @@ class WordBook:
         return found
 
 
-def _repeated_block(marks: Sequence[int], at: int) -> tuple[int, int]:
+def _repeated_block(codes: Sequence[int], at: int) -> tuple[int, int]:
     """Return the length of the block at a position, and where its repeats end."""
     for length in range(1, _LONGEST_BLOCK + 1):
-        block = marks[at : at + length]
+        block = codes[at : at + length]
         after = at + length
-        while len(block) == length and marks[after : after + length] == block:
+        while len(block) == length and codes[after : after + length] == block:
             after += length
         if after > at + length:
             return length, after

@@ -92,7 +92,7 @@ def _after(tracer: Tracer, lane: Lane, *, is_leaf: bool) -> None:
         tracer.looks.after_backward(lane)
     if len(lane.losses) > 1:
         seal(tracer)
-    lane.marks.append(("backward", -1, -1, flags, 0))
+    lane.marks.append(tracer.code("backward", flags=flags))
     lane.times.append(tracer.clock())
     if len(lane.marks) > lane.room:
         tracer.make_room(lane)

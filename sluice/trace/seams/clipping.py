@@ -49,8 +49,6 @@ def _watch_scaling(tracer: Tracer, original: Callable[..., Any]) -> None:
 def _watched(
     tracer: Tracer, owners: "_Owners", original: Callable[..., Any], flag: str
 ) -> Callable[..., Any]:
-    flags = (flag,)
-
     @functools.wraps(original)
     def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
         if not tracer.is_on:
@@ -76,7 +74,12 @@ def _watched(
         try:
             entry = owners.of(given[0]) if given else None
             subject = -1 if entry is None else entry.index
-            lane.marks.append(("clip", subject, -1, flags, 0))
+            code = None if entry is None else entry.clip_codes.get(flag)
+            if code is None:
+                code = tracer.code("clip", subject, flags=(flag,))
+                if entry is not None:
+                    entry.clip_codes[flag] = code
+            lane.marks.append(code)
             lane.times.append(tracer.clock())
             if len(lane.losses) > 1:
                 seal(tracer)

@@ -45,6 +45,8 @@ class LoaderEntry:
 
     index: int
     ref: "weakref.ref[Any]"
+    code: int
+    """Of its batches."""
     epoch: int = 0
     num_batches: int = 0
     num_seen: int = 0
@@ -139,7 +141,8 @@ class _Loading:
             if entry.ref() is None and known == fact.model_copy(update=same):
                 entry.ref = weakref.ref(loader)
                 return entry
-        entry = LoaderEntry(fact.index, weakref.ref(loader))
+        code = self._tracer.code("batch", fact.index)
+        entry = LoaderEntry(fact.index, weakref.ref(loader), code)
         self._all.append((fact, entry))
         self._tracer.recorder.write("loader", fact)
         return entry
@@ -185,7 +188,7 @@ class _Loading:
             return
         entry, lane = known.loader, tracer.local.lane
         lane.loader = entry.index
-        lane.marks.append(("batch", entry.index, -1, (), 0))
+        lane.marks.append(entry.code)
         lane.times.append(tracer.clock())
         if len(lane.marks) > lane.room:
             tracer.make_room(lane)

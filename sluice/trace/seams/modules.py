@@ -164,10 +164,12 @@ class _Calls:
         lane.made = None if tensor is None else weakref.ref(tensor)
         if lane.bad_input is not None and tracer.inputs is not None:
             tracer.inputs.returned(tensor)
-        flags = entry.flags.get(has_grad)
-        if flags is None:
-            flags = entry.flags[has_grad] = (*("grad",) * has_grad, *entry.mode_flags())
-        lane.marks.append(("forward", entry.index, lane.loader, flags, 0))
+        key = has_grad, lane.loader
+        code = entry.codes.get(key)
+        if code is None:
+            flags = (*("grad",) * has_grad, *entry.mode_flags())
+            code = entry.codes[key] = tracer.code("forward", entry.index, lane.loader, flags)
+        lane.marks.append(code)
         lane.times.append(tracer.clock())
         if len(lane.marks) > lane.room:
             tracer.make_room(lane)

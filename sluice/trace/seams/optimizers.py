@@ -52,7 +52,7 @@ def watch_optimizers(tracer: Tracer) -> None:
             # By hand, in a hook of its own; one after the step may clear as it likes.
             may_clear = optimizer._optimizer_step_pre_hooks
             if may_clear and not optimizer._optimizer_step_post_hooks and entry.watch.is_zeroed():
-                lane.clear_before_update()
+                tracer.clear_before_update(lane)
             tracer.end_step(lane, entry)
             for look in tracer.after_step:
                 look(entry, optimizer)
@@ -97,10 +97,12 @@ def _watch_zero(tracer: Tracer) -> None:
                 entry = optimizers.find(optimizer)
             lane.zero_after_backward = True
             if lane.stepping is optimizer and entry.watch.is_before_update():
-                lane.clear_before_update()  # by a hook of the optimizer's own
+                tracer.clear_before_update(lane)  # by a hook of the optimizer's own
                 return
             entry.watch.is_cleared = True
-            lane.marks.append(("zero", entry.index, -1, (), 0))
+            if entry.zero_code < 0:
+                entry.zero_code = tracer.code("zero", entry.index)
+            lane.marks.append(entry.zero_code)
             lane.times.append(tracer.clock())
         except Exception as error:  # as with ``guard``
             tracer.fail(error)

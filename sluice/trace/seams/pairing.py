@@ -45,7 +45,7 @@ class Pairing:
         """
         tracer, lane = self._tracer, self._tracer.local.lane
         num = self._num.get(lane.called, 0)
-        if num >= _MOST_ROWS or not lane.given or not _is_of_last_call(lane, values):
+        if num >= _MOST_ROWS or not lane.given or not self._is_of_last_call(lane, values):
             return
         # What else it was given may tell the target, so all of it counts.
         given: list[Any] = [ref() for ref in lane.given]
@@ -92,6 +92,19 @@ class Pairing:
         if tracer.has_statistics:
             lane.spent += tracer.clock() - began
 
+    def _is_of_last_call(self, lane: Lane, values: Any) -> bool:
+        """Tell whether the last call of a network made some values, or was the only one it can be."""
+        book, calls = self._tracer.recorder.book, 0
+        for code in reversed(lane.marks):
+            kind = book.mark(code)[0]
+            if kind == "backward":
+                break
+            calls += kind == "forward"
+        made = None if lane.made is None else lane.made()
+        if lane.in_forward or calls < 2 or made is None or made is values:
+            return True
+        return type(values) is Tensor and bool(reached(values, [made.grad_fn]))
+
 
 def _has_rows(batch: Tensor | None) -> bool:
     if batch is None or batch.is_complex() or batch.layout != torch.strided:
@@ -101,16 +114,3 @@ def _has_rows(batch: Tensor | None) -> bool:
 
 def _is_same(batch: Tensor, target: Tensor) -> bool:
     return batch.numel() == target.numel() and batch.data_ptr() == target.data_ptr()
-
-
-def _is_of_last_call(lane: Lane, values: Any) -> bool:
-    """Tell whether the last call of a network made some values, or was the only one it can be."""
-    calls = 0
-    for kind, *_ in reversed(lane.marks):
-        if kind == "backward":
-            break
-        calls += kind == "forward"
-    made = None if lane.made is None else lane.made()
-    if lane.in_forward or calls < 2 or made is None or made is values:
-        return True
-    return type(values) is Tensor and bool(reached(values, [made.grad_fn]))

@@ -72,7 +72,7 @@ def _watched(tracer: Tracer, original: Callable[..., Any]) -> Callable[..., Any]
             entry = tracer.schedulers.by_id.get(id(scheduler))
             if entry is None or entry.ref() is not scheduler:
                 entry = tracer.schedulers.find(scheduler)
-            lane.marks.append(("schedule", entry.index, entry.optimizer, (), 0))
+            lane.marks.append(entry.code)
             lane.times.append(tracer.clock())
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
@@ -94,7 +94,8 @@ def _entry(tracer: Tracer, index: int, scheduler: Any) -> SchedulerEntry:
         end=_end(scheduler),
     )
     tracer.recorder.write("scheduler", fact)
-    return SchedulerEntry(index, weakref.ref(scheduler), owner)
+    code = tracer.code("schedule", index, owner)
+    return SchedulerEntry(index, weakref.ref(scheduler), owner, code)
 
 
 def _options(scheduler: Any) -> dict[str, float | int | bool | str | None]:

@@ -160,7 +160,7 @@ def test_a_series_grows_with_the_logarithm_of_its_length():
 @pytest.mark.parametrize("times", [3, 300])
 def test_repeats_are_folded_and_an_order_is_a_word_once(times):
     book = WordBook()
-    a, b, c = (("batch", i, -1, (), 0) for i in range(3))
+    a, b, c = (book.code(("batch", i, -1, (), 0)) for i in range(3))
     word, shown = book.close([*[a, b] * times, c], 0)
 
     assert shown == (0, 1, 2 * times)
