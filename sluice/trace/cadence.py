@@ -29,7 +29,7 @@ class Cadence:
         self._costs: deque[int] = deque(maxlen=_COSTS)
         self._steps: deque[int] = deque(maxlen=_STEPS)
         self._later = 0.0
-        self._seen = self._due = 0
+        self._seen = self._due = self._origin = 0
         self._left = 0
         """Looks at norms alone until the next whole one."""
         self.every = 1
@@ -62,7 +62,13 @@ class Cadence:
         self._seen += 1
         return self._seen >= self._due
 
+    def begin_again(self) -> None:
+        """Look at the step that comes next, and at those after it on powers of two."""
+        self._origin = self._due = self._seen
+        self._left = 0
+
     def _looked(self, cost_ns: int) -> None:
+        past = self._seen - self._origin
         if self._left:
             self._left -= 1
         else:
@@ -71,6 +77,6 @@ class Cadence:
             step = max(statistics.median(self._steps), 1)
             wanted = max(math.ceil(cost / (self._share * step)), 1)
             self.every = min(wanted, self._most)
-            if self._seen >= self._most:
+            if past >= self._most:
                 self._left = -(-wanted // self._most) - 1
-        self._due = min(self._seen + self.every, max(2 * self._seen, self._seen + 1))
+        self._due = min(self._seen + self.every, self._seen + max(past, 1))

@@ -65,7 +65,7 @@ class GradientWatch:
             self._looks = 0
         self.is_cleared = True
 
-    def at_step(self, owner: "HasParameters", *, zero_after_backward: bool) -> tuple[str, ...]:
+    def at_step(self, owner: "HasParameters", *, may_be_zero: bool) -> tuple[str, ...]:
         """Return what the step that begins will find, and 'carried' if nothing cleared it."""
         is_none, is_stale, probes = True, self._has_stepped, self._probes
         for i, (parameter, held, version) in enumerate(probes):
@@ -92,7 +92,7 @@ class GradientWatch:
             state = "stale"
         # Values are asked for only when the order of events makes zeros likely: it waits for the
         # device.
-        elif zero_after_backward and all(
+        elif may_be_zero and all(
             p.grad is None or _is_zero(p.grad) for p in owner.parameters() if p.requires_grad
         ):
             state = "zero"
@@ -145,6 +145,8 @@ class FirstLook:
 
     def __init__(self) -> None:
         self._chosen: list[Tensor] | None = None
+        self._seen: tuple[Tensor, Tensor, int] | None = None
+        """A parameter, its gradient after the last look, which was not zero, and its version."""
 
     def is_finite(self, owner: "HasParameters", which: int | None = None) -> bool:
         """Tell whether they are: all that are watched, or one of two."""
@@ -157,10 +159,24 @@ class FirstLook:
             grad = parameter.grad
             if grad is None or grad.requires_grad:  # of a gradient that is differentiated again
                 continue
+            total = grad.sum().item()
             # A sum that overflows is looked into.
-            if not math.isfinite(grad.sum().item()) and not_finite([grad]):
+            if not math.isfinite(total) and not_finite([grad]):
                 return False
+            if total:
+                self._seen = parameter, grad, grad._version
         return True
+
+    def is_cleared(self) -> bool:
+        """Tell, once, whether the gradient that was seen after backward was set to zero since."""
+        seen, self._seen = self._seen, None
+        if seen is None:
+            return False
+        parameter, held, version = seen
+        grad = parameter.grad
+        if grad is None or (grad is held and grad._version == version):
+            return False
+        return _is_zero(grad)
 
     @staticmethod
     def _choose(given: list[Tensor]) -> list[Tensor]:

@@ -39,8 +39,17 @@ class Probe:
     parameters: tuple[nn.Parameter, ...] = ()
 
 
-def later_tokens(network: nn.Module, given: Given, ids: Tensor) -> Probe | None:
-    """Change the second half of each row of tokens; None when that cannot be tried."""
+def later_tokens(
+    network: nn.Module, given: Given, ids: Tensor, *, own: bool = False
+) -> Probe | None:
+    """Change the second half of each row of tokens; None when that cannot be tried.
+
+    Args:
+        network: Is copied.
+        given: Its arguments.
+        ids: Of these, the tokens.
+        own: Watch the output at the first of the tokens that change, too.
+    """
     if not _can_copy(network, given):
         return None
     known = ids.detach().unique()
@@ -53,7 +62,7 @@ def later_tokens(network: nn.Module, given: Given, ids: Tensor) -> Probe | None:
         following: Tensor = known[(place + 1) % len(known)]
         return following
 
-    return _later(network, given, ids, change, _by_position)
+    return _later(network, given, ids, change, _by_position, own=own)
 
 
 def later_values(network: nn.Module, given: Given, series: Tensor) -> Probe | None:
@@ -69,6 +78,8 @@ def _later(
     values: Tensor,
     change: Callable[[Tensor], Tensor],
     by_position: Callable[[Tensor, Tensor, tuple[int, ...]], Iterator[tuple[Tensor, Tensor]]],
+    *,
+    own: bool = False,
 ) -> Probe | None:
     kept = values.shape[1] // 2
     with _copied(network) as twin:
@@ -83,7 +94,7 @@ def _later(
             return None
         shape = tuple(other.shape[:2])
         pairs = [
-            (told[:, :kept], moved[:, :kept])
+            (told[:, : kept + own], moved[:, : kept + own])
             for a, b, c in zip(first, second, again, strict=True)
             if torch.equal(a, c)
             for told, moved in by_position(a, b, shape)

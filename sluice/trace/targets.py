@@ -1,6 +1,6 @@
 """What a loss was compared with, read from its graph: is it the input, shifted by one token?"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -30,9 +30,18 @@ def tells_next_token(loss: Tensor, given: Any) -> Tensor | None:
         loss: Before its backward pass; its graph is read, not run.
         given: Arguments of the network.
     """
+    return _told_by(loss, given, _is_shifted)
+
+
+def tells_own_token(loss: Tensor, given: Any) -> Tensor | None:
+    """Return the tokens among a network's arguments that are themselves the loss's targets."""
+    return _told_by(loss, given, _is_own)
+
+
+def _told_by(loss: Tensor, given: Any, fits: Callable[[Tensor, Tensor], bool]) -> Tensor | None:
     targets = _targets(loss)
     for ids in arguments(given):
-        if is_tokens(ids) and any(_is_shifted(ids.detach(), t) for t in targets):
+        if is_tokens(ids) and any(fits(ids.detach(), t) for t in targets):
             return ids
     return None
 
@@ -83,6 +92,14 @@ def _is_series(values: Tensor) -> bool:
     if values.dim() == 3 and values.shape[2] == 1:
         values = values[..., 0]
     return values.dim() == 2 and values.shape[1] >= _LEAST_SERIES and values.is_floating_point()
+
+
+def _is_own(ids: Tensor, targets: Tensor) -> bool:
+    if targets.numel() != ids.numel():
+        return False
+    counted = targets >= 0
+    same = (targets == ids.reshape(-1)) & counted
+    return 0 < int(counted.sum()) * _LEAST_SHARE <= int(same.sum())
 
 
 def _is_shifted(ids: Tensor, targets: Tensor) -> bool:

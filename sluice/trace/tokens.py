@@ -85,6 +85,10 @@ def next_tokens(ids: Tensor, targets: Tensor, counts: Tensor) -> NextTokens | No
     beside = ids[:, 1 : width + 1]
     seen = counts[:, : beside.shape[1]]
     is_next = (targets[:, : beside.shape[1]] == beside) & seen
+    # A network that shifts its input itself is given what it is to tell.
+    is_same = (targets == ids[:, :width]) & counts
+    next_share = float(is_next.sum()) / max(int(seen.sum()), 1)
+    same_share = float(is_same.sum()) / max(int(counts.sum()), 1) if width == positions else 0.0
     place = torch.arange(width, device=ids.device)
     last = torch.where(counts, place, -1).amax(1)
     tails = width - 1 - last
@@ -96,7 +100,8 @@ def next_tokens(ids: Tensor, targets: Tensor, counts: Tensor) -> NextTokens | No
         num_rows=rows,
         num_positions=width,
         is_cut=width < positions,
-        next_share=float(is_next.sum()) / max(int(seen.sum()), 1),
+        is_own=same_share > next_share,
+        next_share=max(next_share, same_share),
         num_tails=int((tails > 0).sum()),
         shortest_tail=int(tails.min()) if rows else 0,
         longest_tail=int(tails.max()) if rows else 0,

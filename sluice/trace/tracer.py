@@ -42,6 +42,9 @@ _MOST_GRADIENTS = 3
 _MOST_ENDED = 16
 """Steps that wait until they are sorted."""
 
+_NEXT_PHASE = 64
+"""Steps after which an optimizer that is new begins a training of its own."""
+
 _MOST_MARKS = 4096
 """Marks without a step, as of a long evaluation, before repeats are folded."""
 
@@ -112,6 +115,7 @@ class Tracer:
         """Whether the step that comes next has norms of gradients and weights."""
         self.has_statistics = True
         """And everything else that takes time."""
+        self._next_phase = _NEXT_PHASE
         self._ended: list[tuple[Any, ...]] = []
         self._settles = 0
         """The step at which what ended is sorted."""
@@ -252,10 +256,13 @@ class Tracer:
 
     def begin_step(self, lane: Lane, entry: OptimizerEntry) -> None:
         """See what an optimizer is about to do."""
+        if not entry.steps and self.steps >= self._next_phase:
+            self._begin_phase()
         flags: tuple[str, ...] = ()
         # A closure brings the gradients later.
         if not lane.has_closure:
-            flags = entry.watch.at_step(entry, zero_after_backward=lane.zero_after_backward)
+            may_be_zero = lane.zero_after_backward or entry.look.is_cleared()
+            flags = entry.watch.at_step(entry, may_be_zero=may_be_zero)
         if lane.has_closure or lane.in_scaler or lane.in_backward:
             flags = (
                 *flags,
@@ -277,6 +284,16 @@ class Tracer:
             if self.has_norms:
                 lane.work = begin_step(entry, sampled=self.settings.sampled_weights)
             lane.spent += self.clock() - began
+
+    def _begin_phase(self) -> None:
+        """Look at a second training in a run, as of a new head, as closely as at the first."""
+        self._next_phase = 2 * self.steps  # of many, as in a search, ever fewer
+        self._settle()
+        self.cadence.begin_again()
+        self.survey.begin_again(self.steps)
+        for network in self.inventory.networks.entries:
+            network.next_flow = self.steps
+        self.has_norms = True
 
     def end_step(self, lane: Lane, entry: OptimizerEntry) -> None:
         """Close the word of a step that was made, or skipped by a scaler."""

@@ -50,6 +50,8 @@ class ProbeFact(Record):
 
     later tokens: the tokens of the second half were changed; watched are the outputs of the first.
     Only of networks that learn to tell the next token.
+    own tokens: the same, and the output at the first changed token is watched, too. Only of
+    networks that learn to tell the very tokens they are given: one that shifts them does not move.
     padding: the vectors of padding were changed, and in another pass those of real tokens; watched
     are the outputs at other real positions, or of the rows when there are none of positions.
     weights: parameters without a gradient were changed; watched are all outputs.
@@ -57,7 +59,7 @@ class ProbeFact(Record):
 
     step: int
     network: int
-    probe: Literal["later tokens", "padding", "weights"]
+    probe: Literal["later tokens", "own tokens", "padding", "weights"]
     changed: int = Field(description="Positions or parameters that were changed.")
     largest_effect: float = Field(description="Largest change watched, of the largest number.")
     real_effect: float = Field(float("nan"), description="Of real tokens; only for padding.")

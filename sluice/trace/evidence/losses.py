@@ -19,8 +19,14 @@ class NextTokens(Record):
     is_cut: bool = Field(
         False, description="One place less than the input: the program itself shifted the targets."
     )
+    is_own: bool = Field(
+        False,
+        description="The targets are the tokens themselves: the network shifts its input, or it "
+        "names each token.",
+    )
     next_share: float = Field(
-        description="Of the targets that count, those that are the next token of the input."
+        description="Of the targets that count, those that are the next token of the input; or "
+        "the token itself."
     )
     num_tails: int = Field(description="Rows whose last target is ignored.")
     shortest_tail: int = Field(description="Ignored targets at the end of a row, at least.")

@@ -1,5 +1,6 @@
 """Does every column of the inputs vary?"""
 
+from collections.abc import Mapping
 from itertools import pairwise
 from statistics import correlation, median
 
@@ -12,8 +13,11 @@ from sluice.trace.rules.splits_differ import latest
 _LEAST_ROWS = 200
 _MANY_ROWS, _LEAST_BLANK, _BLANK = 1000, 3, 0.3
 """Rows, columns and their share of the table that tell of a table of which a part is lost."""
+_LIKE_MEAN, _LIKE_STD = 0.5, 1.5
+"""Deviations, and ratio of these, within which a column is like itself."""
 _VARIES = 0.15
 """Deviation over range of a column in which more than a few rows differ."""
+_PAIR = 2
 _NARROW = 32
 """Columns of a table of which a single one stands still."""
 _STANDARD_MEAN, _STANDARD_STD = 0.3, (0.6, 1.6)
@@ -47,7 +51,7 @@ def _of(rule: Rule, trace: Trace, learned: InputFact, judged: list[InputFact]) -
     is_table = len(learned.shape) == 2 and _is_blank(still, learned)
     for reason, certain in (
         ("so are other columns, each at a number of its own", still if is_table else []),
-        ("it varies when the network is judged", [c for c in still if _varies(c, judged)]),
+        ("it varies when the network is judged", _moving(still, learned, judged)),
         ("all others are standardised", still if _others_are_standard(learned) else []),
         ("those on both sides are standardised", [c for c in still if _is_between(c, learned)]),
         ("no other does", still if _is_alone(still, learned) else []),
@@ -88,16 +92,31 @@ def _is_blank(still: list[ColumnFact], fact: InputFact) -> bool:
     )
 
 
-def _varies(column: ColumnFact, judged: list[InputFact]) -> bool:
+def _moving(
+    still: list[ColumnFact], learned: InputFact, judged: list[InputFact]
+) -> list[ColumnFact]:
+    """Return those that vary where the network is judged on rows that are like the others."""
     for fact in judged:
-        other = next((c for c in fact.columns if c.column == column.column), None)
-        if (
-            other is not None
-            and fact.num_rows >= _LEAST_ROWS // 4
-            and other.largest > other.smallest
-        ):
-            return other.std / (other.largest - other.smallest) > _VARIES
-    return False
+        columns = {c.column: c for c in fact.columns}
+        if fact.num_rows < _LEAST_ROWS // 4 or not _is_alike(learned, columns):
+            continue
+        return [c for c in still if c.column in columns and _varies(columns[c.column])]
+    return []
+
+
+def _varies(column: ColumnFact) -> bool:
+    width = column.largest - column.smallest
+    return width > 0 and column.std / width > _VARIES
+
+
+def _is_alike(learned: InputFact, judged: Mapping[int, ColumnFact]) -> bool:
+    """Tell whether most columns are distributed as where it learns: not those of another task."""
+    pairs = [(c, judged[c.column]) for c in learned.columns if c.std and c.column in judged]
+    alike = [
+        abs(d.mean - c.mean) < _LIKE_MEAN * c.std and 1 / _LIKE_STD < d.std / c.std < _LIKE_STD
+        for c, d in pairs
+    ]
+    return 2 * sum(alike) > len(alike)
 
 
 def _others_are_standard(fact: InputFact) -> bool:
@@ -126,14 +145,19 @@ def _is_between(column: ColumnFact, fact: InputFact) -> bool:
 
 
 def _is_alone(still: list[ColumnFact], fact: InputFact) -> bool:
-    """Tell whether a single column of a narrow table from a loader is 0 in very many rows.
+    """Tell whether one column of a narrow table from a loader is 0 in very many rows, or two are.
 
-    Beside a column of 0 and 1 it may be a category that no row has.
+    Two as the sine and the cosine of an hour that is always midnight: one beside the other, and
+    the second may be any number. Beside a column of 0 and 1 they may be categories no row has.
     """
-    if len(still) != 1 or still[0].smallest or len(fact.shape) != 2 or fact.loader < 0:
+    places, values = [c.column for c in still], {c.smallest for c in still}
+    if len(still) > _PAIR or 0 not in values or len(fact.shape) != 2 or fact.loader < 0:
         return False
-    place, all_there = still[0].column, len(fact.columns) == fact.shape[1] <= _NARROW
-    beside = [c for c in fact.columns if abs(c.column - place) == 1]
+    if max(places) - min(places) != len(values) - 1:
+        return False
+    all_there = len(fact.columns) == fact.shape[1] <= _NARROW
+    near = {place + side for place in places for side in (-1, 1)} - set(places)
+    beside = [c for c in fact.columns if c.column in near]
     has_flag = any((c.smallest, c.largest) == (0, 1) for c in beside)
     return all_there and fact.num_rows >= _MANY_ROWS and not has_flag
 

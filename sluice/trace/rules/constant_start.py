@@ -1,5 +1,7 @@
 """Do the units of a layer begin with different numbers?"""
 
+from collections.abc import Collection, Sequence
+
 from sluice.trace.evidence.membership import ParameterFact
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.evidence.values import ValueFact
@@ -67,6 +69,7 @@ def _filled(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         return ()
     facts, names, values = facts_of(trace), names_in(trace), values_by_parameter(trace)
     layers = {p for f in trace.flows for c in f.calls if c.kind in _KINDS for p in c.parameters}
+    others = [c.parameters for f in trace.flows for c in f.calls if c.kind not in _KINDS]
     zero_steps: dict[int, set[int]] = {}
     for optimizer in optimizers_in(trace):
         for step, own in measures_of(trace, optimizer):
@@ -74,24 +77,28 @@ def _filled(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
                 if norm == 0 and max(own.rates) > 0:
                     zero_steps.setdefault(p, set()).add(step)
     filled = []
-    for p in sorted(layers & now.optimized):
+    stuck = set[int]()
+    for p in sorted(now.optimized):
         fact, first = facts.get(p), values.get(p, ())[:1]
         if fact is None or not first or not fact.is_trainable or not fact.names:
             continue
         if first[0].num_different != 1 or min(fact.shape[:2], default=0) < _LEAST_ROWS:
             continue
         value = first[0]
-        is_number = value.smallest == value.largest != 0
-        is_stuck = value.smallest == value.largest == 0 and {1, 2} <= zero_steps.get(p, set())
-        if value.step == 1 and (is_number or is_stuck):
+        if value.smallest == value.largest == 0:
+            stuck |= {p} if {value.step, value.step + 1} <= zero_steps.get(p, set()) else set()
+        elif value.step == 1 and value.smallest == value.largest and p in layers:
             filled.append(p)
+    # Of the factors of a product, as those of LoRA, one may begin at zero.
+    filled += {p for p in stuck if p in layers or any(_are_factors(stuck, p, c) for c in others)}
     if not filled:
         return ()
-    told = values[filled[0]][0].largest
+    filled.sort()
+    told, step = values[filled[0]][0].largest, min(values[p][0].step for p in filled)
     return (
         rule.finding(
             severity="error",
-            step=1,
+            step=step,
             confidence=0.95,
             what=f"{len(filled)} weights began with one number everywhere ({told:.3g} in the "
             f"first): {listing([names[p] for p in filled])}.",
@@ -100,6 +107,11 @@ def _filled(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             num_weights=len(filled),
         ),
     )
+
+
+def _are_factors(stuck: Collection[int], parameter: int, own: Sequence[int]) -> bool:
+    """Tell whether a module of one's own has this parameter and another one, both at zero."""
+    return parameter in own and sum(p in stuck for p in own) > 1
 
 
 def _equal(rule: Rule, trace: Trace) -> tuple[Finding, ...]:

@@ -16,9 +16,13 @@ _SHIFTED = 1
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     found = []
-    for (kind, _), facts in by_kind(learning_losses(trace, *CLASSES, MASKED_BY_HAND)).items():
+    blind = {p.network for p in trace.probes if p.probe == "own tokens" and not p.largest_effect}
+    for (kind, network), facts in by_kind(learning_losses(trace, *CLASSES, MASKED_BY_HAND)).items():
         told = [(f, f.tokens) for f in facts if f.tokens is not None]
         if not told or any(t.next_share < _NEXT for _, t in told):
+            continue
+        # What sees the tokens that it names is a tagger, and has no end to learn.
+        if network not in blind and any(t.is_own for _, t in told):
             continue
         finding = _of(rule, kind, told)
         if finding is not None:
@@ -67,7 +71,7 @@ def _ends_at_the_longest(told: list[tuple[LossFact, NextTokens]]) -> bool:
     """
     tokens = [t for _, t in told]
     return (
-        all(t.is_cut and t.shortest_tail == 1 for t in tokens)
+        all((t.is_cut or t.is_own) and t.shortest_tail == 1 for t in tokens)
         and max(t.longest_tail for t in tokens) > 1
     )
 

@@ -20,8 +20,17 @@ def forwards(word: StepWord, network: int) -> tuple[tuple[int, Mark], ...]:
 
 
 def learns_from(word: StepWord, network: int) -> tuple[Mark, ...]:
-    """Return the forward passes that a backward pass follows, in a word that ends with a step."""
-    if word.step_mark is None or word.step_mark.kind != "step":
+    """Return the forward passes of which the step that ends a word has gradients.
+
+    A backward pass follows them, and nothing clears what it left, as after a look at Fisher's
+    information.
+    """
+    end = word.step_mark
+    if end is None or end.kind != "step":
         return ()
-    last = max(word.find("backward"), default=-1)
-    return tuple(m for i, m in forwards(word, network) if i < last and "grad" in m.flags)
+    backward = word.find("backward")
+    cleared = max(
+        (i for i in word.find("zero") if word.marks[i].subject in (end.subject, -1)), default=-1
+    )
+    after = {i: next((b for b in backward if b > i), -1) for i, _ in forwards(word, network)}
+    return tuple(m for i, m in forwards(word, network) if after[i] > cleared and "grad" in m.flags)

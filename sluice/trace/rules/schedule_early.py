@@ -20,6 +20,8 @@ _LOW = 0.01
 """Of the largest rate: so little that weights stand still against what came before."""
 _MOST_LOW, _MUCH_LOW = 0.8, 0.6
 """Share of all steps."""
+_FLOOR = 0.05
+"""Of the largest rate: where a schedule that has an end leaves it."""
 _MANY, _SHORT = 4, 64
 """Times that a cosine of at most so many steps came to its end."""
 _STEEP, _SMALL = 0.98, 0.02
@@ -60,6 +62,9 @@ def _verdict(seen: _Seen) -> tuple[Severity, str] | None:
     is_steep = kind == "ExponentialLR" and isinstance(gamma, float) and gamma <= _STEEP
     if is_steep and by_epochs and rates.values[-1] <= _SMALL * rates.peak:
         return "error", f"it falls by the factor {gamma} with each batch of {seen.epochs} epochs"
+    floor, falling = rates.values[-1] / rates.peak, rates.steps[-1] - rates.steps[0]
+    if low < _MUCH_LOW and floor <= _FLOOR and falling <= (1 - _MOST_LOW) * seen.steps:
+        return "error", f"since step {rates.steps[-1]} the rate is {floor:.0%} of its largest"
     if low < _MUCH_LOW:
         return None
     share = f"in {low:.0%} of all steps the rate was at most a hundredth of its largest"

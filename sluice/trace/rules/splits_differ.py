@@ -13,6 +13,10 @@ _LEAST_COLUMNS = 1
 _SCALE = math.log(2.2)
 _SHIFT = 1.0
 """Deviations of the learning inputs."""
+_STRETCHED_SHIFT = 2.5
+_STILL_SHIFT, _STILL_SCALE = 0.3, math.log(1.5)
+_LEAST_OTHERS = 4
+"""Columns, by most of which it is told that the rows are those of one world."""
 _FAR = 6.0
 """Such deviations of a single column: one that grows evenly comes to 2 in the rows that follow."""
 
@@ -66,7 +70,7 @@ def _moved(
     scale = median(math.log(d.std / c.std) for c, d in pairs)
     if shift > _SHIFT or abs(scale) > _SCALE:
         return shift, scale, pairs
-    far = [(c, d) for c, d in pairs if _is_far(c, d)]
+    far = [(c, d) for c, d in pairs if _is_far(c, d)] or _of_another_unit(pairs)
     if not far:
         return None
     shift = median(abs(d.mean - c.mean) / c.std for c, d in far)
@@ -77,6 +81,26 @@ def _is_far(one: ColumnFact, other: ColumnFact) -> bool:
     """Tell whether a column has no number in common with learning, by more than any trend."""
     apart = other.smallest > one.largest or other.largest < one.smallest
     return apart and abs(other.mean - one.mean) > _FAR * one.std
+
+
+def _of_another_unit(
+    pairs: list[tuple[ColumnFact, ColumnFact]],
+) -> list[tuple[ColumnFact, ColumnFact]]:
+    """Return columns that are both shifted and stretched, where most others are as they were.
+
+    As by a logarithm that is taken in one place only. What grows with time is shifted, and varies
+    less in the rows that follow; what becomes restless is stretched.
+    """
+    if len(pairs) < _LEAST_OTHERS:
+        return []
+    moves = [(abs(d.mean - c.mean) / c.std, math.log(d.std / c.std)) for c, d in pairs]
+    still = sum(shift < _STILL_SHIFT and abs(scale) < _STILL_SCALE for shift, scale in moves)
+    moved = [
+        pair
+        for pair, (shift, scale) in zip(pairs, moves, strict=True)
+        if shift > _STRETCHED_SHIFT and scale > _SCALE
+    ]
+    return moved if 2 * still > len(pairs) else []
 
 
 def _of(

@@ -10,7 +10,10 @@ _LEAST = 2
 
 def _is_emptied(step: OwnStep) -> bool:
     emptied = {"none", "zero"} & set(step.end.flags)
-    zeros = max(step.before("zero"), default=-1)
+    # Of zeros that no zero_grad() made it is known that backward had brought something else.
+    zeros = max((at for at in step.before("zero") if at > step.last_backward), default=-1)
+    if zeros < 0 and "zero" in step.end.flags:
+        zeros = step.at
     forward = max(step.before("forward"), default=-1)
     # A forward pass after it makes it the beginning of the next batch.
     return bool(emptied) and 0 <= step.last_backward < zeros and forward < step.last_backward
@@ -28,9 +31,9 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
                 severity="error",
                 step=first(emptied),
                 what=f"{name_of(trace, optimizer)}: in {total(emptied)} of {total(steps)} steps "
-                "zero_grad() ran after backward() and before step(), which found no gradient.",
+                "gradients were cleared after backward() and before step(), which found none.",
                 cause="The step throws the batch away: weights do not follow the loss.",
-                fix="Move zero_grad() before backward(), or after step().",
+                fix="Clear gradients before backward() or after step(), by hand, too.",
                 num_emptied=total(emptied),
                 num_steps=total(steps),
             )

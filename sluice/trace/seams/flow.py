@@ -18,7 +18,7 @@ from sluice.trace.graph import nodes_behind
 from sluice.trace.inventory import NetworkEntry
 from sluice.trace.masks import arguments, hidden_by, padding_in
 from sluice.trace.probing import Probe, floats_in, later_tokens, later_values, padding, weights
-from sluice.trace.targets import reached, tells_next_token
+from sluice.trace.targets import reached, tells_next_token, tells_own_token
 from sluice.trace.tracer import Tracer
 from sluice.trace.transforms import is_transformed
 
@@ -182,6 +182,11 @@ class Flows:
         ids = None if loss is None else tells_next_token(loss, given)
         if ids is not None:
             self._try(done, "later tokens", functools.partial(later_tokens, network, given, ids))
+        else:
+            ids = None if loss is None else tells_own_token(loss, given)
+            if ids is not None:
+                probe = functools.partial(later_tokens, network, given, ids, own=True)
+                self._try(done, "own tokens", probe)
         ref = self._tracer.local.lane.continued
         series = None if ref is None else ref()
         if series is not None and any(series is t for t in arguments(given)):

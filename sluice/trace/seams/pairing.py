@@ -93,7 +93,7 @@ class Pairing:
             lane.spent += tracer.clock() - began
 
     def _is_of_last_call(self, lane: Lane, values: Any) -> bool:
-        """Tell whether the last call of a network made some values, or was the only one it can be."""
+        """Tell whether the last call of a network made some values, or no other one can have."""
         book, calls = self._tracer.recorder.book, 0
         for code in reversed(lane.marks):
             kind = book.mark(code)[0]
