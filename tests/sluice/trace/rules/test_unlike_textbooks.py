@@ -155,7 +155,8 @@ def test_factors_that_both_begin_at_zero_after_a_first_training_are_told(trace_o
     assert errors == ({("constant initialisation", "error", 91)} if not start else set())
     # Its steps are looked at as closely as the first ones.
     looked = {m.step for m in trace.measures for own in m.optimizers if own.optimizer == 1}
-    assert {91, 92, 93, 95, 99} <= looked
+    assert {91, 92} <= looked
+    assert len(looked & set(range(91, 101))) >= 4
 
 
 @pytest.mark.parametrize("at", [0.1, 1.0])
