@@ -3,19 +3,25 @@
 import math
 import statistics
 
+from sluice.trace.evidence.order import Mark
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.series import losses_of
-from sluice.trace.rules.steps import optimizers_in
+from sluice.trace.rules.steps import optimizers_in, own_steps, total
 
 _LEAST = 40
 """Known losses."""
+_MOSTLY = 0.8
+"""Of the steps."""
 
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     losses = [(s, v) for s, v in losses_of(trace) if math.isfinite(v)]
     passes = {len(n.losses) for n in trace.numbers}
-    if len(losses) < _LEAST or len(optimizers_in(trace)) != 1 or passes != {1}:
+    optimizers = optimizers_in(trace)
+    if len(losses) < _LEAST or len(optimizers) != 1 or passes != {1}:
+        return ()
+    if _makes_its_targets(trace, optimizers[0]):
         return ()
     quarter = len(losses) // 4
     first = [v for _, v in losses[:quarter]]
@@ -39,12 +45,29 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     )
 
 
+def _makes_its_targets(trace: Trace, optimizer: int) -> bool:
+    """Tell whether most steps ask a network for what another is to learn, or for its own slope.
+
+    Such losses are measured against what moves itself: of Q-learning, of energies.
+    """
+    steps = own_steps(trace, optimizer)
+    asking = [
+        s for s in steps if any(_asks(s.word.marks[at]) for at in s.before("forward", "grad"))
+    ]
+    return total(tuple(asking)) >= _MOSTLY * total(steps)
+
+
+def _asks(mark: Mark) -> bool:
+    return mark.kind == "grad" or "grad" not in mark.flags
+
+
 LOSS_NOT_FALLING = Rule(
     name="the loss falls",
     fault="loss not falling",
     requirement="TRACE-9",
     requires="40 known losses of one optimizer with one backward pass a step.",
     contradicted_by="Lower losses in the last quarter than in the first.",
-    abstains="There are several optimizers or losses, or a gradient scaler.",
+    abstains="There are several optimizers or losses, or a gradient scaler; or networks make the "
+    "targets.",
     judge=_judge,
 )
