@@ -145,7 +145,7 @@ class FirstLook:
 
     def __init__(self) -> None:
         self._chosen: list[Tensor] | None = None
-        self._seen: tuple[Tensor, Tensor, int] | None = None
+        self.seen: tuple[Tensor, Tensor, int] | None = None
         """A parameter, its gradient after the last look, which was not zero, and its version."""
 
     def is_finite(self, owner: "HasParameters", which: int | None = None) -> bool:
@@ -164,12 +164,12 @@ class FirstLook:
             if not math.isfinite(total) and not_finite([grad]):
                 return False
             if total:
-                self._seen = parameter, grad, grad._version
+                self.seen = parameter, grad, grad._version
         return True
 
     def is_cleared(self) -> bool:
         """Tell, once, whether the gradient that was seen after backward was set to zero since."""
-        seen, self._seen = self._seen, None
+        seen, self.seen = self.seen, None
         if seen is None:
             return False
         parameter, held, version = seen

@@ -261,7 +261,9 @@ class Tracer:
         flags: tuple[str, ...] = ()
         # A closure brings the gradients later.
         if not lane.has_closure:
-            may_be_zero = lane.zero_after_backward or entry.look.is_cleared()
+            may_be_zero = lane.zero_after_backward or (
+                entry.look.seen is not None and entry.look.is_cleared()
+            )
             flags = entry.watch.at_step(entry, may_be_zero=may_be_zero)
         if lane.has_closure or lane.in_scaler or lane.in_backward:
             flags = (
