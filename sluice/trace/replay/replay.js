@@ -186,7 +186,8 @@ function drawMap() {
     draw.textAlign = "right"; draw.fillStyle = css(isNumber(shown) || shown === null ? "--ink" : "--bad");
     draw.fillText(value, left - 8, row * ROW + ROW / 2);
     const room = left - 20 - draw.measureText(value).width;
-    let text = name;
+    // Where there is little room, where a module stands tells more than what it is.
+    let text = draw.measureText(name).width > room ? name.replace(/ \S+$/, "") : name;
     while (text.length > 4 && draw.measureText(text).width > room) text = "…" + text.slice(2);
     draw.textAlign = "left"; draw.fillStyle = css("--soft"); draw.fillText(text, 0, row * ROW + ROW / 2);
     values.forEach((found, column) => {
