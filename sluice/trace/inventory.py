@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sluice.trace.attributes import misnamed
+from sluice.trace.attributes import misnamed, ties_said
 from sluice.trace.evidence.membership import (
     GroupFact,
     Membership,
@@ -16,9 +16,11 @@ from sluice.trace.evidence.membership import (
     OptimizerFact,
     ParameterFact,
     StrayModule,
+    TieFact,
 )
 from sluice.trace.gradients import FirstLook, GradientWatch
 from sluice.trace.subjects import Registry
+from sluice.trace.ties import Ties
 
 _SENSITIVE = (
     nn.modules.batchnorm._BatchNorm,
@@ -127,6 +129,7 @@ class Inventory:
         self.parameters: Registry[ParameterEntry] = Registry(
             lambda index, it: ParameterEntry(index, weakref.ref(it))
         )
+        self.ties = Ties()
         self.is_stale = True
         """Something was added since the last one was taken."""
         self._last: Membership | None = None
@@ -206,6 +209,13 @@ class Inventory:
                 for module in stray
             ),
             misnamed=tuple(self._misnamed(entry.name, network, tensors)),
+            ties_said=tuple(_ties_said(entry.name, network)),
+            parted=tuple(
+                (one.index, other.index)
+                for pair in self.ties.parted()
+                for one, other in [map(self.parameters.known, pair)]
+                if one is not None and other is not None and {one.index, other.index} <= {*own}
+            ),
         )
 
     def _misnamed(
@@ -267,6 +277,13 @@ def _told(membership: Membership) -> tuple[Any, ...]:
         membership.networks,
         tuple((o.index, tuple(g.parameters for g in o.groups)) for o in membership.optimizers),
     )
+
+
+def _ties_said(name: str, network: nn.Module) -> Iterator[TieFact]:
+    for inner, module in network.named_modules():
+        for attribute, value in ties_said(module):
+            owner = f"{name}.{inner}" if inner else name
+            yield TieFact(owner=owner, attribute=attribute, value=value)
 
 
 def _is_plain(network: nn.Module) -> bool:

@@ -47,7 +47,10 @@ class InputFact(Record):
     num_calls: int
     num_rows: int
     shape: tuple[int, ...] = Field(description="At the last call.")
-    is_made: bool = Field(False, description="One was made by a network: it moves as that learns.")
+    is_made: bool = Field(
+        False,
+        description="One was made by a network, or most are steps of a sampler: no data.",
+    )
     dtype: str
     by_position: bool = Field(description="A column is a position in the whole row.")
     columns: tuple[ColumnFact, ...] = Field(description="At most 64, evenly spread.")

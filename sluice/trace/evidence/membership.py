@@ -57,6 +57,14 @@ class MisnamedFact(Record):
     parameters: tuple[int, ...] = Field(description="Of the owner, that the value was meant for.")
 
 
+class TieFact(Record):
+    """A setting whose name says whether the output weight is the embedding's own."""
+
+    owner: str = Field(description="Name of the module that has it, or holds what has it.")
+    attribute: str
+    value: bool
+
+
 class NetworkFact(Record):
     """A module that the program calls from outside any module."""
 
@@ -67,6 +75,10 @@ class NetworkFact(Record):
     num_modules: int
     stray: tuple[StrayModule, ...] = ()
     misnamed: tuple[MisnamedFact, ...] = ()
+    ties_said: tuple[TieFact, ...] = ()
+    parted: tuple[tuple[int, int], ...] = Field(
+        (), description="Two that are in the places of one; the newer is the first."
+    )
 
 
 class Membership(Record):

@@ -42,8 +42,9 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             continue
         told = [(f, moved) for f in judged if (moved := _moved(learned[0], f)) is not None]
         # Where one evaluation is like learning, another one is meant to be different.
-        if len(told) == len(judged):
-            found.append(_of(rule, trace, learned[0], *told[0]))
+        shown = [(f, moved) for f, moved in told if not f.is_made]
+        if len(told) == len(judged) and shown:
+            found.append(_of(rule, trace, learned[0], *shown[0]))
     return tuple(found)
 
 
@@ -136,6 +137,7 @@ SPLITS_DIFFER = Rule(
     requires="48 rows of numbers that a network learned from, and 48 that it was judged on.",
     contradicted_by="An evaluation that is meant to be on data of another kind.",
     abstains="Another evaluation of the network has inputs like those of learning, or it learns "
-    "from several loaders or from what another network makes.",
+    "from several loaders or from what another network makes; or what it is judged on was made by "
+    "a network, or step by step by a sampler.",
     judge=_judge,
 )

@@ -65,15 +65,21 @@ def watch_modules(tracer: Tracer) -> None:
     tracer.patches.replace(nn.Module, "__call__", functools.wraps(original)(call))
     _watch_modes(tracer)
 
-    def added(*_: Any) -> None:
+    def module_added(parent: nn.Module, name: str, module: nn.Module | None) -> None:
         if tracer.is_on:
             tracer.guard(tracer.structure_changed)
+            tracer.guard(lambda: tracer.inventory.ties.replaces(parent, name, module))
 
-    for register in (
-        register_module_module_registration_hook,
-        register_module_parameter_registration_hook,
+    def parameter_added(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if tracer.is_on:
+            tracer.guard(tracer.structure_changed)
+            tracer.guard(lambda: tracer.inventory.ties.registers(module, name, parameter))
+
+    for handle in (
+        register_module_module_registration_hook(module_added),
+        register_module_parameter_registration_hook(parameter_added),
     ):
-        tracer.patches.on_restore(register(added).remove)
+        tracer.patches.on_restore(handle.remove)
 
 
 class _Calls:
