@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.trace.evidence.batches import FieldFact, SketchFact
+from sluice.trace.evidence.batches import FieldFact, FieldPrint, SketchFact
 
 _WORD = 2**64
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -21,6 +21,9 @@ _FIRST = 32
 _KEPT = 1024
 """Numbers of a sketch: sets up to this size are whole."""
 _MOST_TENSORS, _NUMBERS_OF_EACH = 1024, 16
+_MOST_NUMBERS, _COLUMNS = 2**14, 4
+"""Of a batch, and those of them in which repeats are counted."""
+_REPEATED = 0.05
 
 
 LOADER, NETWORK, LOSS = range(3)
@@ -139,6 +142,36 @@ class OrderFingerprint:
         self._known = torch.unique(torch.cat([self._known, told]))[: _KEPT + 1]
         self.count += len(numbers)
         self._waiting = []
+
+
+class FieldFingerprint:
+    """A sample of the numbers that one tensor of floats has, over batches."""
+
+    def __init__(self) -> None:
+        self._known = torch.zeros(0, dtype=torch.int64)
+        self._columns: list[Tensor] = []
+
+    def add(self, tensor: Tensor) -> None:
+        """Take the first rows of the next batch."""
+        rows = tensor.detach().reshape(tensor.shape[0], -1)
+        rows = rows[: max(_MOST_NUMBERS // rows.shape[1], 1), :_MOST_NUMBERS].cpu().contiguous()
+        told = mixed(rows.view(_INTEGERS[rows.element_size()]))
+        self._columns.append(told[:, :: -(-told.shape[1] // _COLUMNS)])
+        if len(self._known) > _KEPT:
+            told = told[told < self._known[-1]]
+        self._known = torch.unique(torch.cat([self._known, told.flatten()]))[: _KEPT + 1]
+
+    def fact(self, place: int) -> FieldPrint:
+        """Return what was taken so far."""
+        repeats = 1.0
+        if len({some.shape[1] for some in self._columns}) == 1:
+            columns = torch.cat(self._columns).T.contiguous().sort().values
+            repeats = float((columns[:, 1:] == columns[:, :-1]).double().sum() / columns.numel())
+        return FieldPrint(
+            place=place,
+            values=sketch_of(self._known),
+            is_continuous=repeats <= _REPEATED,
+        )
 
 
 def random_states() -> tuple[int, int, int]:

@@ -32,7 +32,7 @@ SHAPES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A table that was indexed, and by which rows."""
+    """A table that was indexed, or looked up in, and by which rows."""
 
     table: nn.Parameter
     ids: Tensor
@@ -87,11 +87,16 @@ def _seen(nodes: list[Any]) -> Iterator[Tensor]:
                 yield added if added.dtype == torch.bool else added > _HIDDEN
 
 
-def lookups(nodes: list[Any]) -> list[Lookup]:
-    """Return the parameters that were indexed by whole numbers in their first dimension."""
+def lookups(nodes: list[Any], kind: str = "Index") -> list[Lookup]:
+    """Return the parameters that were indexed by whole numbers in their first dimension.
+
+    Args:
+        nodes: Of ``nodes_behind``, before the backward pass.
+        kind: 'Index' for table[ids], 'Embedding' for the function of that name.
+    """
     found: list[Lookup] = []
     for node in nodes:
-        if node.name() != "IndexBackward0" or len(found) >= _MOST_FOUND:
+        if node.name() != f"{kind}Backward0" or len(found) >= _MOST_FOUND:
             continue
         table = getattr(node.next_functions[0][0], "variable", None)
         ids = next(iter(_saved_indices(node)), None)
@@ -132,6 +137,7 @@ def saved(node: Any, name: str) -> Tensor | None:
 
 def _saved_indices(node: Any) -> tuple[Tensor | None, ...]:
     try:
-        return tuple(node._saved_indices)
+        indices = node._saved_indices
+        return (indices,) if isinstance(indices, Tensor) else tuple(indices)
     except RuntimeError:  # as above
         return ()

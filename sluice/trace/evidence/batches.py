@@ -59,6 +59,14 @@ class SketchFact(Record):
     is_whole: bool = Field(description="None was left out.")
 
 
+class FieldPrint(Record):
+    """The numbers of one tensor of floats, in the first rows of the first batches of an epoch."""
+
+    place: int = Field(description="Among the tensors of a batch, from 0.")
+    values: SketchFact = Field(description="Of its numbers, bit by bit.")
+    is_continuous: bool = Field(description="Hardly any came twice in its column.")
+
+
 class EpochPrint(Record):
     """One iteration over a loader, when it ended or the next one began.
 
@@ -81,6 +89,9 @@ class EpochPrint(Record):
     num_contents: int = Field(description="Rows that were fingerprinted.")
     labels: dict[int, int] = Field(
         description="Rows of each label, among the same rows; none when no tensor looks like one."
+    )
+    fields: tuple[FieldPrint, ...] = Field(
+        (), description="Of batches with floats beside their first tensor: these may be targets."
     )
     is_finished: bool
 

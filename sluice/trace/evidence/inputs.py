@@ -120,7 +120,8 @@ class IdFact(Record):
     network: int
     loader: int = Field(description="Of the last batch; -1 for none.")
     kind: str = Field(
-        description="Function of torch.nn.functional, such as 'embedding'; 'index' for table[ids]."
+        description="Function of torch.nn.functional, such as 'embedding'; 'index' for table[ids]; "
+        "'clamped' for ids beyond a table that the network took for its last row."
     )
     num_allowed: int = Field(description="Ids from 0 to one less are allowed.")
     smallest: int

@@ -5,16 +5,20 @@ import math
 from sluice.trace.evidence.losses import LossFact
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
-from sluice.trace.rules.losses import CLASSES, by_kind, learning_losses
+from sluice.trace.rules.losses import CLASSES, by_kind, learning_losses, network_name
 
 _ROWS_A_CLASS, _LEAST_ROWS = 20, 200
 _MOST_CLASSES = 1000
+_CLAMPED = 0.2
+"""Of all ids; a row for rare ones is meant."""
+_MOST_BUCKETS = 128
+"""Rows of a table that may be of a quantity, whose large values are one bucket."""
 
 
 def _outside(rule: Rule, trace: Trace) -> list[Finding]:
     found = {}
     for fact in trace.ids:
-        if fact.kind in found or fact.kind in ("index", "class index"):
+        if fact.kind in found or fact.kind in ("index", "class index", "clamped"):
             continue
         what = "token" if fact.kind == "embedding" else "class"
         last = fact.num_allowed - 1
@@ -56,6 +60,34 @@ def _wrapped(rule: Rule, trace: Trace) -> list[Finding]:
             num_allowed=first.num_allowed,
         )
     ]
+
+
+def _clamped(rule: Rule, trace: Trace) -> list[Finding]:
+    """Ids beyond a table that the network takes for its last row, many of them."""
+    found = []
+    facts = [f for f in trace.ids if f.kind == "clamped"]
+    for network, rows in sorted({(f.network, f.num_allowed) for f in facts}):
+        same = [f for f in facts if (f.network, f.num_allowed) == (network, rows)]
+        outside, num = sum(f.num_outside for f in same), sum(f.num_ids for f in same)
+        if outside < _CLAMPED * num or num < _LEAST_ROWS:
+            continue
+        largest = max(f.largest for f in same)
+        found.append(
+            rule.finding(
+                severity="error" if rows > _MOST_BUCKETS else "confirm",
+                step=same[0].step + 1,
+                what=f"{network_name(trace, network)} was given ids up to {largest} for a table of "
+                f"{rows} rows, and took {outside} of {num} of them, those from {rows} on, for row "
+                f"{rows - 1}.",
+                cause="They all have one row and are learned as the same thing.",
+                fix=f"Make the table {largest + 1} rows long, or number the ids without gaps.",
+                num_outside=outside,
+                num_ids=num,
+                num_allowed=rows,
+                largest=largest,
+            )
+        )
+    return found
 
 
 def _from_below(rule: Rule, trace: Trace) -> list[Finding]:
@@ -179,6 +211,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     return (
         *_outside(rule, trace),
         *_wrapped(rule, trace),
+        *_clamped(rule, trace),
         *_from_below(rule, trace),
         *_beyond_unit(rule, trace),
         *_shifted(rule, trace),
@@ -191,8 +224,8 @@ ID_RANGE = Rule(
     fault="id out of range",
     requirement="TRACE-2",
     requires="A call of embedding, cross_entropy, nll_loss or a binary loss, or a parameter that "
-    "was indexed.",
-    contradicted_by="Class 0 is kept for what occurs later.",
+    "was indexed, or looked up by ids that a network was given.",
+    contradicted_by="Class 0 is kept for what occurs later; the last row for ids unknown.",
     abstains="An id that is outside was ignored by ignore_index.",
     judge=_judge,
 )

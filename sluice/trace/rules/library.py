@@ -59,6 +59,7 @@ from sluice.trace.rules.underflow import UNDERFLOW
 from sluice.trace.rules.unregistered import UNREGISTERED
 from sluice.trace.rules.vanishing import VANISHING
 from sluice.trace.rules.weights_still import WEIGHTS_STILL
+from sluice.trace.rules.windows_shared import WINDOWS_SHARED
 from sluice.trace.rules.worker_streams import WORKER_STREAMS
 from sluice.trace.rules.wrapper_bypassed import WRAPPER_BYPASSED
 from sluice.trace.rules.zero_grad_misplaced import ZERO_GRAD_MISPLACED
@@ -119,6 +120,7 @@ RULES: tuple[Rule, ...] = (
     NON_FINITE_INPUT,
     NOTHING_SUPERVISED,
     ROWS_LEAKED,
+    WINDOWS_SHARED,
     SPLITS_DIFFER,
 )
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sluice.trace.behind import ids_behind, masks_behind
+from sluice.trace.behind import ids_behind, ids_clamped, masks_behind
 from sluice.trace.evidence.flow import CallFact, FlowFact, MaskFact, ProbeFact
 from sluice.trace.graph import nodes_behind
 from sluice.trace.inventory import NetworkEntry
@@ -33,7 +33,7 @@ _MOST_MASKS = 32
 """Facts of masks in a trace."""
 
 _MOST_LOOKUPS = 64
-"""Facts of rows below 0 in a trace."""
+"""Facts of rows below 0, or beyond a table, in a trace."""
 
 
 @dataclass(slots=True)
@@ -173,7 +173,9 @@ class Flows:
                 self._masks += 1
                 tracer.recorder.write("mask", mask)
         if self._lookups < _MOST_LOOKUPS:
-            for ids in ids_behind(nodes, step=step, network=lane.called, loader=lane.loader):
+            given = [t for done in passes for t in arguments((done.args, done.kwargs))]
+            at = {"step": step, "network": lane.called, "loader": lane.loader}
+            for ids in (*ids_behind(nodes, **at), *ids_clamped(nodes, given, **at)):
                 self._lookups += 1
                 tracer.recorder.write("ids", ids)
 

@@ -21,6 +21,7 @@ from sluice.trace.evidence.batches import (
 )
 from sluice.trace.fingerprints import (
     LOADER,
+    FieldFingerprint,
     OrderFingerprint,
     field_fact,
     mixed,
@@ -64,6 +65,8 @@ class _IteratorEntry:
     rows: list[int] = field(default_factory=list)
     """Fingerprints of the rows that were looked at."""
     labels: Counter[int] = field(default_factory=Counter)
+    fields: dict[int, FieldFingerprint] = field(default_factory=dict)
+    """Of tensors of floats, by their place."""
 
 
 def watch_loaders(tracer: Tracer) -> None:
@@ -220,7 +223,7 @@ class _Loading:
         if _is_watched(entry.epoch):
             self._tracer.recorder.write("epoch", _epoch_print(entry, iterating, is_finished))
         entry.num_batches, iterating.order = 0, OrderFingerprint()
-        iterating.rows, iterating.labels = [], Counter()
+        iterating.rows, iterating.labels, iterating.fields = [], Counter(), {}
 
     def _print_batch(self, entry: LoaderEntry, batch: Any) -> None:
         tracer = self._tracer
@@ -231,6 +234,10 @@ class _Loading:
         if entry.iterating is not None and _is_watched(entry.epoch):
             entry.iterating.rows += rows
             entry.iterating.labels.update(_labels(tensors))
+            if entry.num_seen < tracer.settings.hashed_batches:
+                for place in _float_fields(tensors):
+                    fields = entry.iterating.fields
+                    fields.setdefault(place, FieldFingerprint()).add(tensors[place])
         fact = BatchPrint(
             loader=entry.index,
             epoch=entry.epoch,
@@ -268,8 +275,25 @@ def _epoch_print(entry: LoaderEntry, iterating: _IteratorEntry, is_finished: boo
         contents=sketch_of(mixed(torch.tensor(iterating.rows, dtype=torch.int64))),
         num_contents=len(iterating.rows),
         labels=dict(iterating.labels) if len(iterating.labels) <= _MOST_LABELS else {},
+        fields=tuple(some.fact(place) for place, some in iterating.fields.items()),
         is_finished=is_finished,
     )
+
+
+def _float_fields(tensors: list[Tensor]) -> list[int]:
+    """Return the places of tensors of precise floats, if one is not the first and may be a target.
+
+    Halves repeat by chance.
+    """
+    found = [
+        place
+        for place, t in enumerate(tensors)
+        if t.dtype in (torch.float32, torch.float64)
+        and t.layout == torch.strided
+        and t.dim()
+        and t.numel()
+    ]
+    return found if any(found) else []
 
 
 def _labels(tensors: list[Tensor]) -> list[int]:
