@@ -22,8 +22,9 @@ _ROWS, _ROW_WORDS = 512, 256
 _EXACT = 2**52 - 1
 """Whole numbers up to here are read back exactly."""
 
-_STEPS_IN_RANGE = 1e4
-"""Rows are the same when they are after rounding to so many steps up to the largest number."""
+_STEPS_IN_RANGE = 1e5
+"""Rows are the same when what they differ by from the first is, after rounding to so many steps up
+to the largest number."""
 
 
 def ask_values(inventory: Inventory, step: int, deferred: Deferred) -> list[list[ValueFact]]:
@@ -75,7 +76,7 @@ def _num_different(values: Tensor) -> int:
     rows = values[:_ROWS].reshape(min(len(values), _ROWS), -1)
     rows = rows[:, :: -(-rows.shape[1] // _ROW_WORDS)].float()
     size = rows.abs().max().clamp_min(1e-30)
-    rounded = (rows / size * _STEPS_IN_RANGE).round().nan_to_num().to(torch.int32)
+    rounded = ((rows - rows[0]) / size * _STEPS_IN_RANGE).round().nan_to_num().to(torch.int32)
     return len(row_fingerprints(rounded, words=_ROW_WORDS).unique())
 
 

@@ -74,6 +74,7 @@ class RowsFact(Record):
     rows: tuple[int, ...] = Field(
         description="A 64-bit fingerprint of each row, of at most 1,024 rows."
     )
+    num_rows: int = Field(0, description="Of the whole call.")
 
 
 class PairFact(Record):

@@ -7,6 +7,8 @@ from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.steps import OwnStep, first, name_of, optimizers_in, own_steps, total
 
+_MANY = 3
+"""Backward passes before a step."""
 _SHARED = 0.25
 """Of the rows of a batch: as many may be drawn again for another one."""
 
@@ -79,7 +81,8 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     kinds = {f.kind for f in learning}
     # Real and made rows, say, have one target each.
     has_targets = any(f.target_smallest < f.target_largest for f in learning)
-    may_lack_loader = has_targets and _rows_differ(trace)
+    by_hand = not learning
+    may_lack_loader = (has_targets or by_hand) and _rows_differ(trace)
     for optimizer in optimizers_in(trace):
         steps = own_steps(trace, optimizer)
         summed = tuple(s for s in steps if _is_summed(s, may_lack_loader=may_lack_loader))
@@ -87,10 +90,11 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         # A step after an evaluation has other marks, and is of the same kind all the same.
         if len(kinds) > 1 or not all(map(_is_undivided, several)):
             continue
-        if not summed or total(summed) < total(several) / 2:
-            continue
         counts = Counter(len(n.losses) for n in trace.numbers if len(n.losses) > 1)
         most = counts.most_common(1)[0][0] if counts else 2
+        # Of two losses by hand one may be of real rows and one of made ones.
+        if not summed or total(summed) < total(several) / 2 or (by_hand and most < _MANY):
+            continue
         found.append(
             rule.finding(
                 severity="error",

@@ -21,22 +21,34 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             elif "training" in flags:
                 training += word.count
         stayed = any(_stayed(word, network.index) for word in trace.words)
+        inherited = not training and not any(
+            _is_switched_off(word, network.index)
+            for word in trace.words
+            if word.first_step <= first_step
+        )
         if evaluating < _LEAST or (not training and _is_partly_frozen(trace, network)):
             continue
         found.append(
             rule.finding(
-                severity="error" if training or stayed else "confirm",
+                severity="error" if training or stayed or inherited else "confirm",
                 step=first_step,
                 what=f"{network.name} made {evaluating} of {evaluating + training} of its steps "
                 f"in evaluation mode, the first at step {first_step}.",
                 cause="Dropout is off and batch norm does not learn its statistics"
-                + (": train() is not called after an evaluation." if training or stayed else "."),
+                + (": train() is not called after an evaluation." if training or stayed else "")
+                + (": it was made in that mode, as a copy is." if inherited else "."),
                 fix="Call model.train() at the start of each epoch and after each evaluation.",
                 num_evaluating=evaluating,
                 num_training=training,
             )
         )
     return tuple(found)
+
+
+def _is_switched_off(word: StepWord, network: int) -> bool:
+    return any(
+        m.kind == "mode" and m.subject in (network, -1) and "eval" in m.flags for m in word.marks
+    )
 
 
 def _stayed(word: StepWord, network: int) -> bool:

@@ -12,6 +12,9 @@ from sluice.trace.tokens import IGNORED
 _OFTEN, _OFTEN_SHARE = 3, 0.2
 """Batches without a target, and their share, from which answers are lost rather than rare."""
 
+_MANY_ROWS = 8
+"""Of text in one batch: that none of them has an answer is no chance."""
+
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     found = []
@@ -22,6 +25,8 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         fact = empty[0]
         # A sum over nothing is 0 and does no harm now and then.
         often = len(empty) >= _OFTEN and len(empty) >= _OFTEN_SHARE * len(facts)
+        rows_of = [f.tokens.num_rows for f in empty if f.tokens is not None]
+        often = often or max(rows_of, default=0) >= _MANY_ROWS
         harms = fact.reduction == "mean" or len(empty) == len(facts) or often
         rows = [f.tokens for f in facts if f.tokens is not None]
         num_rows = sum(t.num_rows for t in rows)

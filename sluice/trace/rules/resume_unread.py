@@ -1,7 +1,15 @@
 """Is the whole of a checkpoint used?"""
 
+import os.path
+
+from sluice.trace.evidence.membership import OptimizerFact
+from sluice.trace.evidence.surroundings import ReadFact
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
+from sluice.trace.rules.rates import rates_of
+from sluice.trace.rules.steps import first, optimizers_in, own_steps
+
+_SAME_RATE = 0.1
 
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
@@ -17,8 +25,8 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         ]
         if not unread or "network" not in later or not trains_on:
             continue
-        # Who loads one of the two goes on with a training.
-        goes_on = "optimizer" in later
+        # Who loads one of the two goes on with a training, and who reads what it wrote itself.
+        goes_on = "optimizer" in later or _goes_on(trace, read)
         found.append(
             rule.finding(
                 severity="error" if goes_on else "confirm",
@@ -32,6 +40,38 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             )
         )
     return tuple(found[:1])
+
+
+def _goes_on(trace: Trace, read: ReadFact) -> bool:
+    """Tell whether this run wrote the file, and a new optimizer begins where one like it stopped.
+
+    A second phase has another optimizer, other parameters or another rate.
+    """
+    # It may have been written beside, and renamed.
+    written = {os.path.dirname(s.path) for s in trace.saves if s.path and s.step <= read.step}
+    if not read.path or os.path.dirname(read.path) not in written:
+        return False
+    kinds = {o.index: (o.kind, _sizes(o)) for m in trace.memberships for o in m.optimizers}
+    spans = {
+        o: (first(steps), max(s.word.last_step for s in steps))
+        for o in optimizers_in(trace)
+        if (steps := own_steps(trace, o))
+    }
+    for one, (_, stopped) in spans.items():
+        for other, (began, _) in spans.items():
+            if stopped > read.step or began <= read.step or kinds.get(one) != kinds.get(other):
+                continue
+            rates = rates_of(trace, one), rates_of(trace, other)
+            if rates[0] is None or rates[1] is None:
+                continue
+            last, now = rates[0].at(stopped), rates[1].at(began)
+            if abs(now - last) <= _SAME_RATE * last:
+                return True
+    return False
+
+
+def _sizes(optimizer: OptimizerFact) -> tuple[int, ...]:
+    return tuple(len(group.parameters) for group in optimizer.groups)
 
 
 RESUME_UNREAD = Rule(

@@ -24,6 +24,8 @@ class _Overlap:
     loader: int
     shared: frozenset[int]
     num_judged: int
+    num_held: int
+    """Rows of the largest call."""
     share: float
     """Of the judged rows, as it would be had all rows of learning been looked at."""
     first_step: int
@@ -119,6 +121,7 @@ def _overlap(trace: Trace, learned: list[RowsFact], judged: list[RowsFact]) -> _
         loader=judged[0].loader,
         shared=frozenset(shared),
         num_judged=len(rows),
+        num_held=max((f.num_rows for f in judged), default=0),
         share=len(shared) / max(len(rows), 1) / coverage,
         first_step=min((since[row] for row in shared), default=0),
         by_chance=0.0
@@ -164,6 +167,9 @@ def _of(
     rows = {row for f in learned for row in f.rows}
     if len(overlap.shared) > _WHOLE * len(rows):
         return None  # judged on everything there is, the training set in it
+    held = overlap.num_held
+    if held > len(rows) and num / overlap.num_judged * held > _MOSTLY * len(rows):
+        return None  # so it is, in one call of which the first rows were looked at
     is_whole = overlap.share >= _WHOLE
     # Some of the rows that were learned, held out for nothing.
     is_part = is_only and is_whole and num < _PART * len(rows)

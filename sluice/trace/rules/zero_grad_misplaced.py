@@ -2,6 +2,7 @@
 
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
+from sluice.trace.rules.series import moved, values_by_parameter
 from sluice.trace.rules.steps import OwnStep, first, name_of, optimizers_in, own_steps, total
 
 _LEAST = 2
@@ -19,11 +20,31 @@ def _is_emptied(step: OwnStep) -> bool:
     return bool(emptied) and 0 <= step.last_backward < zeros and forward < step.last_backward
 
 
+def _closures(trace: Trace, optimizer: int) -> tuple[OwnStep, ...]:
+    """Return the steps whose closure clears what its backward pass brought; weights stand still."""
+    kept = {o.index: o for m in trace.memberships for o in m.optimizers}.get(optimizer)
+    own = {p for g in kept.groups for p in g.parameters} if kept is not None else set[int]()
+    looked = {p for p, values in values_by_parameter(trace).items() if len(values) > 1} & own
+    if not looked or looked & moved(trace):
+        return ()  # an optimizer may clear gradients itself, after its update
+    found = []
+    for word in trace.words:
+        for at in word.find("stepped"):
+            marks = word.marks[:at]
+            backward = max((i for i, m in enumerate(marks) if m.kind == "backward"), default=-1)
+            cleared = any(m.kind == "zero" for m in marks[backward + 1 :])
+            if word.marks[at].subject == optimizer and backward >= 0 and cleared:
+                found.append(OwnStep(word, word.marks[at], at))
+    return tuple(found)
+
+
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     found = []
     for optimizer in optimizers_in(trace):
         steps = own_steps(trace, optimizer)
         emptied = tuple(filter(_is_emptied, steps))
+        if not steps:
+            steps = emptied = _closures(trace, optimizer)
         if total(emptied) < _LEAST:
             continue
         found.append(
@@ -47,6 +68,6 @@ ZERO_GRAD_MISPLACED = Rule(
     requirement="TRACE-13",
     requires="Two steps with a backward pass before them.",
     contradicted_by="A gradient that is there when the step begins.",
-    abstains="The optimizer has a closure.",
+    abstains="The optimizer has a closure, and its weights move.",
     judge=_judge,
 )

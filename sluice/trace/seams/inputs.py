@@ -25,6 +25,8 @@ _MOST_TENSORS = 4
 _MOST_BAD = 8
 _SHOWN = 8
 _SOME_ROWS = 64
+_WIDE, _FAR_APART, _NEAREST = 512, 32, 0.4
+"""Numbers of a row in which two rows differ: of all, in most pairs, and in the nearest pair."""
 _HARDLY = 0.5
 """Of some numbers, so many are different from all others."""
 
@@ -256,6 +258,7 @@ class InputWatch:
             is_whole=not tensor.is_floating_point(),
             is_continuous=group.is_continuous,
             rows=prints[:_MOST_ROWS],
+            num_rows=tensor.shape[0],
         )
         if group.may_learn and not group.is_learning:
             group.waiting.append(fact)
@@ -291,11 +294,19 @@ def watch_inputs(tracer: Tracer) -> None:
 
 
 def _is_continuous(tensor: Tensor) -> bool:
-    """Tell whether the numbers of rows, two or more in each, hardly ever repeat."""
+    """Tell whether equal rows are copies: numbers hardly ever repeat, or no two rows are near."""
     if not tensor.is_floating_point() or tensor.dim() < 2 or tensor.layout != torch.strided:
         return False
     some = tensor.detach().reshape(tensor.shape[0], -1)[:_SOME_ROWS, :_SOME_ROWS]
-    return some.shape[1] > 1 and some.unique().numel() > _HARDLY * some.numel()
+    if some.shape[1] > 1 and some.unique().numel() > _HARDLY * some.numel():
+        return True
+    wide = tensor.detach().reshape(tensor.shape[0], -1)[:_SOME_ROWS, :_WIDE]
+    apart = (wide[:, None] != wide[None]).sum(-1).flatten()
+    apart = apart[apart > 0]
+    if not apart.numel():
+        return False
+    typical = float(apart.median())
+    return typical >= _FAR_APART and float(apart.min()) >= _NEAREST * typical
 
 
 def _is_made(tensor: Tensor, made: "weakref.ref[Tensor] | None") -> bool:

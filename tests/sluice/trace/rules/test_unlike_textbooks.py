@@ -4,6 +4,7 @@ Each was missed, or told where nothing was wrong, in a program by somebody who d
 rules.
 """
 
+import copy
 import math
 
 import pytest
@@ -14,6 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from sluice.trace.diagnosis import diagnose
 from sluice.trace.rules.library import judge
+
+DRAWS = torch.Generator().manual_seed(3)
+"""Of this file, as scripts have one for their batches."""
 
 
 def causes(trace):
@@ -314,3 +318,211 @@ def test_an_end_that_is_the_pad_is_told_where_the_network_shifts_its_input(trace
     found = {f for f in told(trace_of(program)) if f[0] == "end token never supervised"}
 
     assert found == ({("end token never supervised", "error", 1)} if pad == end else set())
+
+
+# ---- batches, steps and checkpoints
+
+
+@pytest.mark.parametrize(("divides", "passes"), [(False, 3), (True, 3), (False, 2)])
+def test_losses_by_hand_that_are_added_up_undivided_are_told(trace_of, divides, passes):
+    def program():
+        model, x = nn.Linear(6, 1), numbers(600)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(20):
+            optimizer.zero_grad()
+            for rows in torch.randint(0, 600, (passes, 16), generator=DRAWS):
+                loss = (model(x[rows])[:, 0] - x[rows].sum(1)).pow(2).mean()
+                (loss / passes if divides else loss).backward()
+            optimizer.step()
+
+    found = [f for f in causes(trace_of(program)) if f.fault == "accumulation not normalised"]
+
+    assert len(found) == (not divides and passes > 2)
+    assert all("gradients of 3 batches" in f.what for f in found)
+
+
+class Tidy(torch.optim.SGD):
+    """Clears gradients itself after its update."""
+
+    @torch.no_grad()
+    def step(self, closure):
+        with torch.enable_grad():
+            loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter -= group["lr"] * parameter.grad
+        self.zero_grad()
+        return loss
+
+
+@pytest.mark.parametrize(
+    "kind", ["after backward", "to None", "before forward", "by the optimizer"]
+)
+def test_a_closure_that_clears_what_it_brought_is_told(trace_of, kind):
+    is_wrong = kind in ("after backward", "to None")
+
+    def program():
+        model, x = nn.Linear(6, 1), numbers(64)
+        make = Tidy if kind == "by the optimizer" else torch.optim.SGD
+        optimizer = make(model.parameters(), lr=0.01)
+
+        def closure():
+            if kind == "before forward":
+                optimizer.zero_grad()
+            loss = F.mse_loss(model(x)[:, 0], x.sum(1))
+            loss.backward()
+            if is_wrong:
+                optimizer.zero_grad(set_to_none=kind == "to None")
+            return loss
+
+        for _ in range(20):
+            optimizer.step(closure)
+
+    found = {f for f in told(trace_of(program)) if f[1] == "error"}
+
+    assert found == ({("gradients cleared before the step", "error", 1)} if is_wrong else set())
+
+
+@pytest.mark.parametrize("kind", ["forgotten", "loaded", "another rate"])
+def test_an_optimizer_that_is_left_in_a_checkpoint_of_this_run_is_told(trace_of, tmp_path, kind):
+    def fit(model, optimizer):
+        x = numbers(64)
+        for _ in range(20):
+            optimizer.zero_grad()
+            F.mse_loss(model(x)[:, 0], x.sum(1)).backward()
+            optimizer.step()
+
+    def program():
+        model = nn.Linear(6, 1)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        fit(model, optimizer)
+        path = tmp_path / "state.pt"
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(state, path.with_suffix(".part"))
+        path.with_suffix(".part").rename(path)
+        state = torch.load(path)
+        model.load_state_dict(state["model"])
+        rate = 0.001 if kind == "another rate" else 0.01
+        optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+        if kind == "loaded":
+            optimizer.load_state_dict(state["optimizer"])
+        fit(model, optimizer)
+
+    said = {s for fault, s, _ in told(trace_of(program)) if fault == "resume lost state"}
+
+    assert said == {"forgotten": {"error"}, "loaded": set(), "another rate": {"confirm"}}[kind]
+
+
+@pytest.mark.parametrize("kind", ["copied", "switched", "trained"])
+def test_a_copy_of_a_network_that_was_judged_learns_in_evaluation_mode(trace_of, kind):
+    def program():
+        teacher, x, y = net(), numbers(64), torch.arange(64) % 3
+        teacher(x)
+        teacher.eval()
+        student = copy.deepcopy(teacher)
+        if kind == "switched":
+            student(x)
+            student.eval()
+        elif kind == "trained":
+            student.train()
+        optimizer = torch.optim.SGD(student.parameters(), lr=0.01)
+        for _ in range(10):
+            optimizer.zero_grad()
+            F.cross_entropy(student(x), y).backward()
+            optimizer.step()
+
+    said = {s for fault, s, _ in told(trace_of(program)) if fault == "training in evaluation mode"}
+
+    assert said == {"copied": {"error"}, "switched": {"confirm"}, "trained": set()}[kind]
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_call_on_all_rows_there_are_is_no_evaluation(trace_of, is_told):
+    num = 150 if is_told else 3000
+
+    def program():
+        model, x = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 1)), numbers(3000)
+        y = x.sum(1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(30):
+            rows = torch.randint(0, num, (40,), generator=DRAWS)
+            optimizer.zero_grad()
+            F.mse_loss(model(x[rows])[:, 0], y[rows]).backward()
+            optimizer.step()
+        with torch.no_grad():
+            model(x[100:400] if is_told else x)
+
+    found = {fault for fault, _, _ in told(trace_of(program))}
+
+    assert ("validation rows in training" in found) is is_told
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_copies_of_rows_that_are_far_apart_are_told_though_batches_hold_them_too(trace_of, copies):
+    letters = torch.randint(0, 4, (500, 60), generator=torch.Generator().manual_seed(5))
+    rows = F.one_hot(letters, 4).float()
+    more = rows[:150].repeat(4, 1, 1)
+
+    def program():
+        model = nn.Sequential(nn.Flatten(), nn.Linear(240, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        mixed = torch.cat([rows, more])[torch.randperm(1100, generator=DRAWS)]
+        learned, judged = mixed[:800], mixed[800:]
+        if not copies:
+            learned, judged = torch.cat([rows[:350], more]), rows[350:]
+        for x in learned[torch.randperm(len(learned), generator=DRAWS)].split(50):
+            optimizer.zero_grad()
+            F.mse_loss(model(x)[:, 0], x[:, 0, 0]).backward()
+            optimizer.step()
+        with torch.no_grad():
+            model(judged)
+
+    found = {fault for fault, _, _ in told(trace_of(program))}
+
+    assert ("validation rows in training" in found) is copies
+
+
+@pytest.mark.parametrize(("bare", "severity"), [(16, {"error"}), (6, set())])
+def test_a_batch_of_texts_without_a_target_is_told_also_of_a_sum(trace_of, bare, severity):
+    def program():
+        model = nn.Sequential(nn.Embedding(30, 16), nn.Linear(16, 30))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for i in range(20):
+            ids = torch.randint(2, 30, (16, 12), generator=DRAWS)
+            labels = torch.cat([ids[:, 1:], ids[:, :1]], 1)
+            labels[:, :6] = -100
+            if i == 4:
+                labels[:bare] = -100
+            optimizer.zero_grad()
+            loss = F.cross_entropy(
+                model(ids).flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum"
+            )
+            (loss / max(int((labels >= 0).sum()), 1)).backward()
+            optimizer.step()
+
+    said = {s for fault, s, _ in told(trace_of(program)) if fault == "nothing supervised"}
+
+    assert said == severity
+
+
+class Waves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rates = nn.Parameter(40 * torch.linspace(0, 1, 8).repeat(16, 1))
+        self.weights = nn.Linear(16 * 8, 1)
+
+    def forward(self, t):
+        return self.weights(torch.sin(self.rates * t[:, None, None]).flatten(1))
+
+
+def test_rows_of_a_parameter_that_part_slowly_are_not_the_same(trace_of):
+    def program():
+        model, t = Waves(), torch.rand(64, generator=DRAWS)
+        slow = {"params": [model.rates], "lr": 0.02}
+        optimizer = torch.optim.SGD([slow, {"params": model.weights.parameters()}], lr=0.05)
+        for _ in range(60):
+            optimizer.zero_grad()
+            F.mse_loss(model(t)[:, 0], (5 * t).cos()).backward()
+            optimizer.step()
+
+    assert "constant initialisation" not in {fault for fault, _, _ in told(trace_of(program))}
