@@ -289,9 +289,10 @@ class Tracer:
 
     def _begin_phase(self) -> None:
         """Look at a second training in a run, as of a new head, as closely as at the first."""
-        self._next_phase = 2 * self.steps  # of many, as in a search, ever fewer
-        self._settle()
-        self.cadence.begin_again()
+        with self._lock:
+            self._next_phase = 2 * self.steps  # of many, as in a search, ever fewer
+            self._settle()
+            self.cadence.begin_again()
         self.survey.begin_again(self.steps)
         for network in self.inventory.networks.entries:
             network.next_flow = self.steps
