@@ -115,6 +115,8 @@ class Tracer:
         """Whether the step that comes next has norms of gradients and weights."""
         self.has_statistics = True
         """And everything else that takes time."""
+        self.backward_codes: dict[tuple[str, ...], int] = {}
+        """Of backward passes, by their flags."""
         self._next_phase = _NEXT_PHASE
         self._ended: list[tuple[Any, ...]] = []
         self._settles = 0

@@ -92,7 +92,10 @@ def _after(tracer: Tracer, lane: Lane, *, is_leaf: bool) -> None:
         tracer.looks.after_backward(lane)
     if len(lane.losses) > 1:
         seal(tracer)
-    lane.marks.append(tracer.code("backward", flags=flags))
+    code = tracer.backward_codes.get(flags)
+    if code is None:
+        code = tracer.backward_codes[flags] = tracer.code("backward", flags=flags)
+    lane.marks.append(code)
     lane.times.append(tracer.clock())
     if len(lane.marks) > lane.room:
         tracer.make_room(lane)

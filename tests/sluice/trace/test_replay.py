@@ -139,6 +139,7 @@ def test_a_reader_goes_to_the_bad_step_with_one_click(trace_of, tmp_path, width,
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.goto(path.as_uri())
         page.locator("#back").click()
+        page.get_by_text("step 16 of 40").wait_for(timeout=10_000)
         before = page.locator("#numbers").inner_text()
         page.locator("button.jump").first.click()
         page.get_by_text("step 17 of 40").wait_for(timeout=10_000)
