@@ -27,6 +27,7 @@ _SHOWN = 8
 _SOME_ROWS = 64
 _WIDE, _FAR_APART, _NEAREST = 512, 32, 0.4
 """Numbers of a row in which two rows differ: of all, in most pairs, and in the nearest pair."""
+_SEVERAL = 8
 _HARDLY = 0.5
 """Of some numbers, so many are different from all others."""
 
@@ -298,7 +299,9 @@ def _is_continuous(tensor: Tensor) -> bool:
     if not tensor.is_floating_point() or tensor.dim() < 2 or tensor.layout != torch.strided:
         return False
     some = tensor.detach().reshape(tensor.shape[0], -1)[:_SOME_ROWS, :_SOME_ROWS]
-    if some.shape[1] > 1 and some.unique().numel() > _HARDLY * some.numel():
+    # Few numbers of 16 bits are equal by chance in a row or two of thousands.
+    least = 2 if tensor.element_size() > 2 else _SEVERAL
+    if some.shape[1] >= least and some.unique().numel() > _HARDLY * some.numel():
         return True
     wide = tensor.detach().reshape(tensor.shape[0], -1)[:_SOME_ROWS, :_WIDE]
     apart = (wide[:, None] != wide[None]).sum(-1).flatten()

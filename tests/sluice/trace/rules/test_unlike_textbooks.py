@@ -526,3 +526,26 @@ def test_rows_of_a_parameter_that_part_slowly_are_not_the_same(trace_of):
             optimizer.step()
 
     assert "constant initialisation" not in {fault for fault, _, _ in told(trace_of(program))}
+
+
+@pytest.mark.parametrize("columns", [2, 12])
+def test_rows_of_two_short_numbers_are_equal_by_chance(trace_of, columns):
+    is_leak = columns == 12
+    x = (numbers(8000, columns) * 2).bfloat16()
+    if is_leak:
+        x[6000:6100] = x[:100]
+
+    def program():
+        model = nn.Linear(columns, 1, dtype=torch.bfloat16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for rows in x[:6000].split(200):
+            optimizer.zero_grad()
+            F.mse_loss(model(rows)[:, 0], rows.sum(1)).backward()
+            optimizer.step()
+        with torch.no_grad():
+            for rows in x[6000:].split(500):
+                model(rows)
+
+    found = {fault for fault, _, _ in told(trace_of(program))}
+
+    assert ("validation rows in training" in found) is is_leak
