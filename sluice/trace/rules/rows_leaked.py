@@ -15,6 +15,8 @@ _TIMES = 3.0
 """So many more rows are shared than by chance."""
 _MOSTLY = 0.5
 _PART = 0.6
+_HOLDS = 2
+"""Times as many rows as were learned: no held-out part of these is so large."""
 _LEAST_IN_LOOP = 8
 """Steps in a row with calls on other rows each: these make targets, and judge nothing."""
 
@@ -168,7 +170,7 @@ def _of(
     if len(overlap.shared) > _WHOLE * len(rows):
         return None  # judged on everything there is, the training set in it
     held = overlap.num_held
-    if held > len(rows) and num / overlap.num_judged * held > _MOSTLY * len(rows):
+    if held > _HOLDS * len(rows) and num / overlap.num_judged * held > _MOSTLY * len(rows):
         return None  # so it is, in one call of which the first rows were looked at
     is_whole = overlap.share >= _WHOLE
     # Some of the rows that were learned, held out for nothing.
