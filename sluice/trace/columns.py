@@ -7,19 +7,31 @@ from sluice.trace.evidence.inputs import ColumnFact
 
 MOST_COLUMNS = 64
 _MOST_NUMBERS = 2**16
+_MOST_TOGETHER = 24
+"""Columns whose correlations are kept."""
+
+
+def has_channels(batch: Tensor) -> bool:
+    """Tell whether images of several channels stand channels first, as convolutions take them."""
+    if batch.dim() < 4 or batch[0].numel() <= MOST_COLUMNS:
+        return False
+    return 2 <= batch.shape[1] <= MOST_COLUMNS and batch.shape[1] < min(batch.shape[2:])
 
 
 class ColumnSums:
-    """Count, sums and extremes of each column, over batches of the same width.
+    """Count, sums and extremes of each column, and what columns have to do with each other.
 
     Args:
-        batch: The first batch of floating point numbers, (rows, ...).
+        batch: The first batch of floating point numbers, (rows, ...); later ones of another width
+            are left out.
+        by_channel: A column is a channel, (rows, channels, ...).
     """
 
-    def __init__(self, batch: Tensor) -> None:
+    def __init__(self, batch: Tensor, *, by_channel: bool = False) -> None:
         row = batch[0].numel()
-        self.by_position = row <= MOST_COLUMNS or batch.dim() < 3
-        self._width = row if self.by_position else batch.shape[-1]
+        self.by_position = not by_channel and (row <= MOST_COLUMNS or batch.dim() < 3)
+        self._axis = 1 if by_channel else -1
+        self._width = row if self.by_position else batch.shape[self._axis]
         step = -(-self._width // MOST_COLUMNS)
         self._places = range(0, self._width, step)
         self._step = step
@@ -29,13 +41,18 @@ class ColumnSums:
         self._shift = torch.zeros(num, dtype=torch.float64)
         self._low = torch.full((num,), torch.inf, dtype=torch.float64)
         self._high = -self._low
+        self._products = torch.zeros((min(num, _MOST_TOGETHER),) * 2, dtype=torch.float64)
 
     def add(self, batch: Tensor) -> None:
         """Take one batch; one of another width is left out."""
         values = batch.detach()
         row = values[0].numel()
-        if (row if self.by_position else values.shape[-1]) != self._width:
+        if values.dim() < 2 and self._axis == 1:
             return
+        if (row if self.by_position else values.shape[self._axis]) != self._width:
+            return
+        if self._axis == 1:
+            values = values.movedim(1, -1)
         table = values.reshape(-1, self._width)[:, :: self._step]
         if table.numel() > _MOST_NUMBERS:
             table = table[:: -(-table.numel() // _MOST_NUMBERS)]
@@ -55,6 +72,8 @@ class ColumnSums:
         moved = table - self._shift
         self._sum += moved.sum(0)
         self._squares += (moved * moved).sum(0)
+        some = moved[:, : len(self._products)]
+        self._products += some.T @ some
 
     def facts(self) -> tuple[ColumnFact, ...]:
         """Return the statistics of each column that had a finite number."""
@@ -69,3 +88,20 @@ class ColumnSums:
             )
             if count
         )  # fmt: skip
+
+    def correlations(self) -> tuple[float, ...]:
+        """Return those of the first 24 columns: each with the first, with the second, and so on.
+
+        A column that stands still has none, which is told as 0.
+        """
+        num = len(self._products)
+        if num < 2:
+            return ()
+        count = self._count[:num].clamp(min=1)
+        mean = self._sum[:num] / count
+        covariance = self._products / torch.minimum(count, count[:, None]) - mean * mean[:, None]
+        spread = covariance.diagonal().clamp(min=0).sqrt()
+        told = covariance / (spread * spread[:, None])
+        told = torch.nan_to_num(told, 0.0, 0.0, 0.0).clamp(-1, 1)
+        above = torch.ones_like(told, dtype=torch.bool).triu(1)
+        return tuple(told[above].tolist())

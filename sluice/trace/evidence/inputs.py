@@ -54,6 +54,14 @@ class InputFact(Record):
     dtype: str
     by_position: bool = Field(description="A column is a position in the whole row.")
     columns: tuple[ColumnFact, ...] = Field(description="At most 64, evenly spread.")
+    channels: tuple[ColumnFact, ...] = Field(
+        (), description="Of images of several channels, channels first: one column each."
+    )
+    correlations: tuple[float, ...] = Field(
+        (),
+        description="Of the first 24 channels, or columns where there are none: those above the "
+        "diagonal, row by row.",
+    )
     tokens: TokenFact | None = Field(None, description="None for numbers that are no tokens.")
     more_tokens: tuple[TokenFact, ...] = Field(
         (), description="Of the other tensors it was given, as what a decoder begins with."

@@ -10,6 +10,7 @@ from sluice.trace.rules.checkpoint_not_loaded import CHECKPOINT_NOT_LOADED
 from sluice.trace.rules.clip_after_step import CLIP_AFTER_STEP
 from sluice.trace.rules.clip_before_unscale import CLIP_BEFORE_UNSCALE
 from sluice.trace.rules.clipping_unsuited import CLIPPING_UNSUITED
+from sluice.trace.rules.columns_reordered import COLUMNS_REORDERED
 from sluice.trace.rules.constant_column import CONSTANT_COLUMN
 from sluice.trace.rules.constant_start import CONSTANT_START
 from sluice.trace.rules.dead_units import DEAD_UNITS
@@ -122,6 +123,7 @@ RULES: tuple[Rule, ...] = (
     ROWS_LEAKED,
     WINDOWS_SHARED,
     SPLITS_DIFFER,
+    COLUMNS_REORDERED,
 )
 
 RANK_RULES: tuple[RankRule, ...] = (

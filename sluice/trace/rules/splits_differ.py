@@ -1,7 +1,9 @@
 """Are the inputs of an evaluation prepared as those of learning?"""
 
 import math
+from collections.abc import Iterator, Sequence
 from statistics import median
+from typing import NamedTuple
 
 from sluice.trace.evidence.inputs import ColumnFact, InputFact
 from sluice.trace.evidence.trace import Trace
@@ -21,6 +23,17 @@ _FAR = 6.0
 """Such deviations of a single column: one that grows evenly comes to 2 in the rows that follow."""
 
 
+class _Moved(NamedTuple):
+    """Columns or channels, as they were learned and as they were judged."""
+
+    kind: str
+    shift: float
+    """Median, in deviations of the learning inputs."""
+    scale: float
+    """Median of the logarithms."""
+    pairs: list[tuple[ColumnFact, ColumnFact]]
+
+
 def latest(trace: Trace, network: int) -> dict[tuple[bool, int], InputFact]:
     """Return the fullest fact of a network by learning or not, and loader."""
     found: dict[tuple[bool, int], InputFact] = {}
@@ -30,36 +43,45 @@ def latest(trace: Trace, network: int) -> dict[tuple[bool, int], InputFact]:
     return found
 
 
+def compared(trace: Trace) -> Iterator[tuple[int, InputFact, list[InputFact]]]:
+    """Yield each network with what it learned from, and what it was judged on: enough of both."""
+    for network in sorted({f.network for f in trace.inputs}):
+        facts = [(learning, f) for (learning, _), f in latest(trace, network).items()]
+        learned, judged = (
+            [f for learning, f in facts if learning == told and f.num_rows >= _LEAST_ROWS]
+            for told in (True, False)
+        )
+        if len(learned) == 1 and judged and not learned[0].is_made:
+            yield network, learned[0], judged
+
+
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     found = []
-    for network in sorted({f.network for f in trace.inputs}):
-        facts = latest(trace, network)
-        learned = [f for (learning, _), f in facts.items() if learning and f.num_rows]
-        judged = [f for (learning, _), f in facts.items() if not learning]
-        judged = [f for f in judged if f.num_rows >= _LEAST_ROWS]
-        learned = [f for f in learned if f.num_rows >= _LEAST_ROWS]
-        if len(learned) != 1 or not judged or learned[0].is_made:
-            continue
-        told = [(f, moved) for f in judged if (moved := _moved(learned[0], f)) is not None]
+    for _, learned, judged in compared(trace):
+        told = [(f, moved) for f in judged if (moved := _moved(learned, f)) is not None]
         # Where one evaluation is like learning, another one is meant to be different.
         shown = [(f, moved) for f, moved in told if not f.is_made]
         if len(told) == len(judged) and shown:
-            found.append(_of(rule, trace, learned[0], *shown[0]))
+            found.append(_of(rule, trace, learned, *shown[0]))
     return tuple(found)
 
 
-def _moved(
-    learned: InputFact, judged: InputFact
-) -> tuple[float, float, list[tuple[ColumnFact, ColumnFact]]] | None:
-    """Return the median shift and scale of the columns; None when they are alike."""
+def _moved(learned: InputFact, judged: InputFact) -> _Moved | None:
+    """Return how columns moved, or channels; None when they are alike."""
     if learned.shape[1:] != judged.shape[1:] and (
         learned.by_position or learned.shape[-1:] != judged.shape[-1:]
     ):
         return None
-    other = {c.column: c for c in judged.columns}
+    return _apart("channel", learned.channels, judged.channels) or _apart(
+        "column", learned.columns, judged.columns
+    )
+
+
+def _apart(kind: str, one: Sequence[ColumnFact], others: Sequence[ColumnFact]) -> _Moved | None:
+    other = {c.column: c for c in others}
     pairs = [
         (c, other[c.column])
-        for c in learned.columns
+        for c in one
         if c.column in other and c.std > 0 and other[c.column].std > 0
     ]
     # Columns that hardly vary, as the border of an image, tell nothing.
@@ -70,12 +92,12 @@ def _moved(
     shift = median(abs(d.mean - c.mean) / c.std for c, d in pairs)
     scale = median(math.log(d.std / c.std) for c, d in pairs)
     if shift > _SHIFT or abs(scale) > _SCALE:
-        return shift, scale, pairs
+        return _Moved(kind, shift, scale, pairs)
     far = [(c, d) for c, d in pairs if _is_far(c, d)] or _of_another_unit(pairs)
     if not far:
         return None
     shift = median(abs(d.mean - c.mean) / c.std for c, d in far)
-    return shift, median(math.log(d.std / c.std) for c, d in far), far
+    return _Moved(kind, shift, median(math.log(d.std / c.std) for c, d in far), far)
 
 
 def _is_far(one: ColumnFact, other: ColumnFact) -> bool:
@@ -109,18 +131,19 @@ def _of(
     trace: Trace,
     learned: InputFact,
     judged: InputFact,
-    moved: tuple[float, float, list[tuple[ColumnFact, ColumnFact]]],
+    moved: _Moved,
 ) -> Finding:
-    shift, scale, pairs = moved
+    kind, shift, scale, pairs = moved
     one, other = max(pairs, key=lambda p: abs(p[1].mean - p[0].mean) / p[0].std)
     return rule.finding(
         severity="error",
         step=judged.first_step,
         what=f"{network_name(trace, learned.network)}: inputs are prepared in another way when it "
-        f"is judged. Column {one.column} has mean {one.mean:.4g} and deviation {one.std:.4g} "
-        f"while it learns ({learned.num_rows} rows), {other.mean:.4g} and {other.std:.4g} in the "
-        f"evaluation ({judged.num_rows} rows); over {len(pairs)} columns the shift is "
-        f"{shift:.2g} deviations and the scale {math.exp(scale):.3g}.",
+        f"is judged. {kind.capitalize()} {one.column} has mean {one.mean:.4g} and deviation "
+        f"{one.std:.4g} while it learns ({learned.num_rows} rows), {other.mean:.4g} and "
+        f"{other.std:.4g} in the evaluation ({judged.num_rows} rows); over "
+        f"{len(pairs)} {kind}s the shift is {shift:.2g} deviations and the scale "
+        f"{math.exp(scale):.3g}.",
         cause="The scores are those of inputs that the network has never seen.",
         fix="Use one preprocessing for both, fitted on the training rows alone.",
         confidence=0.97,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sluice.trace.columns import ColumnSums
+from sluice.trace.columns import ColumnSums, has_channels
 from sluice.trace.evidence.inputs import BadNumbersFact, InputFact, RowsFact
 from sluice.trace.fingerprints import NETWORK
 from sluice.trace.lane import Lane
@@ -52,6 +52,7 @@ class CallGroup:
         self.shape: tuple[int, ...] = ()
         self.dtype = ""
         self.columns: ColumnSums | None = None
+        self.channels: ColumnSums | None = None
         self.tokens: TokenCounts | None = None
         self.more_tokens: dict[int, TokenCounts] = {}
         """Of the other tensors that are given, by their place."""
@@ -228,7 +229,11 @@ class InputWatch:
             if tensor.is_floating_point():
                 if group.columns is None:
                     group.columns = ColumnSums(tensor)
+                    if has_channels(tensor):
+                        group.channels = ColumnSums(tensor, by_channel=True)
                 group.columns.add(tensor)
+                if group.channels is not None:
+                    group.channels.add(tensor)
                 if group.sampled is not None and tensor.layout == torch.strided:
                     group.sampled.add(tensor, tracer.steps)
                 self.look_for_bad(tensor, "input", learning=group.may_learn, is_running=True)
@@ -267,6 +272,7 @@ class InputWatch:
             tracer.recorder.write("rows", fact)
 
     def _write(self, group: CallGroup) -> None:
+        together = group.channels or group.columns
         fact = InputFact(
             step=group.step,
             first_step=group.first_step,
@@ -280,6 +286,8 @@ class InputWatch:
             dtype=group.dtype,
             by_position=group.columns is not None and group.columns.by_position,
             columns=() if group.columns is None else group.columns.facts(),
+            channels=() if group.channels is None else group.channels.facts(),
+            correlations=() if together is None else together.correlations(),
             tokens=None if group.tokens is None else group.tokens.fact(),
             more_tokens=tuple(counts.fact() for counts in group.more_tokens.values()),
         )
