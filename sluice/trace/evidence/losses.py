@@ -70,6 +70,9 @@ class LossFact(Record):
     num_classless: int = Field(
         0, description="Rows of one-hot targets without a 1; 0 unless all targets are 0 or 1."
     )
+    column_counts: tuple[int, ...] = Field(
+        (), description="Ones in each column of one-hot targets of a binary loss, at most 64."
+    )
     value: float = Field(description="The loss, its mean when it is not reduced.")
     tokens: NextTokens | None = Field(
         None, description="None unless input and targets are whole numbers of the same rows."

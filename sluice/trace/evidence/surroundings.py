@@ -25,6 +25,7 @@ class WorkerFact(Record):
     reseeded: Literal["no", "yes", "unknown"] = Field(
         description="Whether it was seeded anew in between, as for each row; some cannot tell."
     )
+    content: int = Field(0, description="Fingerprint of the batch; 0 when it has no tensor.")
 
 
 class WrapperFact(Record):

@@ -57,7 +57,9 @@ def _stayed(word: StepWord, network: int) -> bool:
     is_on = has_judged = False
     for mark in word.marks:
         if mark.kind == "mode" and mark.subject in (network, -1):
-            is_on, has_judged = "eval" in mark.flags, False
+            # One that is restored to what it is leaves it as it was switched on to judge.
+            has_judged = has_judged and is_on and "restored" in mark.flags
+            is_on = "eval" in mark.flags
         elif mark.kind == "forward" and mark.subject == network:
             if id(mark) in learning:
                 return has_judged and "training" not in mark.flags

@@ -9,6 +9,8 @@ from sluice.trace.rules.losses import CLASSES, by_kind, learning_losses, network
 
 _ROWS_A_CLASS, _LEAST_ROWS = 20, 200
 _MOST_CLASSES = 1000
+_LEAST_OF_COLUMN = 10
+"""Ones of a class that occurs."""
 _CLAMPED = 0.2
 """Of all ids; a row for rare ones is meant."""
 _MOST_BUCKETS = 128
@@ -196,6 +198,41 @@ def _classless(rule: Rule, trace: Trace) -> list[Finding]:
     return found
 
 
+def _shifted_columns(rule: Rule, trace: Trace) -> list[Finding]:
+    """One column of one-hot targets at an end is never 1, and rows without any 1 are a class."""
+    found = []
+    kinds = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
+    for (kind, network), facts in by_kind(learning_losses(trace, *kinds)).items():
+        tables = [f for f in facts if f.column_counts]
+        widths = {len(f.column_counts) for f in tables}
+        if len(tables) < len(facts) or len(widths) != 1:
+            continue
+        counts = [*map(sum, zip(*(f.column_counts for f in tables), strict=True))]
+        rows, blank = sum(f.target_shape[0] for f in tables), sum(f.num_classless for f in tables)
+        (*inner,) = counts[1:-1]
+        ends = sorted((counts[0], counts[-1]))
+        others = [*inner, ends[1]]
+        is_missing = not ends[0] and min(others) >= _LEAST_OF_COLUMN
+        if not is_missing or not min(others) / 2 <= blank <= 2 * max(others):
+            continue
+        place, beyond = (0, len(counts)) if not counts[0] else (len(counts) - 1, -1)
+        found.append(
+            rule.finding(
+                severity="error",
+                step=tables[0].step + 1,
+                what=f"{network_name(trace, network)}, {kind}: column {place} of one-hot targets "
+                f"is never 1 in {rows} rows, though each of the {len(others)} others is, and "
+                f"{blank} rows have no 1 at all.",
+                cause=f"Classes are numbered one place off: those of class {beyond} match no "
+                f"column, and output {place} learns of nothing.",
+                fix="Number the classes from 0.",
+                num_rows=blank,
+                num_columns=len(counts),
+            )
+        )
+    return found
+
+
 def _is_plain(fact: LossFact) -> bool:
     return (
         fact.target_is_integer
@@ -216,6 +253,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         *_beyond_unit(rule, trace),
         *_shifted(rule, trace),
         *_classless(rule, trace),
+        *_shifted_columns(rule, trace),
     )
 
 

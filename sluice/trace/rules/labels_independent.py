@@ -17,6 +17,9 @@ _MANY_STEPS = 100
 _DEPENDS, _MAY_DEPEND = 3.0, 2.0
 """Deviations from which targets follow the inputs, and from which numbers or two classes may: a
 hundredth of their variance is lost in the noise, and honest all the same."""
+_LONG_STEPS, _NEVER, _NOTHING = 300, 1.5, 0.985
+"""Steps, deviations, and share of the loss of a constant answer that the last half of the losses of
+two classes has not come below, as good as an evaluation: even by heart nothing was learned."""
 _AT_PRIOR = 0.97
 """Of the loss of the best constant answer."""
 _LEAST_OF_CLASS = 10
@@ -59,6 +62,9 @@ def _of(rule: Rule, trace: Trace, network: int, pairs: Sequence[PairFact]) -> Fi
     has_classes = is_class and len(set(targets)) > 2
     is_plain = has_classes or deviations < _MAY_DEPEND
     is_long = has_classes and trace.num_steps >= _MANY_STEPS
+    if learned and len(set(targets)) == 2 and deviations < _NEVER:
+        late = fmean(learned[len(learned) // 2 :])
+        is_long = trace.num_steps >= _LONG_STEPS and late >= _NOTHING * prior
     is_sure = (bool(judged) or is_long) and not pairs[0].is_whole and is_plain
     name = network_name(trace, network)
     seen = (
@@ -123,7 +129,7 @@ LABELS_INDEPENDENT = Rule(
     fault="labels independent of inputs",
     requirement="TRACE-2",
     requires="400 rows with a target each, 30 steps, and evaluations by the same "
-    "loss, or several classes and 100 steps; without these it asks for confirmation.",
+    "loss, or several classes and 100 steps, or two and 300; without these it asks for confirmation.",
     contradicted_by="A relation that shows in no distance between rows, such as parity.",
     abstains="An evaluation was better than the best constant answer, or targets stand in the "
     "same order in each batch.",

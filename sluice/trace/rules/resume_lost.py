@@ -16,6 +16,8 @@ from sluice.trace.rules.steps import OwnStep, own_steps, total
 _LEAST_BEFORE = 5
 """Steps that built up a state."""
 _FEW = 5
+_SMOOTH = 1.1
+"""Ratio of the rates of two steps, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,28 @@ def _settings(groups: Iterable[GroupFact]) -> list[dict[str, Any]]:
         begun = options.pop("initial_lr", None)
         told.append({**options, "lr": options.get("lr") if begun is None else begun})
     return told
+
+
+def _are_alike(before: _Life, after: _Life, *, but_for_rate: bool) -> bool:
+    told = [_settings(life.fact.groups) for life in (before, after)]
+    if but_for_rate:
+        told = [[{k: v for k, v in one.items() if k != "lr"} for one in some] for some in told]
+    return told[0] == told[1]
+
+
+def _strayed(trace: Trace, before: _Life, after: _Life) -> bool:
+    """Tell whether a state was loaded between them, and not into the one that goes on."""
+    loads = [x for x in trace.loads if x.what == "optimizer"]
+    loads = [x for x in loads if before.last <= x.step < after.first]
+    return bool(loads) and all(x.subject != after.fact.index for x in loads)
+
+
+def _goes_on(trace: Trace, before: _Life, after: _Life) -> bool:
+    """Tell whether the rate, set by hand at every step, goes on where it was."""
+    old, new = rates_of(trace, before.fact.index), rates_of(trace, after.fact.index)
+    if old is None or new is None or not (old.values[-1] > 0 and new.values[0] > 0):
+        return False
+    return 1 / _SMOOTH < new.values[0] / old.values[-1] < _SMOOTH
 
 
 def _data(trace: Trace, life: _Life) -> frozenset[str]:
@@ -132,7 +156,10 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         if total(before.steps) < _LEAST_BEFORE or not _is_same_training(trace, before, after):
             continue
         loaded = any(x.what == "optimizer" and x.subject == after.fact.index for x in trace.loads)
-        made_alike = _settings(before.fact.groups) == _settings(after.fact.groups)
+        strayed = _strayed(trace, before, after)
+        made_alike = _are_alike(
+            before, after, but_for_rate=strayed and _goes_on(trace, before, after)
+        )
         schedule = _lost_schedule(trace, before, after) if loaded or made_alike else None
         state = made_alike and not loaded and before.has_state
         if not (state or schedule):
@@ -148,10 +175,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             *([f"the place in {schedule.kind}"] if schedule else []),
         ]
         # Whoever makes a new one in every round means it, unless what was saved went astray.
-        is_astray = not loaded and any(
-            x.what == "optimizer" and x.step == before.last for x in trace.loads
-        )
-        is_habit = len([x for x in lives if x.fact.kind == after.fact.kind]) > 2 and not is_astray
+        is_habit = len([x for x in lives if x.fact.kind == after.fact.kind]) > 2 and not strayed
         found.append(
             rule.finding(
                 severity="confirm" if is_habit else "error",

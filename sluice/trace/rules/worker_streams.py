@@ -52,9 +52,40 @@ def _repeats(by_epoch: dict[int, list[WorkerFact]]) -> bool:
     return is_known and len(states) == 1 and all(map(_is_drawn_from, firsts))
 
 
+def _of_stream(rule: Rule, trace: Trace, loader: int) -> Finding | None:
+    """Judge a stream by its batches: workers that each give a part of it may draw alike."""
+    facts = [f for f in trace.workers if f.loader == loader and f.content]
+    first_epoch = min((f.epoch for f in facts), default=0)
+    contents = {(f.worker, f.batch): f.content for f in facts if f.epoch == first_epoch}
+    given: dict[tuple[int, int], list[int]] = {}
+    for worker in sorted({worker for worker, _ in contents}):
+        one, two = contents.get((worker, 1)), contents.get((worker, 2))
+        if one is not None and two is not None and one != two:
+            given.setdefault((one, two), []).append(worker)
+    copied = max(given.values(), key=len, default=[])
+    if len(copied) < 2:
+        return None
+    workers = len({worker for worker, _ in contents})
+    begun = {e.epoch: e.step for e in epochs_of(trace, loader)}
+    return rule.finding(
+        severity="error",
+        step=begun.get(first_epoch, 0) + 1,
+        what=f"Loader {loader}: {len(copied)} of {workers} workers give the same batches of a "
+        "stream, row for row.",
+        cause="A worker is a copy of the process with all it holds: the same generator, or the "
+        "whole stream instead of a part. What is learned is seen once for each worker.",
+        fix="Ask torch.utils.data.get_worker_info() in __iter__: take every num_workers-th row "
+        "from row id on, and seed what is drawn with its seed.",
+        num_copied=len(copied),
+        num_workers=workers,
+        num_epochs=len({f.epoch for f in facts}),
+    )
+
+
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     found = []
     streams = {loader.index for loader in trace.loaders if loader.is_stream}
+    found += [f for loader in sorted(streams) if (f := _of_stream(rule, trace, loader)) is not None]
     sources = dict.fromkeys((f.loader, f.source) for f in trace.workers if f.loader not in streams)
     for loader, source in sources:
         facts = [f for f in trace.workers if (f.loader, f.source) == (loader, source)]
@@ -101,6 +132,6 @@ WORKER_STREAMS = Rule(
     "of its workers.",
     contradicted_by="Another state of the generator when a worker fetches its first batch.",
     abstains="Nothing is drawn from it, each row seeds it, the dataset is a stream whose workers "
-    "must agree, or workers are started and not forked.",
+    "agree on an order and give different rows of it, or workers are started and not forked.",
     judge=_judge,
 )

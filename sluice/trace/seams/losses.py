@@ -50,6 +50,7 @@ _MOST_FACTS = 128
 _MOST_PAIR_CALLS = 64
 _MOST_REFUSED = 8
 _MOST_HOPS = 8
+_MOST_COLUMNS = 64
 
 
 def watch_losses(tracer: Tracer) -> None:
@@ -294,7 +295,8 @@ class LossWatch:
             target_largest=ends[1],
             num_targets=target.numel(),
             num_supervised=num,
-            num_classless=_classless(target) if kind in CLASSES else 0,
+            num_classless=_classless(target),
+            column_counts=_column_counts(target) if kind.startswith("binary") else (),
             value=float("nan") if found is None else float(found.detach().float().mean()),
             tokens=self._next_tokens(target, counts) if kind in CLASSES and is_integer else None,
         )
@@ -318,12 +320,21 @@ class LossWatch:
 
 def _classless(target: Tensor) -> int:
     """Return how many rows of one-hot targets have no class; 0 when they are something else."""
+    return int((target.detach().sum(1) == 0).sum()) if _is_one_hot(target) else 0
+
+
+def _column_counts(target: Tensor) -> tuple[int, ...]:
+    if not _is_one_hot(target) or not 2 < target.shape[1] <= _MOST_COLUMNS:
+        return ()
+    return tuple(int(count) for count in target.detach().sum(0).tolist())
+
+
+def _is_one_hot(target: Tensor) -> bool:
+    """Tell whether each row has a single 1, or none."""
     if target.dim() != 2 or not target.is_floating_point():
-        return 0
+        return False
     table = target.detach()
-    counts = table.sum(1)
-    is_one_hot = bool(((table == 0) | (table == 1)).all()) and bool((counts <= 1).all())
-    return int((counts == 0).sum()) if is_one_hot else 0
+    return bool(((table == 0) | (table == 1)).all()) and bool((table.sum(1) <= 1).all())
 
 
 def _made_by(values: Tensor) -> str:

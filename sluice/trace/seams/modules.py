@@ -5,6 +5,7 @@ No hook is set on any module: a hook would be copied and saved with it. One repl
 """
 
 import functools
+import sys
 import weakref
 from typing import Any
 
@@ -194,19 +195,22 @@ def _watch_modes(tracer: Tracer) -> None:
         lane = tracer.local.lane
         if not tracer.is_on or lane.in_mode:  # it calls itself for every child
             return original(module, mode)
+        # ``eval()`` calls it; who calls it with False restores a mode that was asked for before.
+        is_restored = not mode and sys._getframe(1).f_code is not nn.Module.eval.__code__
         lane.in_mode = True
         try:
             found = original(module, mode)
         finally:
             lane.in_mode = False
-        tracer.guard(_switched, tracer, module, mode)
+        flags = ("train",) if mode else ("eval", *("restored",) * is_restored)
+        tracer.guard(_switched, tracer, module, flags)
         return found
 
     tracer.patches.replace(nn.Module, "train", train)
 
 
-def _switched(tracer: Tracer, module: nn.Module, mode: bool) -> None:
+def _switched(tracer: Tracer, module: nn.Module, flags: tuple[str, ...]) -> None:
     entry = tracer.inventory.networks.known(module)
     tracer.inventory.forget_modes()
     subject = -1 if entry is None else entry.index
-    tracer.mark(tracer.local.lane, "mode", subject, flags=("train" if mode else "eval",))
+    tracer.mark(tracer.local.lane, "mode", subject, flags=flags)

@@ -14,6 +14,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from sluice.trace.evidence.surroundings import WorkerFact
+from sluice.trace.fingerprints import content_fingerprint
 from sluice.trace.generators import Source, find_sources, process_sources
 from sluice.trace.storage import line_of, workers_file
 from sluice.trace.tracer import Tracer
@@ -51,7 +52,7 @@ def _watched(tracer: Tracer, looks: "_Looks", original: Callable[..., Any]) -> C
             return original(fetcher, indices)
         tracer.guard(looks.before, fetcher)
         batch = original(fetcher, indices)
-        tracer.guard(looks.after, fetcher)
+        tracer.guard(looks.after, fetcher, batch)
         return batch
 
     return fetch
@@ -74,7 +75,7 @@ class _Looks:
         sources = [*_held_by(fetcher), *process_sources()]
         self._sources = [(s, s.state(), s.stream()) for s in sources]
 
-    def after(self, fetcher: Any) -> None:
+    def after(self, fetcher: Any, batch: Any) -> None:
         """Write what a batch did to them, and to those that were made for it."""
         known = {id(source.generator) for source, _, _ in self._sources}
         made = [s for s in _held_by(fetcher) if id(s.generator) not in known]
@@ -84,6 +85,7 @@ class _Looks:
         if parent is None or info is None:
             return
         folder, loader, epoch = parent
+        content = content_fingerprint(batch)
         lines = [
             line_of(
                 "worker",
@@ -96,6 +98,7 @@ class _Looks:
                     before=before,
                     after=source.state(),
                     reseeded=source.was_reseeded(stream),
+                    content=content,
                 ).model_dump(),
             )
             for source, before, stream in self._sources
