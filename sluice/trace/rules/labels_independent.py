@@ -128,8 +128,8 @@ LABELS_INDEPENDENT = Rule(
     name="the labels depend on the inputs",
     fault="labels independent of inputs",
     requirement="TRACE-2",
-    requires="400 rows with a target each, 30 steps, and evaluations by the same "
-    "loss, or several classes and 100 steps, or two and 300; without these it asks for confirmation.",
+    requires="400 rows with a target each, 30 steps, and evaluations by the same loss, or several "
+    "classes and 100 steps, or two and 300; without these it asks for confirmation.",
     contradicted_by="A relation that shows in no distance between rows, such as parity.",
     abstains="An evaluation was better than the best constant answer, or targets stand in the "
     "same order in each batch.",
