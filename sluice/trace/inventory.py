@@ -80,6 +80,8 @@ class NetworkEntry:
     names: dict[int, str] | None = None
     """Names of its modules by identity; None when they must be looked at again."""
     stray: dict[int, "weakref.ref[Any]"] = field(default_factory=dict)
+    row_shape: tuple[int, ...] | None = None
+    """Of a row that it returned at first; None until then."""
     next_flow: int = 0
     """Its forward pass is looked at when so many steps were made."""
 

@@ -51,6 +51,9 @@ class InputFact(Record):
         False,
         description="One was made by a network, or most are steps of a sampler: no data.",
     )
+    may_be_made: bool = Field(
+        False, description="Another network returns rows of this shape: features, perhaps."
+    )
     dtype: str
     by_position: bool = Field(description="A column is a position in the whole row.")
     columns: tuple[ColumnFact, ...] = Field(description="At most 64, evenly spread.")

@@ -36,7 +36,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         facts = latest(trace, network)
         learned = [f for (learning, _), f in facts.items() if learning]
         judged = [f for (learning, _), f in facts.items() if not learning]
-        if len(learned) != 1 or learned[0].num_rows < _LEAST_ROWS:
+        if len(learned) != 1 or learned[0].num_rows < _LEAST_ROWS or learned[0].may_be_made:
             continue
         finding = _of(rule, trace, learned[0], judged)
         if finding is not None:
@@ -189,7 +189,8 @@ CONSTANT_COLUMN = Rule(
     requirement="TRACE-2",
     requires="200 rows of numbers in five columns or more that a network learned from.",
     contradicted_by="A column that is kept for what occurs later.",
-    abstains="The column is one of a raw table, or at the border of an image, as pixels are that "
-    "no image uses.",
+    abstains="Another network returns rows of this shape, as an encoder whose features have a unit "
+    "that rests; or the column is one of a raw table, or at the border of an image, as pixels are "
+    "that no image uses.",
     judge=_judge,
 )

@@ -48,7 +48,7 @@ class CallGroup:
         self.sampled: SampledSteps | None = None
         """Of calls that neither learn nor have a loader."""
         self.calls = self.rows = self.first_step = self.step = 0
-        self.is_made = self.is_continuous = False
+        self.is_made = self.may_be_made = self.is_continuous = False
         self.shape: tuple[int, ...] = ()
         self.dtype = ""
         self.columns: ColumnSums | None = None
@@ -220,6 +220,10 @@ class InputWatch:
                 group.first_step = tracer.steps
                 group.dtype = str(tensor.dtype).removeprefix("torch.")
                 group.is_continuous = _is_continuous(tensor)
+                group.may_be_made = any(
+                    entry.row_shape == tensor.shape[1:] and entry.index != group.network
+                    for entry in tracer.inventory.networks.entries
+                )
                 if group.loader == -1 and not group.may_learn:
                     group.sampled = SampledSteps()
             group.calls += 1
@@ -283,6 +287,7 @@ class InputWatch:
             num_rows=group.rows,
             shape=group.shape,
             is_made=group.is_made or (group.sampled is not None and group.sampled.are_most),
+            may_be_made=group.may_be_made,
             dtype=group.dtype,
             by_position=group.columns is not None and group.columns.by_position,
             columns=() if group.columns is None else group.columns.facts(),

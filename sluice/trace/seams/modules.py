@@ -169,6 +169,8 @@ class _Calls:
         tensor = output if type(output) is Tensor else first_tensor(output)
         has_grad = tensor.requires_grad if tensor is not None else torch.is_grad_enabled()
         lane.made = None if tensor is None else weakref.ref(tensor)
+        if entry.row_shape is None and tensor is not None:
+            entry.row_shape = tuple(tensor.shape[1:])
         if lane.bad_input is not None and tracer.inputs is not None:
             tracer.inputs.returned(tensor)
         key = has_grad, lane.loader

@@ -265,6 +265,28 @@ def test_an_hour_that_is_always_midnight_is_a_constant_column(trace_of, sine, co
     assert ("constant column" in {f.fault for f in judge(trace)}) is is_told
 
 
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_unit_that_rests_is_a_constant_column_of_no_data(trace_of, is_made):
+    """As of an encoder whose features are standardised for a probe."""
+
+    def program():
+        features = numbers(256, columns=12)
+        features[:, 7] = 0.0
+        encoder = nn.Linear(5, 12 if is_made else 8)
+        with torch.no_grad():
+            encoder(numbers(256, columns=5))
+        probe = nn.Linear(12, 3)
+        optimizer = torch.optim.SGD(probe.parameters(), lr=0.1)
+        for rows in features.split(32):
+            optimizer.zero_grad()
+            F.cross_entropy(probe(rows), rows[:, :3].argmax(1)).backward()
+            optimizer.step()
+
+    faults = {fault for fault, _, _ in told(trace_of(program))}
+
+    assert ("constant column" in faults) == (not is_made)
+
+
 @pytest.mark.parametrize("is_other_task", [True, False])
 def test_a_column_that_varies_in_another_task_is_no_constant_one(trace_of, is_other_task):
     learned = numbers(1000, 12) * torch.arange(1, 13) + 3 * torch.arange(12)
