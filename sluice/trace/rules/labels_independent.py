@@ -17,9 +17,9 @@ _MANY_STEPS = 100
 _DEPENDS, _MAY_DEPEND = 3.0, 2.0
 """Deviations from which targets follow the inputs, and from which numbers or two classes may: a
 hundredth of their variance is lost in the noise, and honest all the same."""
-_LONG_STEPS, _NEVER, _NOTHING = 300, 1.5, 0.985
-"""Steps, deviations, and share of the loss of a constant answer that the last half of the losses of
-two classes has not come below, as good as an evaluation: even by heart nothing was learned."""
+_LONG_STEPS, _NOTHING = 300, 0.985
+"""Steps, and share of the loss of a constant answer that the last half of the losses of two classes
+has not come below: as good as an evaluation, as even by heart nothing was learned."""
 _AT_PRIOR = 0.97
 """Of the loss of the best constant answer."""
 _LEAST_OF_CLASS = 10
@@ -62,7 +62,7 @@ def _of(rule: Rule, trace: Trace, network: int, pairs: Sequence[PairFact]) -> Fi
     has_classes = is_class and len(set(targets)) > 2
     is_plain = has_classes or deviations < _MAY_DEPEND
     is_long = has_classes and trace.num_steps >= _MANY_STEPS
-    if learned and len(set(targets)) == 2 and deviations < _NEVER:
+    if learned and len(set(targets)) == 2:
         late = fmean(learned[len(learned) // 2 :])
         is_long = trace.num_steps >= _LONG_STEPS and late >= _NOTHING * prior
     is_sure = (bool(judged) or is_long) and not pairs[0].is_whole and is_plain
