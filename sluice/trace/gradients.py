@@ -14,7 +14,7 @@ from torch import Tensor
 
 GradientState = Literal["fresh", "none", "zero", "stale"]
 
-_MOST_PROBES = 3
+_MOST_PROBES = 2
 
 _MOST_NUMBERS = 2**14
 """In a gradient that is looked at after every backward pass."""

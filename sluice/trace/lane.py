@@ -1,6 +1,5 @@
 """What is going on in one thread of the program right now."""
 
-from array import array
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,11 +15,10 @@ class Lane:
     number: int = -1
     """Of the thread; -1 until it made its first mark."""
     room: int = 0
-    """So many marks may wait; 0 until the first one."""
+    """So many numbers of marks may wait; 0 until the first one."""
     marks: list[int] = field(default_factory=list)
-    """What led to the step that comes next, as codes of the word book."""
-    times: "array[int]" = field(default_factory=lambda: array("q"))
-    """Of the marks, by the clock [ns]; nothing for the garbage collector to look at."""
+    """What led to the step that comes next: of each mark its code in the word book, and when it was
+    by the clock [ns]. One list, as every mark is made in a hurry."""
     losses: list[Any] = field(default_factory=list)
     """Of the backward passes among them."""
     clips: list[tuple[int, Any, float]] = field(default_factory=list)
@@ -83,9 +81,14 @@ class Lane:
     spent: int = 0
     """Time that statistics took since the last step [ns]."""
 
+    @property
+    def codes(self) -> list[int]:
+        """Those of the marks alone."""
+        return self.marks[::2]
+
     def begin_word(self) -> None:
         """Forget what led to the step that ended."""
-        self.marks, self.times, self.losses, self.clips = [], array("q"), [], []
+        self.marks, self.losses, self.clips = [], [], []
         self.scale = None
         self.has_scaled = self.zero_after_backward = self.is_edited = False
         if self.sealed or self.inspected:

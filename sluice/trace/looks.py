@@ -58,7 +58,7 @@ class Looks:
         # Those that overflow under a loss scale are no fault.
         book = self._tracer.recorder.book
         if self._told < _MOST_GRADIENTS and not any(
-            "scaled" in book.mark(c)[3] for c in lane.marks
+            "scaled" in book.mark(c)[3] for c in lane.codes
         ):
             for entry in self._tracer.inventory.optimizers.entries:
                 self._tell(entry, lane)

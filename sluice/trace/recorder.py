@@ -47,7 +47,7 @@ class EndedStep(NamedTuple):
     step: int
     thread: int
     marks: list[int]
-    times: "array[int]"
+    """Codes and times in turn."""
     losses: list[Tensor | float]
     clips: list[tuple[int, Tensor | float, float]]
     scale: Tensor | None
@@ -139,7 +139,7 @@ class Recorder:
     def settle(self, rows: Iterable[EndedStep]) -> None:
         """Sort what some steps left."""
         for row in rows:
-            word, shown = self.book.close(row.marks, row.thread)
+            word, shown = self.book.close(row.marks[::2], row.thread)
             counted = self._counts.get(word)
             if counted is None:
                 self._counts[word] = [row.step, row.step, 1]
@@ -148,7 +148,9 @@ class Recorder:
                 counted[2] += 1
             if word == OVERFLOW:
                 self.dropped_words += 1
-            self._steps += (row.step, word, shown, row.times, row.ended)
+            # Nothing for the garbage collector to look at.
+            times = array("q", row.marks[1::2])
+            self._steps += (row.step, word, shown, times, row.ended)
             if row.losses or row.clips or row.scale is not None:
                 keep = self._thin_numbers.takes_next()
                 numbers = (row.step, row.losses, row.clips, row.scale, keep)
@@ -159,7 +161,7 @@ class Recorder:
 
     def end_open_word(self, step: int, lane: Lane) -> None:
         """Keep the order of what led to no step any more."""
-        word, _ = self.book.close(lane.marks, lane.number)
+        word, _ = self.book.close(lane.codes, lane.number)
         if word != OVERFLOW:
             self._counts[-1 - word] = [step, step, 1]
 

@@ -8,9 +8,8 @@ tracer detaches, and the program goes on untraced.
 import sys
 import threading
 import traceback
-from array import array
 from collections.abc import Callable
-from itertools import starmap
+from itertools import chain, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -225,8 +224,7 @@ class Tracer:
         flags: tuple[str, ...] = (),
     ) -> None:
         """Record an event of a thread."""
-        lane.marks.append(self.code(kind, subject, about, flags))
-        lane.times.append(self.clock())
+        lane.marks += self.code(kind, subject, about, flags), self.clock()
         if len(lane.marks) > lane.room:
             self.make_room(lane)
 
@@ -238,23 +236,25 @@ class Tracer:
 
     def clear_before_update(self, lane: Lane) -> None:
         """Hear that the step that was marked last finds gradients that were cleared since."""
-        kind, subject, about, flags, _ = self.recorder.book.mark(lane.marks[-1])
+        code, when = lane.marks[-2:]
+        kind, subject, about, flags, _ = self.recorder.book.mark(code)
         if kind == "step":
-            zero = self.code("zero", subject), self.code(kind, subject, about, ("zero", *flags[1:]))
-            lane.marks[-1:] = zero
-            lane.times.insert(-1, lane.times[-1])
+            step = self.code(kind, subject, about, ("zero", *flags[1:]))
+            lane.marks[-2:] = self.code("zero", subject), when, step, when
 
     def make_room(self, lane: Lane) -> None:
         """Give a thread its number at its first mark; fold repeats when there are too many."""
         if lane.number < 0:
             lane.number = len(self._threads)
             self._threads.append(lane)
-            lane.room = _MOST_MARKS - 1
-        if len(lane.marks) >= _MOST_MARKS:
-            shown, positions = self.recorder.book.fold(lane.marks)
-            lane.marks, lane.times = shown, array("q", (lane.times[i] for i in positions))
+            lane.room = 2 * _MOST_MARKS - 1
+        if len(lane.marks) >= 2 * _MOST_MARKS:
+            shown, positions = self.recorder.book.fold(lane.codes)
             if len(shown) >= _MOST_MARKS // 2:  # no repeats: the latest count
-                lane.marks, lane.times = shown[-_MOST_MARKS // 4 :], lane.times[-_MOST_MARKS // 4 :]
+                shown, positions = shown[-_MOST_MARKS // 4 :], positions[-_MOST_MARKS // 4 :]
+            times = lane.marks[1::2]
+            told = ((code, times[i]) for code, i in zip(shown, positions, strict=True))
+            lane.marks = [*chain.from_iterable(told)]
 
     def begin_step(self, lane: Lane, entry: OptimizerEntry) -> None:
         """See what an optimizer is about to do."""
@@ -280,8 +280,7 @@ class Tracer:
         code = entry.codes.get(flags)
         if code is None:
             code = entry.codes[flags] = self.code("step", entry.index, flags=flags)
-        lane.marks.append(code)
-        lane.times.append(self.clock())
+        lane.marks += code, self.clock()
         if self.has_norms or self.inventory.is_stale or self.steps >= self.survey.due:
             began = self.clock()
             self.survey.look(self.steps)
@@ -315,8 +314,8 @@ class Tracer:
             # The fields of an EndedStep, which are told apart when they are sorted.
             self._ended.append(
                 (
-                    self.steps, lane.number, lane.marks, lane.times, lane.losses, lane.clips,
-                    lane.scale, now, took, spent,
+                    self.steps, lane.number, lane.marks, lane.losses, lane.clips, lane.scale, now,
+                    took, spent,
                 )
             )  # fmt: skip
             lane.last_loss = lane.losses[-1] if lane.losses else None

@@ -1,7 +1,7 @@
 """Backward passes: ``loss.backward()``, ``torch.autograd.backward`` and ``torch.autograd.grad``."""
 
 import functools
-import math
+from math import isfinite
 from typing import Any
 
 import torch
@@ -24,8 +24,9 @@ def watch_backward(tracer: Tracer) -> None:
         if not tracer.is_on or lane.in_backward:  # checkpointing runs one inside another
             return backward(tensors, *args, **kwargs)
         # A sequence that can be read only once is left to torch.
+        loss = tensors if type(tensors) is Tensor else None
         try:
-            _before(tracer, lane, tensors if isinstance(tensors, Tensor) else None)
+            _before(tracer, lane, loss)
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
         lane.in_backward = True
@@ -34,7 +35,7 @@ def watch_backward(tracer: Tracer) -> None:
         finally:
             lane.in_backward = False
         try:
-            _after(tracer, lane, is_leaf=isinstance(tensors, Tensor) and tensors.is_leaf)
+            _after(tracer, lane, is_leaf=loss is not None and loss.is_leaf)
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
         if tracer.acts is not None:
@@ -59,7 +60,7 @@ def _before(tracer: Tracer, lane: Lane, loss: Tensor | None) -> None:
         lane.stepping = None  # a step that raised and was caught
     if tracer.flows.is_due:
         began = tracer.clock()
-        tracer.flows.learn(loss if type(loss) is Tensor else None)
+        tracer.flows.learn(loss)
         lane.spent += tracer.clock() - began
     group = lane.group
     if group is not None and group.waits:
@@ -67,7 +68,7 @@ def _before(tracer: Tracer, lane: Lane, loss: Tensor | None) -> None:
         if tracer.inputs is not None:
             tracer.inputs.learned(group)
     lane.is_raw_mean = False
-    if loss is not None and type(loss) is Tensor and loss.numel() == 1:
+    if loss is not None and loss.numel() == 1:
         # To read it from another device would wait.
         value = loss.item() if loss.is_cpu else loss.detach().reshape(())
         lane.losses.append(value)
@@ -76,7 +77,7 @@ def _before(tracer: Tracer, lane: Lane, loss: Tensor | None) -> None:
         if tracer.by_hand is not None and tracer.by_hand.looks_left:
             tracer.by_hand.look(loss)
         # Only here can it be told what a loss came from.
-        if type(value) is float and not math.isfinite(value) and tracer.losses is not None:
+        if type(value) is float and not isfinite(value) and tracer.losses is not None:
             tracer.losses.bad_loss()
             tracer.looks.at_bad_loss()
 
@@ -95,7 +96,6 @@ def _after(tracer: Tracer, lane: Lane, *, is_leaf: bool) -> None:
     code = tracer.backward_codes.get(flags)
     if code is None:
         code = tracer.backward_codes[flags] = tracer.code("backward", flags=flags)
-    lane.marks.append(code)
-    lane.times.append(tracer.clock())
+    lane.marks += code, tracer.clock()
     if len(lane.marks) > lane.room:
         tracer.make_room(lane)

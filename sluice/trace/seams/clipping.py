@@ -15,6 +15,9 @@ from sluice.trace.inventory import OptimizerEntry
 from sluice.trace.seams.means import check_seal, seal
 from sluice.trace.tracer import Tracer
 
+_NUMBERS = (float, int)
+"""Made once: a union of types would be made at every call."""
+
 _SCALES = "_clip_grads_with_norm_"
 """What ``clip_grad_norm_`` calls once the norm is known, where this version of torch has it."""
 
@@ -57,14 +60,10 @@ def _watched(
         lane.norm = None
         if lane.sealed:
             tracer.guard(check_seal, lane)
-        if isinstance(parameters, Tensor):
-            given = [parameters]
-            again: Any = parameters
-        else:
-            given = list(parameters)  # may be read only once
-            # Torch warns of a generator without anything in it.
-            is_empty = not given and isinstance(parameters, GeneratorType)
-            again = (p for p in given) if is_empty else given
+        given = [parameters] if isinstance(parameters, Tensor) else [*parameters]  # read only once
+        again: Any = given
+        if not given and isinstance(parameters, GeneratorType):
+            again = (p for p in given)  # torch warns of one without anything in it
         try:
             found = original(again, *args, **kwargs)
         except RuntimeError:  # of a norm that is not finite, where that was asked for
@@ -79,11 +78,10 @@ def _watched(
                 code = tracer.code("clip", subject, flags=(flag,))
                 if entry is not None:
                     entry.clip_codes[flag] = code
-            lane.marks.append(code)
-            lane.times.append(tracer.clock())
+            lane.marks += code, tracer.clock()
             if len(lane.losses) > 1:
                 seal(tracer)
-            if type(found) is Tensor and isinstance(most, int | float):
+            if type(found) is Tensor and isinstance(most, _NUMBERS):
                 norm = lane.norm
                 if norm is None:
                     norm = found.item() if found.is_cpu else found.detach()

@@ -191,8 +191,7 @@ class _Loading:
             return
         entry, lane = known.loader, tracer.local.lane
         lane.loader = entry.index
-        lane.marks.append(entry.code)
-        lane.times.append(tracer.clock())
+        lane.marks += entry.code, tracer.clock()
         if len(lane.marks) > lane.room:
             tracer.make_room(lane)
         if tracer.has_statistics or entry.num_seen < tracer.settings.hashed_batches:

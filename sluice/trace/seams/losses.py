@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, compiler
+from torch.compiler import is_dynamo_compiling
 from torch.nn import functional as F
 
 from sluice.trace.evidence.losses import LossFact, NextTokens
@@ -73,7 +74,7 @@ def _watched(
 
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not tracer.is_on:
+        if not tracer.is_on or is_dynamo_compiling() or compiler._is_compiling_flag:
             return original(*args, **kwargs)
         if watch.checks_ids:  # a device that refuses ids later takes the process with it
             tracer.guard(watch.check_early, kind, args, kwargs)

@@ -10,7 +10,8 @@ import weakref
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, compiler, nn
+from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import (
     register_module_module_registration_hook,
     register_module_parameter_registration_hook,
@@ -34,16 +35,22 @@ def watch_modules(tracer: Tracer) -> None:
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
         lane = local.lane
         if lane.in_forward:
-            if not lane.inspecting or torch.compiler.is_compiling():
+            if not lane.inspecting or compiler.is_compiling():
                 if is_ours and module._compiled_call_impl is None:  # what torch itself does
                     return module._call_impl(*args, **kwargs)
                 return original(module, *args, **kwargs)
             output = original(module, *args, **kwargs)
             tracer.guard(seen.inside, module, args, kwargs, output)
             return output
-        # While torch.compile reads the program, it must see the program alone. A forward inside
-        # of a backward pass is recomputed by checkpointing.
-        if not tracer.is_on or torch.compiler.is_compiling() or lane.in_backward:
+        # While torch.compile or torch.export reads the program, it must see the program alone:
+        # this is ``is_compiling()`` at a quarter of its cost. A forward inside of a backward pass
+        # is recomputed by checkpointing.
+        if (
+            not tracer.is_on
+            or is_dynamo_compiling()
+            or compiler._is_compiling_flag
+            or lane.in_backward
+        ):
             return original(module, *args, **kwargs)
         try:
             seen.begin(lane, module, args, kwargs)
@@ -178,8 +185,7 @@ class _Calls:
         if code is None:
             flags = (*("grad",) * has_grad, *entry.mode_flags())
             code = entry.codes[key] = tracer.code("forward", entry.index, lane.loader, flags)
-        lane.marks.append(code)
-        lane.times.append(tracer.clock())
+        lane.marks += code, tracer.clock()
         if len(lane.marks) > lane.room:
             tracer.make_room(lane)
 

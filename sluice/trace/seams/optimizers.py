@@ -102,8 +102,7 @@ def _watch_zero(tracer: Tracer) -> None:
             entry.watch.is_cleared = True
             if entry.zero_code < 0:
                 entry.zero_code = tracer.code("zero", entry.index)
-            lane.marks.append(entry.zero_code)
-            lane.times.append(tracer.clock())
+            lane.marks += entry.zero_code, tracer.clock()
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
 

@@ -95,7 +95,7 @@ class Pairing:
     def _is_of_last_call(self, lane: Lane, values: Any) -> bool:
         """Tell whether the last call of a network made some values, or no other one can have."""
         book, calls = self._tracer.recorder.book, 0
-        for code in reversed(lane.marks):
+        for code in reversed(lane.codes):
             kind = book.mark(code)[0]
             if kind == "backward":
                 break
