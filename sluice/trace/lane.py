@@ -39,6 +39,8 @@ class Lane:
     inspecting: bool = False
     """The modules inside the forward that runs are looked at, too."""
     in_backward: bool = False
+    in_probe: bool = False
+    """What runs is a copy of our own."""
     in_mode: bool = False
     in_schedule: bool = False
     in_scaler: bool = False

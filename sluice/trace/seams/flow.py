@@ -221,11 +221,11 @@ class Flows:
             return
         self._probed.add(key)
         lane, before = tracer.local.lane, tracer.local.lane.in_forward
-        lane.in_forward = True  # calls of the copy are no marks
+        lane.in_forward = lane.in_probe = True  # calls of the copy are no marks, its losses none
         try:
             found: Probe | None = probe()
         finally:
-            lane.in_forward = before
+            lane.in_forward, lane.in_probe = before, False
         if found is not None:
             tracer.recorder.write(
                 "probe",

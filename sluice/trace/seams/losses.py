@@ -148,7 +148,7 @@ class LossWatch:
                 if len(args) == 2 and type(args[0]) is type(args[1]) is Tensor
                 else None
             )
-        elif is_transformed():
+        elif lane.in_probe or is_transformed():
             return
         else:
             loss = found.detach()

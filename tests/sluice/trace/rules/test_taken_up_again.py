@@ -237,3 +237,31 @@ def test_two_classes_of_which_nothing_is_learned_are_told_without_an_evaluation(
     assert {f.fault for f in found} == (
         {"labels independent of inputs"} if kind == "shuffled" else set()
     )
+
+
+# ---- what the tracer runs itself
+
+
+def test_a_probe_of_a_network_that_returns_its_loss_is_no_evaluation(trace_of):
+    class Speaker(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.head = nn.Embedding(11, 16), nn.Linear(16, 11)
+
+        def forward(self, ids, targets):
+            logits = self.head(self.table(ids).cumsum(1))
+            return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    def program():
+        model = Speaker()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        for step in range(9):
+            ids = torch.randint(11, (8, 13), generator=draws(step))
+            optimizer.zero_grad()
+            model(ids[:, :-1], ids[:, 1:]).backward()
+            optimizer.step()
+            if step % 4 == 3:
+                with torch.no_grad():
+                    model(ids[:, :-1], ids[:, 1:])
+
+    assert [e.step for e in trace_of(program).evaluations] == [4, 8]
