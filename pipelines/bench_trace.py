@@ -13,7 +13,7 @@ from pipelines.speeds import Speed, speed_table
 from sluice.commands.output import results
 from sluice.errors import GATE_SAID_NO
 
-_TURNS, _QUICK_TURNS = 300, 40
+_PAIRS, _TURNS, _QUICK_TURNS = 5, 60, 40
 
 
 def register(group: typer.Typer) -> None:
@@ -22,20 +22,21 @@ def register(group: typer.Typer) -> None:
     @group.command("trace", epilog="Example: sluice bench trace --quick")
     def trace(
         quick: Annotated[
-            bool, typer.Option("--quick", help="A seventh of the turns: a look, no figure.")
+            bool, typer.Option("--quick", help="One pair of processes each: a look, no figure.")
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
         """Train six programs traced and untraced in turns: cost, and whether the weights agree.
 
-        Two processes make the same steps, one of them traced, and wait for each other. Behind the
-        ratio of their times stands its 95 % interval. Exit code 1 when weights differ; costs depend
-        on the machine.
+        Two processes make the same steps, one of them traced, and wait for each other; then four
+        more pairs. Behind the ratio of their times stands its 95 % interval. Exit code 1 when
+        weights differ; costs depend on the machine.
         """
-        _trace(turns=_QUICK_TURNS if quick else _TURNS, as_json=as_json)
+        pairs, turns = (1, _QUICK_TURNS) if quick else (_PAIRS, _TURNS)
+        _trace(pairs=pairs, turns=turns, as_json=as_json)
 
 
-def _trace(*, turns: int, as_json: bool) -> None:
+def _trace(*, pairs: int, turns: int, as_json: bool) -> None:
     from sluice.trace.benchmark.overhead import measure_overhead
     from sluice.trace.settings import TraceSettings
 
@@ -44,7 +45,8 @@ def _trace(*, turns: int, as_json: bool) -> None:
         tempfile.TemporaryDirectory(prefix="sluice-bench-") as name,
         show.status("training traced and untraced in turns"),
     ):
-        for found in measure_overhead(Path(name), turns=turns, settings=TraceSettings()):
+        settings = TraceSettings()
+        for found in measure_overhead(Path(name), pairs=pairs, turns=turns, settings=settings):
             measured.append(found)
             same = "same weights" if found.has_same_weights else "OTHER WEIGHTS"
             show.print(

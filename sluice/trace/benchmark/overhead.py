@@ -2,8 +2,9 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -40,10 +41,13 @@ class Overhead(Record):
 
     program: str
     steps: int = Field(description="Of one turn.")
+    pairs: int = Field(description="Of processes, one of them traced.")
     turns: int = Field(description="Of each process.")
     plain_us: float = Field(description="Mean time of a step, untraced [us].")
     ratio: float = Field(description="Time of all turns, traced over untraced; 1 is no cost.")
-    low: float = Field(description="Lower end of its 95 % interval, bootstrap over the turns.")
+    low: float = Field(
+        description="Lower end of its 95 % interval, bootstrap over the pairs and their turns."
+    )
     high: float = Field(description="Upper end.")
     has_same_weights: bool = Field(description="The SHA-256 of all final weights is the same.")
 
@@ -51,6 +55,7 @@ class Overhead(Record):
 def measure_overhead(
     folder: Path,
     *,
+    pairs: int,
     turns: int,
     programs: Mapping[str, Program] = PROGRAMS,
     settings: TraceSettings,
@@ -59,10 +64,12 @@ def measure_overhead(
     """Yield the cost of tracing for each program, with one thread of torch.
 
     Two new processes make the same training, one of them traced. Only one of them runs at a time,
-    for a turn of some steps, so that both meet the same moods of the machine.
+    for a turn of some steps, so that both meet the same moods of the machine. Two processes of the
+    same program differ by some percent, by where their memory lies: several pairs are measured.
 
     Args:
         folder: For the traces.
+        pairs: Of processes, one pair after another.
         turns: Of each process.
         programs: Name to program; functions that another process can import.
         settings: As in use.
@@ -72,10 +79,46 @@ def measure_overhead(
         RuntimeError: A program ended before its last turn.
 
     Cost:
-        About 0.12 seconds a turn of each program, and 5 seconds of each program to begin with.
+        About 0.12 seconds a turn of each pair, and 5 seconds of each pair to begin with.
     """
     for name, program in programs.items():
-        yield _measure(name, program, folder / name, turns, settings, clock)
+        told = [
+            _measure(name, program, folder / f"{name}-{pair}", turns, settings, clock)
+            for pair in range(pairs)
+        ]
+        yield _overhead(name, told)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two processes."""
+
+    steps: int
+    plain: NDArray[np.float64]
+    """Seconds of a step, by turn."""
+    watched: NDArray[np.float64]
+    has_same_weights: bool
+
+
+def _overhead(name: str, pairs: Sequence[_Pair]) -> Overhead:
+    plain, watched = (np.stack([getattr(p, kind) for p in pairs]) for kind in ("plain", "watched"))
+    generator, (num, turns) = np.random.default_rng(0), plain.shape
+    drawn = (
+        generator.integers(0, num, (_DRAWS, num, 1)),
+        generator.integers(0, turns, (_DRAWS, num, turns)),
+    )
+    low, high = np.quantile(watched[drawn].sum((1, 2)) / plain[drawn].sum((1, 2)), (0.025, 0.975))
+    return Overhead(
+        program=name,
+        steps=pairs[0].steps,
+        pairs=num,
+        turns=turns,
+        plain_us=float(plain.mean()) * 1e6,
+        ratio=float(watched.sum() / plain.sum()),
+        low=float(low),
+        high=float(high),
+        has_same_weights=all(pair.has_same_weights for pair in pairs),
+    )
 
 
 def _measure(
@@ -85,7 +128,7 @@ def _measure(
     turns: int,
     settings: TraceSettings,
     clock: Callable[[], float],
-) -> Overhead:
+) -> _Pair:
     context = get_context("spawn")
     # The clock of a trace's writes goes on while the other process has its turn.
     slower = settings.model_copy(update={"flush_s": 2 * settings.flush_s})
@@ -111,18 +154,7 @@ def _measure(
             pipe.close()
             process.join()
     plain, watched = seconds
-    drawn = np.random.default_rng(0).integers(0, turns, (_DRAWS, turns))
-    low, high = np.quantile(watched[drawn].sum(1) / plain[drawn].sum(1), (0.025, 0.975))
-    return Overhead(
-        program=name,
-        steps=steps,
-        turns=turns,
-        plain_us=float(plain.mean()) * 1e6,
-        ratio=float(watched.sum() / plain.sum()),
-        low=float(low),
-        high=float(high),
-        has_same_weights=len(digests) == 1,
-    )
+    return _Pair(steps, plain, watched, has_same_weights=len(digests) == 1)
 
 
 def _take_turns(pipes: list[Any], turns: int) -> NDArray[np.float64]:

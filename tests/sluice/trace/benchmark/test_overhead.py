@@ -11,7 +11,12 @@ pytestmark = pytest.mark.slow
 
 def measured(folder, program):
     (found,) = measure_overhead(
-        folder, turns=4, programs={"one": program}, settings=TraceSettings(), clock=paced.clock
+        folder,
+        pairs=2,
+        turns=4,
+        programs={"one": program},
+        settings=TraceSettings(),
+        clock=paced.clock,
     )
     return found
 
@@ -21,6 +26,7 @@ def test_the_ratio_is_that_of_the_times_of_steps(tmp_path):
 
     assert found.ratio == found.low == found.high == 1.25
     assert found.plain_us == 1e6
+    assert (found.pairs, found.turns) == (2, 4)
     assert found.has_same_weights
 
 
