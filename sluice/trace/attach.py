@@ -28,6 +28,7 @@ from sluice.trace.seams.loading import watch_loaders
 from sluice.trace.seams.losses import watch_losses
 from sluice.trace.seams.modules import watch_modules
 from sluice.trace.seams.optimizers import watch_optimizers
+from sluice.trace.seams.own_steps import watch_own_steps
 from sluice.trace.seams.parallel import watch_parallel
 from sluice.trace.seams.rates import watch_rates
 from sluice.trace.seams.saving import watch_saves
@@ -43,6 +44,7 @@ _SEAMS = (
     watch_losses_by_hand,
     watch_modules,
     watch_backward,
+    watch_own_steps,
     watch_optimizers,
     watch_clipping,
     watch_scalers,

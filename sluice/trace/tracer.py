@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # both are told of the tracer
     from sluice.trace.seams.by_hand import ByHand
     from sluice.trace.seams.inputs import InputWatch
     from sluice.trace.seams.losses import LossWatch
+    from sluice.trace.seams.own_steps import OwnSteps
 
 _MOST_GRADIENTS = 3
 """Facts of gradients that were not finite."""
@@ -43,6 +44,8 @@ _MOST_ENDED = 16
 
 _NEXT_PHASE = 64
 """Steps after which an optimizer that is new begins a training of its own."""
+
+_BEFORE_STEP = ("backward", "clip")
 
 _MOST_MARKS = 4096
 """Marks without a step, as of a long evaluation, before repeats are folded."""
@@ -83,6 +86,8 @@ class Tracer:
         self.patches = Patches()
         self.on_begin: list[Callable[[], None]] = []
         """What has a state of its own to forget when a trace begins anew."""
+        self.before_end: list[Callable[[], None]] = []
+        """What may still end a step when the trace ends."""
         self.on_end: list[Callable[[], None]] = []
         """What still has something to write when the trace ends."""
         self.before_step: list[Callable[[OptimizerEntry, Any], None]] = []
@@ -94,6 +99,8 @@ class Tracer:
         self.inputs: InputWatch | None = None
         self.losses: LossWatch | None = None
         self.by_hand: ByHand | None = None
+        self.own_steps: OwnSteps | None = None
+        """None from the first optimizer on."""
         self.begin(folder)
 
     def begin(self, folder: Path) -> None:
@@ -180,6 +187,8 @@ class Tracer:
             self.recorder.close()
 
     def _end(self, raised: str) -> None:
+        for finish in self.before_end:
+            finish()
         here = self.local.lane
         for lane in self._threads:
             if lane.marks:
@@ -287,6 +296,20 @@ class Tracer:
             if self.has_norms:
                 lane.work = begin_step(entry, sampled=self.settings.sampled_weights)
             lane.spent += self.clock() - began
+
+    def own_step(self, lane: Lane, entry: OptimizerEntry) -> None:
+        """Close the word of a step that the program made itself, some time before now.
+
+        It came after the last backward pass or clip; what followed belongs to the next one.
+        """
+        book = self.recorder.book
+        kinds = [book.mark(code)[0] for code in lane.codes]
+        end = 2 * max((i for i, kind in enumerate(kinds, 1) if kind in _BEFORE_STEP), default=0)
+        rest, lane.marks = lane.marks[end:], lane.marks[:end]
+        lane.marks += self.code("step", entry.index, flags=("fresh",)), self.clock()
+        self.survey.look(self.steps)
+        self.end_step(lane, entry)
+        lane.marks += rest
 
     def _begin_phase(self) -> None:
         """Look at a second training in a run, as of a new head, as closely as at the first."""

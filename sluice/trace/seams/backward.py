@@ -84,6 +84,8 @@ def _before(tracer: Tracer, lane: Lane, loss: Tensor | None) -> None:
 
 def _after(tracer: Tracer, lane: Lane, *, is_leaf: bool) -> None:
     lane.zero_after_backward = False
+    if tracer.own_steps is not None:
+        tracer.own_steps.learned(lane)
     flags = _RAW_MEAN if lane.is_raw_mean else ()
     if is_leaf:
         flags = ("leaf", *flags)

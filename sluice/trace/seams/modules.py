@@ -102,6 +102,8 @@ class _Calls:
         self, lane: Lane, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         tracer = self._tracer
+        if tracer.own_steps is not None:
+            tracer.own_steps.look(lane)
         networks = tracer.inventory.networks
         entry = networks.by_id.get(id(module))
         if entry is None or entry.ref() is not module:

@@ -66,6 +66,7 @@ def watch_optimizers(tracer: Tracer) -> None:
     _watch_new(tracer)
     for optimizer in _those_there():
         entry = tracer.inventory.optimizers.find(optimizer)
+        tracer.own_steps = None
         entry.rests = any(p.grad is not None for p in entry.parameters())
         entry.watch.is_cleared = not entry.rests
 
@@ -129,6 +130,9 @@ def _watch_new(tracer: Tracer) -> None:
 
 
 def _made(tracer: Tracer, optimizer: Any) -> None:
+    if tracer.own_steps is not None:
+        tracer.own_steps.look(tracer.local.lane)
+        tracer.own_steps = None
     tracer.inventory.optimizers.find(optimizer)
     tracer.inventory.is_stale = True
 
