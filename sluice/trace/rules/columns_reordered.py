@@ -6,12 +6,13 @@ Standardised columns all look alike; what they have to do with each other tells 
 import itertools
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from sluice.trace.evidence.inputs import InputFact
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.losses import network_name
-from sluice.trace.rules.splits_differ import compared
+from sluice.trace.rules.splits_differ import compared, shown_by_all
 
 _LEAST_COLUMNS, _LEAST_CHANNELS = 4, 3
 """Fewer correlations are those of another order by chance, as of series that wander."""
@@ -27,11 +28,9 @@ Order = Sequence[int]
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     found = []
     for network, learned, judged in compared(trace):
-        told = [(f, order) for f in judged if (order := _order(learned, f)) is not None]
-        # Where one evaluation is like learning, another one is meant to be different.
-        shown = [(f, order) for f, order in told if not f.is_made]
-        if len(told) == len(judged) and shown:
-            found.append(_of(rule, trace, network, learned, *shown[0]))
+        shown = shown_by_all(judged, partial(_order, learned))
+        if shown is not None:
+            found.append(_of(rule, trace, network, learned, *shown))
     return tuple(found)
 
 

@@ -1,9 +1,10 @@
 """Are the inputs of an evaluation prepared as those of learning?"""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from sluice.trace.evidence.inputs import ColumnFact, InputFact
 from sluice.trace.evidence.trace import Trace
@@ -21,6 +22,9 @@ _LEAST_OTHERS = 4
 """Columns, by most of which it is told that the rows are those of one world."""
 _FAR = 6.0
 """Such deviations of a single column: one that grows evenly comes to 2 in the rows that follow."""
+
+
+T = TypeVar("T")
 
 
 class _Moved(NamedTuple):
@@ -55,14 +59,24 @@ def compared(trace: Trace) -> Iterator[tuple[int, InputFact, list[InputFact]]]:
             yield network, learned[0], judged
 
 
+def shown_by_all(
+    judged: list[InputFact], look: Callable[[InputFact], T | None]
+) -> tuple[InputFact, T] | None:
+    """Return what a look shows at the first evaluation on data, if it shows something at all.
+
+    Where one evaluation is like learning, another one is meant to be different.
+    """
+    told = [(f, shown) for f in judged if (shown := look(f)) is not None]
+    on_data = [(f, shown) for f, shown in told if not f.is_made]
+    return on_data[0] if len(told) == len(judged) and on_data else None
+
+
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     found = []
     for _, learned, judged in compared(trace):
-        told = [(f, moved) for f in judged if (moved := _moved(learned, f)) is not None]
-        # Where one evaluation is like learning, another one is meant to be different.
-        shown = [(f, moved) for f, moved in told if not f.is_made]
-        if len(told) == len(judged) and shown:
-            found.append(_of(rule, trace, learned, *shown[0]))
+        shown = shown_by_all(judged, partial(_moved, learned))
+        if shown is not None:
+            found.append(_of(rule, trace, learned, *shown))
     return tuple(found)
 
 
