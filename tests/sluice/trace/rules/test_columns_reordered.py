@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from sluice.trace.columns import has_channels
 from sluice.trace.rules.columns_reordered import COLUMNS_REORDERED
 from sluice.trace.rules.splits_differ import SPLITS_DIFFER
 
@@ -152,6 +153,22 @@ def test_a_channel_in_another_unit_is_told_as_such(trace_of):
     (found,) = SPLITS_DIFFER(trace_of(program))
 
     assert "Channel 1 has mean" in found.what
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_told"),
+    [
+        ((8, 3, 32, 32), True),
+        ((8, 4, 6, 16, 16), True),
+        ((8, 32, 32, 3), False),  # channels last: columns of the last dimension
+        ((8, 1, 32, 32), False),
+        ((8, 3, 2, 2), False),  # few numbers: each is a column
+        ((8, 12, 30), False),  # steps of a series, or channels of one
+    ],
+    ids=str,
+)
+def test_channels_are_those_of_images_with_channels_first(shape, is_told):
+    assert has_channels(torch.zeros(shape)) == is_told
 
 
 def test_a_flat_batch_after_images_ends_nothing(trace_of):
