@@ -100,7 +100,7 @@ class Tracer:
         self.losses: LossWatch | None = None
         self.by_hand: ByHand | None = None
         self.own_steps: OwnSteps | None = None
-        """None from the first optimizer on."""
+        """None from the first optimizer on that is made, or steps."""
         self.begin(folder)
 
     def begin(self, folder: Path) -> None:
@@ -267,8 +267,10 @@ class Tracer:
 
     def begin_step(self, lane: Lane, entry: OptimizerEntry) -> None:
         """See what an optimizer is about to do."""
-        if not entry.steps and self.steps >= self._next_phase:
-            self._begin_phase()
+        if not entry.steps:
+            self.own_steps = None
+            if self.steps >= self._next_phase:
+                self._begin_phase()
         flags: tuple[str, ...] = ()
         # A closure brings the gradients later.
         if not lane.has_closure:

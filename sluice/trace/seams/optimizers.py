@@ -66,7 +66,6 @@ def watch_optimizers(tracer: Tracer) -> None:
     _watch_new(tracer)
     for optimizer in _those_there():
         entry = tracer.inventory.optimizers.find(optimizer)
-        tracer.own_steps = None
         entry.rests = any(p.grad is not None for p in entry.parameters())
         entry.watch.is_cleared = not entry.rests
 

@@ -61,7 +61,10 @@ class OwnSteps:
 
 
 def watch_own_steps(tracer: Tracer) -> None:
-    """See steps by hand until there is an optimizer; the other seams call it."""
+    """See steps by hand until an optimizer is made or steps; the other seams call it.
+
+    One that was there before may belong to something else.
+    """
 
     def begin() -> None:
         tracer.own_steps = OwnSteps(tracer)
