@@ -45,8 +45,6 @@ _MOST_ENDED = 16
 _NEXT_PHASE = 64
 """Steps after which an optimizer that is new begins a training of its own."""
 
-_BEFORE_STEP = ("backward", "clip")
-
 _MOST_MARKS = 4096
 """Marks without a step, as of a long evaluation, before repeats are folded."""
 
@@ -298,20 +296,6 @@ class Tracer:
             if self.has_norms:
                 lane.work = begin_step(entry, sampled=self.settings.sampled_weights)
             lane.spent += self.clock() - began
-
-    def own_step(self, lane: Lane, entry: OptimizerEntry) -> None:
-        """Close the word of a step that the program made itself, some time before now.
-
-        It came after the last backward pass or clip; what followed belongs to the next one.
-        """
-        book = self.recorder.book
-        kinds = [book.mark(code)[0] for code in lane.codes]
-        end = 2 * max((i for i, kind in enumerate(kinds, 1) if kind in _BEFORE_STEP), default=0)
-        rest, lane.marks = lane.marks[end:], lane.marks[:end]
-        lane.marks += self.code("step", entry.index, flags=("fresh",)), self.clock()
-        self.survey.look(self.steps)
-        self.end_step(lane, entry)
-        lane.marks += rest
 
     def _begin_phase(self) -> None:
         """Look at a second training in a run, as of a new head, as closely as at the first."""

@@ -13,6 +13,7 @@ from sluice.trace.inventory import OptimizerEntry
 from sluice.trace.lane import Lane
 from sluice.trace.tracer import Tracer
 
+_BEFORE_STEP = ("backward", "clip")
 _WATCHED = 2
 _MOST_NUMBERS = 2**14
 """Of a parameter that is watched."""
@@ -57,7 +58,18 @@ class OwnSteps:
             return
         self._before = []
         entry: OptimizerEntry = self._tracer.inventory.optimizers.find(optimizer)
-        self._tracer.own_step(lane, entry)
+        self._close(lane, entry)
+
+    def _close(self, lane: Lane, entry: OptimizerEntry) -> None:
+        """Close the word of the step: what followed the backward pass belongs to the next one."""
+        tracer, book = self._tracer, self._tracer.recorder.book
+        kinds = [book.mark(code)[0] for code in lane.codes]
+        end = 2 * max((i for i, kind in enumerate(kinds, 1) if kind in _BEFORE_STEP), default=0)
+        rest, lane.marks = lane.marks[end:], lane.marks[:end]
+        lane.marks += tracer.code("step", entry.index, flags=("fresh",)), tracer.clock()
+        tracer.survey.look(tracer.steps)
+        tracer.end_step(lane, entry)
+        lane.marks += rest
 
 
 def watch_own_steps(tracer: Tracer) -> None:
