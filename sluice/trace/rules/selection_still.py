@@ -13,6 +13,8 @@ _LEAST = 4
 _LEAST_OWN = 2
 _BETTER = 3
 """Evaluations, each better than all before it, that went by unsaved."""
+_MANY, _HARDLY = 5, 0.7
+"""Such evaluations, and share of the first loss that is left, where the second was saved, too."""
 _FALL = 0.8
 _NEAR = 0.99
 
@@ -56,7 +58,8 @@ def _places(trace: Trace, since: int) -> list[tuple[SaveFact, ...]]:
 def _is_wrong_side(evaluations: Sequence[EvaluationFact], saved: set[int]) -> bool:
     """Tell whether a state was saved at the first evaluation, later at none of the better ones.
 
-    Accuracy may stand still while the loss falls: at some of the better ones it does not.
+    Accuracy may stand still while the loss falls: at some of the better ones it does not. It may
+    also be lower once, early, where the loss is a little better: long before it stands still.
     """
     at = [i for i, e in enumerate(evaluations) if e.step in saved]
     # The next evaluation has not come yet, and no step was made since this one.
@@ -64,7 +67,9 @@ def _is_wrong_side(evaluations: Sequence[EvaluationFact], saved: set[int]) -> bo
         return False
     losses = [e.mean for e in evaluations]
     worse = all(losses[i] >= min(losses[:i]) for i in at[1:])
-    return worse and _records(losses[at[-1] + 1 :], min(losses[: at[-1] + 1])) >= _BETTER
+    early = at == [0, 1] and losses[1] > _HARDLY * losses[0]
+    later = _records(losses[at[-1] + 1 :], min(losses[: at[-1] + 1]))
+    return later >= (_BETTER if worse else _MANY) and (worse or early)
 
 
 def _restored(trace: Trace, evaluations: Sequence[EvaluationFact]) -> str:

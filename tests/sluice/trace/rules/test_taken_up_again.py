@@ -265,3 +265,40 @@ def test_a_probe_of_a_network_that_returns_its_loss_is_no_evaluation(trace_of):
                     model(ids[:, :-1], ids[:, 1:])
 
     assert [e.step for e in trace_of(program).evaluations] == [4, 8]
+
+
+# ---- the wrong side of a score that moves a little
+
+
+@pytest.mark.parametrize(
+    ("scores", "is_told"),
+    [
+        ([0.5, 0.4, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98], True),  # once lower: kept, and for good
+        ([0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], False),  # stands still at its best
+    ],
+    ids=["lowest", "highest"],
+)
+def test_the_lowest_score_that_is_kept_twice_is_told(trace_of, tmp_path, scores, is_told):
+    """Of both the second is kept and nothing later; how far the loss had come tells them apart."""
+
+    def program():
+        model, x = nn.Linear(3, 3, bias=False), torch.eye(3)
+        with torch.no_grad():
+            model.weight.zero_()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        kept = None
+        for turn, score in enumerate(scores):
+            for _ in range(1 if turn < 2 and is_told else 12):
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), torch.arange(3)).backward()
+                optimizer.step()
+            with torch.no_grad():
+                F.cross_entropy(model(x), torch.arange(3))
+            if kept is None or (score < kept if is_told else score > kept):
+                kept = score
+                torch.save(model.state_dict(), tmp_path / "best.pt")
+        model.load_state_dict(torch.load(tmp_path / "best.pt"))
+
+    found = {(f.fault, f.severity) for f in judge(trace_of(program))}
+
+    assert (("selection never moves", "error") in found) == is_told
