@@ -54,7 +54,12 @@ class OwnSteps:
     def look(self, lane: Lane) -> None:
         """End the step that was made since, if any."""
         before, optimizer = self._before, self._optimizer
-        if optimizer is None or not any(not torch.equal(p, old) for p, old in before):
+        if optimizer is None or not before:
+            return
+        if not all(p.dtype == old.dtype and p.device == old.device for p, old in before):
+            self._before = []  # moved, which cannot be told from a step
+            return
+        if all(torch.equal(p, old) for p, old in before):
             return
         self._before = []
         entry: OptimizerEntry = self._tracer.inventory.optimizers.find(optimizer)

@@ -114,6 +114,20 @@ def test_rows_of_a_table_that_wrap_round_are_told_though_no_first_batch_shows_it
     assert told(trace_of(program)) == {("id out of range", "error")}
 
 
+def test_weights_that_become_another_type_end_nothing(trace_of):
+    def program():
+        model = net()
+        fit(model, no_grad, rows())
+        F.cross_entropy(model(rows(16)), rows(16)[:, :3].argmax(1)).backward()
+        model.bfloat16()
+        fit(model, no_grad, rows().bfloat16())
+
+    trace = trace_of(program)
+
+    assert trace.num_steps == 2 * STEPS
+    assert not any(note.kind == "failed" for note in trace.notes)
+
+
 @pytest.mark.parametrize("steps", [False, True])
 def test_an_optimizer_from_before_the_trace_takes_over_when_it_steps(trace_of, steps):
     model = net()
