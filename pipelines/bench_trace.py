@@ -13,7 +13,7 @@ from pipelines.speeds import Speed, speed_table
 from sluice.commands.output import results
 from sluice.errors import GATE_SAID_NO
 
-_PAIRS, _TURNS, _QUICK_TURNS = 5, 60, 40
+_PAIRS, _TURNS, _QUICK_TURNS = 10, 24, 40
 
 
 def register(group: typer.Typer) -> None:
@@ -28,7 +28,7 @@ def register(group: typer.Typer) -> None:
     ) -> None:
         """Train six programs traced and untraced in turns: cost, and whether the weights agree.
 
-        Two processes make the same steps, one of them traced, and wait for each other; then four
+        Two processes make the same steps, one of them traced, and wait for each other; then nine
         more pairs. Behind the ratio of their times stands its 95 % interval. Exit code 1 when
         weights differ; costs depend on the machine.
         """

@@ -29,7 +29,7 @@ class Cadence:
         self._costs: deque[int] = deque(maxlen=_COSTS)
         self._steps: deque[int] = deque(maxlen=_STEPS)
         self._later = 0.0
-        self._seen = self._due = self._origin = 0
+        self._seen = self._due = self._origin = self._untimed = 0
         self._left = 0
         """Looks at norms alone until the next whole one."""
         self.every = 1
@@ -48,15 +48,30 @@ class Cadence:
         """Hear what reading and writing the statistics of so many steps took."""
         self._later = cost_ns / max(num_statistics, 1)
 
+    @property
+    def step_ns(self) -> float:
+        """Time of a step without looks, the median of the last ones [ns]; 0 before the first."""
+        return statistics.median(self._steps) if self._steps else 0.0
+
+    def add_repeats(self, num: int) -> None:
+        """Hear of steps without a look; how long they took is told with the next one."""
+        self._seen += num
+        self._untimed += num
+
     def add(self, *, step_ns: int, cost_ns: int) -> bool:
-        """Hear how long the last step took, and the looks in it; 0 for none.
+        """Hear how long a step took, and those that were not timed before it.
 
         A look at something else, at a step that was not due, puts nothing off.
+
+        Args:
+            step_ns: Of all of them, with the looks.
+            cost_ns: Of the looks in it; 0 for none.
 
         Returns:
             Whether the step that comes next has statistics.
         """
-        self._steps.append(step_ns - cost_ns)
+        self._steps.append((step_ns - cost_ns) // (self._untimed + 1))
+        self._untimed = 0
         if cost_ns and self._seen >= self._due:
             self._looked(cost_ns)
         self._seen += 1
@@ -74,7 +89,7 @@ class Cadence:
         else:
             self._costs.append(cost_ns)
             cost = statistics.median(self._costs) + self._later
-            step = max(statistics.median(self._steps), 1)
+            step = max(self.step_ns, 1)
             wanted = max(math.ceil(cost / (self._share * step)), 1)
             self.every = min(wanted, self._most)
             if past >= self._most:

@@ -21,6 +21,16 @@ class Lane:
     by the clock [ns]. One list, as every mark is made in a hurry."""
     losses: list[Any] = field(default_factory=list)
     """Of the backward passes among them."""
+    word: list[int] = field(default_factory=list)
+    """Codes of the order that most steps repeat, and an end that no code is; empty for none."""
+    told: list[int] = field(default_factory=list)
+    """Its marks, without times."""
+    at: int = -1
+    """Place in that word, while a step repeats it; -1 in a step that is looked at closely."""
+    repeats_left: int = 0
+    """Steps until one is looked at closely again."""
+    repeated: list[Any] = field(default_factory=list)
+    """Of the steps that repeated it since one was, number and losses in turn."""
     clips: list[tuple[int, Any, float]] = field(default_factory=list)
     """Optimizer, norm and bound."""
     norm: Any = None
@@ -80,6 +90,8 @@ class Lane:
     loader: int = -1
     steps: int = 0
     """Steps that ended in this thread."""
+    began: int = 0
+    """When the last of them ended [ns]; known before a step that is looked at closely."""
     spent: int = 0
     """Time that statistics took since the last step [ns]."""
 

@@ -98,16 +98,10 @@ def profile(trace: Trace) -> Profile | None:
 
 
 def _steps(trace: Trace) -> Iterator[dict[Phase, int]]:
-    """Yield the time of each phase [us], of steps whose forerunner in their thread is known."""
-    last: dict[int, RecentStep] = {}
+    """Yield the time of each phase [us]; not of the first step, which makes much for the rest."""
     for recent in trace.recent:
-        word = trace.words[recent.word]
-        before, last[word.thread] = last.get(word.thread), recent
-        if before is None or before.ended_us is None or recent.ended_us is None:
-            continue
-        if word.thread == 0 and recent.step != before.step + 1:
-            continue  # steps in between were not kept
-        yield _phases(word, before.ended_us, recent)
+        if recent.began_us is not None and recent.ended_us is not None and recent.step > 1:
+            yield _phases(trace.words[recent.word], recent.began_us, recent)
 
 
 def _phases(word: StepWord, began_us: int, recent: RecentStep) -> dict[Phase, int]:

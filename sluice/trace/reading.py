@@ -35,6 +35,9 @@ from sluice.trace.evidence.values import GradientFact, ValueFact
 from sluice.trace.storage import HISTORY, RECENT, workers_file
 from sluice.trace.words import as_mark
 
+_ENDS = ("ended_us", "began_us")
+"""What early versions did not write of a recent step."""
+
 R = TypeVar("R", bound=Record)
 ByStep = TypeVar("ByStep", StepMeasures, StepNumbers)
 
@@ -233,11 +236,14 @@ def _words(kept: Iterable[dict[str, Any]]) -> tuple[tuple[StepWord, ...], dict[i
 def _recent(lines: Iterable[dict[str, Any]], places: dict[int, int]) -> tuple[RecentStep, ...]:
     steps = [
         RecentStep(
-            step=step, word=places[word], times_us=tuple(times), ended_us=next(iter(ended), None)
+            step=step,
+            word=places[word],
+            times_us=tuple(times),
+            **dict(zip(_ENDS, ends, strict=False)),
         )
         for line in lines
         if line["record"] == "steps"
-        for step, word, times, *ended in line["rows"]
+        for step, word, times, *ends in line["rows"]
         if word in places
     ]
     return tuple(sorted(steps, key=lambda recent: recent.step))

@@ -33,7 +33,7 @@ NumbersRow = tuple[
 for ever."""
 
 
-_STEP_FIELDS = _NUMBER_FIELDS = 5
+_STEP_FIELDS, _NUMBER_FIELDS = 6, 5
 """Of a row."""
 
 
@@ -42,19 +42,23 @@ def _rows(flat: Iterable[Any], fields: int) -> Iterator[tuple[Any, ...]]:
 
 
 class EndedStep(NamedTuple):
-    """What a step left, as the thread that made it held it."""
+    """What a step left, or some that repeat an order, as the thread that made it held it."""
 
     step: int
     thread: int
     marks: list[int]
     """Codes and times in turn."""
-    losses: list[Tensor | float]
+    losses: list[Any]
+    """Of its backward passes; of steps that repeat an order, the number of each and its losses in
+    turn."""
     clips: list[tuple[int, Tensor | float, float]]
     scale: Tensor | None
     ended: int
-    """By the clock [ns]."""
+    """By the clock [ns]; 0 of steps that repeat an order and were not looked at closely."""
+    began: int
+    """When the step before it in this thread had ended [ns]."""
     took: int
-    """Since the step before it ended [ns]."""
+    """Since a step ended that was looked at closely [ns]."""
     spent: int
     """Of that, on statistics [ns]."""
 
@@ -66,6 +70,13 @@ class Thin:
 
     def __init__(self, rows: int) -> None:
         self._rows, self._left, self._every, self._seen, self._next = rows, rows, 1, 0, 0
+
+    def skips(self, num: int) -> bool:
+        """Leave so many rows of the series out; not if one of them is to be kept."""
+        if self._seen + num > self._next:
+            return False
+        self._seen += num
+        return True
 
     def takes_next(self) -> bool:
         """Tell whether the next row of the series is kept."""
@@ -110,7 +121,8 @@ class Recorder:
         self._counts: dict[int, list[int]] = {}
         # Rows lie flat: a container for each would have the program's garbage collected more often.
         self._steps: deque[Any] = deque(maxlen=_RECENT_STEPS * _STEP_FIELDS)
-        """Of each step its number, word, the positions that are shown, all times, its end."""
+        """Of each step its number, word, the positions that are shown, all times, its end and the
+        end of the one before."""
         self._numbers: deque[Any] = deque(maxlen=_RECENT_STEPS * _NUMBER_FIELDS)
         """Rows of numbers that are not kept for ever."""
         self._kept_numbers: list[NumbersRow] = []
@@ -140,17 +152,21 @@ class Recorder:
         """Sort what some steps left."""
         for row in rows:
             word, shown = self.book.close(row.marks[::2], row.thread)
+            num = 1 if row.ended else len(row.losses) // 2
             counted = self._counts.get(word)
             if counted is None:
-                self._counts[word] = [row.step, row.step, 1]
+                self._counts[word] = [row.step - num + 1, row.step, num]
             else:
                 counted[1] = row.step
-                counted[2] += 1
+                counted[2] += num
             if word == OVERFLOW:
-                self.dropped_words += 1
+                self.dropped_words += num
+            if not row.ended:
+                self._settle_repeats(row.losses)
+                continue
             # Nothing for the garbage collector to look at.
             times = array("q", row.marks[1::2])
-            self._steps += (row.step, word, shown, times, row.ended)
+            self._steps += (row.step, word, shown, times, row.ended, row.began)
             if row.losses or row.clips or row.scale is not None:
                 keep = self._thin_numbers.takes_next()
                 numbers = (row.step, row.losses, row.clips, row.scale, keep)
@@ -158,6 +174,16 @@ class Recorder:
                     self._kept_numbers.append(numbers)
                 else:
                     self._numbers += numbers
+
+    def _settle_repeats(self, flat: Sequence[Any]) -> None:
+        thin = self._thin_numbers
+        are_skipped = thin.skips(len(flat) // 2)
+        for step, losses in _rows(flat, 2):
+            keep = not are_skipped and thin.takes_next()
+            if keep:
+                self._kept_numbers.append((step, losses, [], None, keep))
+            else:
+                self._numbers += (step, losses, (), None, keep)
 
     def end_open_word(self, step: int, lane: Lane) -> None:
         """Keep the order of what led to no step any more."""
@@ -238,8 +264,14 @@ class Recorder:
         if self._steps:
             began = self._began
             rows = [
-                [step, word, [(times[i] - began) // 1000 for i in shown], (end - began) // 1000]
-                for step, word, shown, times, end in _rows(self._steps, _STEP_FIELDS)
+                [
+                    step,
+                    word,
+                    [(times[i] - began) // 1000 for i in shown],
+                    (end - began) // 1000,
+                    (start - began) // 1000,
+                ]
+                for step, word, shown, times, end, start in _rows(self._steps, _STEP_FIELDS)
                 if word != OVERFLOW
             ]
             yield line_of("steps", {"rows": rows})

@@ -18,6 +18,18 @@ class TraceSettings(Settings):
     most_steps_between: int = Field(
         100, ge=1, description="Statistics are taken at least this often, cost or not [steps]."
     )
+    quick_step_s: float = Field(
+        0.02,
+        ge=0,
+        description="Steps that are shorter and repeat one order are told by their order and loss "
+        "alone, but for one in ``closely_every`` [s].",
+    )
+    closely_every: int = Field(
+        8,
+        ge=1,
+        description="One in so many of them is looked at closely: what gradients it finds, its "
+        "rates and norms, the times of its parts; 1 looks at every step so.",
+    )
     flush_s: float = Field(
         2.0, ge=0, description="What a kill loses at most: the last so many seconds [s]."
     )

@@ -24,6 +24,7 @@ from sluice.trace.looks import Looks
 from sluice.trace.measuring import StepInWork, begin_step, end_step, peak_memory
 from sluice.trace.patches import Patches
 from sluice.trace.recorder import EndedStep, Recorder
+from sluice.trace.routine import Routine
 from sluice.trace.seams.means import check_seal
 from sluice.trace.settings import TraceSettings
 from sluice.trace.subjects import Registry
@@ -39,7 +40,7 @@ if TYPE_CHECKING:  # both are told of the tracer
 _MOST_GRADIENTS = 3
 """Facts of gradients that were not finite."""
 
-_MOST_ENDED = 16
+_MOST_ENDED = 64
 """Steps that wait until they are sorted."""
 
 _NEXT_PHASE = 64
@@ -66,6 +67,17 @@ class Tracer:
         clock: Monotonic time [ns].
         say: Takes one line for the user.
     """
+
+    # An attribute in a slot is found with one look at memory, one in a dictionary with five: what
+    # runs between two operations of the program finds nothing at hand.
+    __slots__ = (
+        "__weakref__", "_began", "_describe", "_ended", "_last_step", "_lock", "_measured",
+        "_next_phase", "_settles", "_threads", "acts", "after_step", "backward_codes",
+        "backward_marks", "before_end", "before_step", "by_hand", "cadence", "clock", "flows",
+        "has_norms", "has_statistics", "inputs", "inventory", "is_on", "local", "looks", "losses",
+        "on_begin", "on_end", "own_steps", "patches", "recorder", "routine", "row_prints", "say",
+        "schedulers", "settings", "steps", "survey",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -114,6 +126,7 @@ class Tracer:
         self.row_prints = RowPrints()
         self.survey = Survey(self.inventory, self.recorder)
         self.looks = Looks(self)
+        self.routine = Routine(self)
         self.steps = 0
         self.has_norms = True
         """Whether the step that comes next has norms of gradients and weights."""
@@ -121,6 +134,8 @@ class Tracer:
         """And everything else that takes time."""
         self.backward_codes: dict[tuple[str, ...], int] = {}
         """Of backward passes, by their flags."""
+        self.backward_marks: set[int] = set()
+        """All of these."""
         self._next_phase = _NEXT_PHASE
         self._ended: list[tuple[Any, ...]] = []
         self._settles = 0
@@ -132,6 +147,7 @@ class Tracer:
         lane = self.local.lane
         lane.begin_word()
         lane.number, lane.room, lane.work, lane.outputs = -1, 0, None, []
+        lane.at, lane.word, lane.repeated, lane.began = -1, [], [], self._began
         lane.stepper = lane.network = None
         lane.last_loss = lane.bad_input = None
         lane.called, lane.given, lane.made, lane.group = -1, (), None, None
@@ -189,6 +205,8 @@ class Tracer:
             finish()
         here = self.local.lane
         for lane in self._threads:
+            if lane.at >= 0:
+                self.routine.leave(lane)
             if lane.marks:
                 open_word = Lane()
                 open_word.marks, open_word.number = lane.marks, lane.number
@@ -221,6 +239,9 @@ class Tracer:
     def structure_changed(self) -> None:
         """Hear that a module or parameter was added somewhere."""
         self.inventory.forget_structure()
+        lane = self.local.lane
+        if lane.at >= 0:
+            self.routine.leave(lane)
 
     def mark(
         self,
@@ -231,7 +252,17 @@ class Tracer:
         flags: tuple[str, ...] = (),
     ) -> None:
         """Record an event of a thread."""
-        lane.marks += self.code(kind, subject, about, flags), self.clock()
+        self.event(lane, self.code(kind, subject, about, flags))
+
+    def event(self, lane: Lane, code: int) -> None:
+        """Record an event by its number; or see that it is the one that is expected."""
+        at = lane.at
+        if at >= 0:
+            if lane.word[at] == code:
+                lane.at = at + 1
+                return
+            self.routine.leave(lane)
+        lane.marks += code, self.clock()
         if len(lane.marks) > lane.room:
             self.make_room(lane)
 
@@ -255,6 +286,7 @@ class Tracer:
             lane.number = len(self._threads)
             self._threads.append(lane)
             lane.room = 2 * _MOST_MARKS - 1
+            lane.began = lane.began or self.clock()
         if len(lane.marks) >= 2 * _MOST_MARKS:
             shown, positions = self.recorder.book.fold(lane.codes)
             if len(shown) >= _MOST_MARKS // 2:  # no repeats: the latest count
@@ -320,11 +352,12 @@ class Tracer:
                 self.make_room(lane)
             now = self.clock()
             took, spent, lane.spent = now - self._last_step, lane.spent, 0
+            marks = lane.marks
             # The fields of an EndedStep, which are told apart when they are sorted.
             self._ended.append(
                 (
-                    self.steps, lane.number, lane.marks, lane.losses, lane.clips, lane.scale, now,
-                    took, spent,
+                    self.steps, lane.number, marks, lane.losses, lane.clips, lane.scale, now,
+                    lane.began, took, spent,
                 )
             )  # fmt: skip
             lane.last_loss = lane.losses[-1] if lane.losses else None
@@ -334,7 +367,14 @@ class Tracer:
             if now >= self.recorder.due:
                 self.flush()
                 now = self.clock()
-            self._last_step = now
+            self._last_step = lane.began = now
+            if lane.word and not self.has_norms:
+                self.routine.begin(lane, marks[::2], self._settles)
+
+    def add_ended(self, *fields: Any) -> None:
+        """Hear of steps that were as expected: the fields of an EndedStep."""
+        with self._lock:
+            self._ended.append(fields)
 
     def _settle(self) -> None:
         """Sort what the last steps left, and ask when the next statistics are due.
@@ -346,10 +386,14 @@ class Tracer:
         rows, self._ended = [*starmap(EndedStep, self._ended)], []
         is_due = False
         for row in rows:
-            is_due = self.cadence.add(step_ns=row.took, cost_ns=row.spent)
+            if row.ended:
+                is_due = self.cadence.add(step_ns=row.took, cost_ns=row.spent)
+            else:
+                self.cadence.add_repeats(len(row.losses) // 2)
         self.has_norms, self.has_statistics = is_due, is_due and self.cadence.is_whole
         self._settles = self.steps + min(max(self.cadence.due_in, 1), _MOST_ENDED)
         self.recorder.settle(rows)
+        self.routine.settle(rows, self._threads)
 
     def _measure(self, lane: Lane, entry: OptimizerEntry, work: StepInWork) -> None:
         began = self.clock()

@@ -28,9 +28,13 @@ machine."""
 _FEWEST = 10
 """Steps of a turn; even, as a GAN makes two a batch."""
 
-_SKIPPED = 130
+_SKIPPED = 320
 """Steps that are not timed: they warm up, and what a trace does more often at its start (statistics
-on powers of two, fingerprints of the first batches), and writes of it, is paid once."""
+on powers of two, fingerprints of the first batches, a close look at every step), and writes of it,
+is paid once."""
+
+_PROBED = 60
+"""Steps that tell how long one takes."""
 
 _DRAWS = 2000
 """Of the bootstrap."""
@@ -179,7 +183,7 @@ def _train(
     """Train when it is this process's turn, in a process of its own."""
     torch.set_num_threads(1)
     ticks: list[float] = []
-    program(_SKIPPED, lambda: ticks.append(clock()))
+    program(_PROBED, lambda: ticks.append(clock()))
     pipe.send((ticks[-1] - ticks[0]) / (len(ticks) - 1))
     steps: int = pipe.recv()
     made, began = 0, 0.0

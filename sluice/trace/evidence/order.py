@@ -2,7 +2,9 @@
 
 Most steps of a run are alike, so a run is a few words with counts, however long it is. A word
 holds every mark since the end of the previous step of any optimizer in the same thread, and ends
-with a step, or with one that a gradient scaler skipped. Statistics are apart, in
+with a step, or with one that a gradient scaler skipped. Of short steps that repeat one order most
+are compared with it event by event (``sluice.trace.routine``): what their flags say was last seen
+some steps before. Statistics are apart, in
 ``sluice.trace.evidence.measures``.
 """
 
@@ -106,4 +108,7 @@ class RecentStep(Record):
     )
     ended_us: int | None = Field(
         None, description="When the step was over [us since the start of the trace]."
+    )
+    began_us: int | None = Field(
+        None, description="When the step before it in its thread was over; None when unknown."
     )

@@ -26,7 +26,8 @@ def watch_backward(tracer: Tracer) -> None:
         # A sequence that can be read only once is left to torch.
         loss = tensors if type(tensors) is Tensor else None
         try:
-            _before(tracer, lane, loss)
+            if lane.at < 0 or not _repeats(tracer, lane, loss):
+                _before(tracer, lane, loss)
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
         lane.in_backward = True
@@ -34,6 +35,9 @@ def watch_backward(tracer: Tracer) -> None:
             backward(tensors, *args, **kwargs)
         finally:
             lane.in_backward = False
+        if lane.at >= 0:
+            lane.at += 1
+            return
         try:
             _after(tracer, lane, is_leaf=loss is not None and loss.is_leaf)
         except Exception as error:  # as with ``guard``
@@ -50,6 +54,22 @@ def watch_backward(tracer: Tracer) -> None:
 
     tracer.patches.replace_function(torch.autograd, "backward", watched_backward)
     tracer.patches.replace_function(torch.autograd, "grad", watched_grad)
+
+
+def _repeats(tracer: Tracer, lane: Lane, loss: Tensor | None) -> bool:
+    """Take the loss of a backward pass that is expected; or look at the step closely from here."""
+    if (
+        loss is not None
+        and lane.word[lane.at] in tracer.backward_marks
+        and not lane.has_scaled
+        and loss.numel() == 1
+    ):
+        value = loss.item() if loss.is_cpu else loss.detach().reshape(())
+        if type(value) is not float or isfinite(value):
+            lane.losses.append(value)
+            return True
+    tracer.routine.leave(lane)
+    return False
 
 
 def _before(tracer: Tracer, lane: Lane, loss: Tensor | None) -> None:
@@ -98,6 +118,5 @@ def _after(tracer: Tracer, lane: Lane, *, is_leaf: bool) -> None:
     code = tracer.backward_codes.get(flags)
     if code is None:
         code = tracer.backward_codes[flags] = tracer.code("backward", flags=flags)
-    lane.marks += code, tracer.clock()
-    if len(lane.marks) > lane.room:
-        tracer.make_room(lane)
+        tracer.backward_marks.add(code)
+    tracer.event(lane, code)

@@ -43,6 +43,8 @@ def _watch_scaling(tracer: Tracer, original: Callable[..., Any]) -> None:
             lane = tracer.local.lane
             lane.norm = norm = total_norm.item()
             if not math.isfinite(norm):
+                if lane.at >= 0:
+                    tracer.guard(tracer.routine.leave, lane)
                 tracer.guard(tracer.looks.before_clip, lane)
         original(parameters, max_norm, total_norm, *args, **kwargs)
 
@@ -60,6 +62,18 @@ def _watched(
         lane.norm = None
         if lane.sealed:
             tracer.guard(check_seal, lane)
+        if lane.at >= 0:
+            if lane.word[lane.at] == lane.stepper.clip_codes.get(flag):
+                try:
+                    found = original(parameters, *args, **kwargs)
+                except RuntimeError:
+                    tracer.guard(tracer.routine.leave, lane)
+                    tracer.guard(tracer.looks.before_clip, lane)
+                    raise
+                if lane.at >= 0:
+                    lane.at += 1
+                return found
+            tracer.guard(tracer.routine.leave, lane)
         given = [parameters] if isinstance(parameters, Tensor) else [*parameters]  # read only once
         again: Any = given
         if not given and isinstance(parameters, GeneratorType):
@@ -78,7 +92,7 @@ def _watched(
                 code = tracer.code("clip", subject, flags=(flag,))
                 if entry is not None:
                     entry.clip_codes[flag] = code
-            lane.marks += code, tracer.clock()
+            tracer.event(lane, code)
             if len(lane.losses) > 1:
                 seal(tracer)
             if type(found) is Tensor and isinstance(most, _NUMBERS):

@@ -18,6 +18,8 @@ from sluice.trace.tracer import Tracer
 from sluice.trace.transforms import is_transformed
 
 MOST_CALLS = 64
+_MORE_CALLS = 16
+"""After those, of calls that follow a backward pass of the same step."""
 _WRITTEN_AT = (1, 4, 16)
 _MOST_GROUPS = 16
 _MOST_ROWS = 1024
@@ -48,6 +50,7 @@ class CallGroup:
         self.sampled: SampledSteps | None = None
         """Of calls that neither learn nor have a loader."""
         self.calls = self.rows = self.first_step = self.step = 0
+        self.more_left = _MORE_CALLS
         self.is_made = self.may_be_made = self.is_continuous = False
         self.shape: tuple[int, ...] = ()
         self.dtype = ""
@@ -116,18 +119,20 @@ class InputWatch:
         if lane.bad_input is not None:  # the call before this one raised
             self.returned(None)
         lane.called = network
-        if len(args) == 1 and not kwargs and type(args[0]) is Tensor:
-            lane.given = (weakref.ref(args[0]),)
-        else:
-            lane.given = tuple(map(weakref.ref, _tensors(args, kwargs)))
+        lane.given = given(args, kwargs)
         key = (network, lane.loader, torch.is_grad_enabled(), module.training)
         group = self._groups.get(key)
         if group is None and len(self._groups) < _MOST_GROUPS:
             group = CallGroup(key[0], key[1], has_grad=key[2], is_training=key[3])
             self._groups[key] = group
         lane.group = group
-        if group is None or group.calls >= MOST_CALLS or not lane.given:
+        if group is None or not lane.given:
             return
+        if group.calls >= MOST_CALLS:
+            # The second batch of a step, and later ones, may be new.
+            if not (lane.losses and group.more_left):
+                return
+            group.more_left -= 1
         tensor = lane.given[0]()
         if tensor is None or not tensor.dim() or not tensor.numel() or tensor.is_complex():
             return
@@ -297,6 +302,13 @@ class InputWatch:
             more_tokens=tuple(counts.fact() for counts in group.more_tokens.values()),
         )
         self._tracer.recorder.write("input", fact)
+
+
+def given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple["weakref.ref[Tensor]", ...]:
+    """Return weak references to the tensors of a call."""
+    if len(args) == 1 and not kwargs and type(args[0]) is Tensor:
+        return (weakref.ref(args[0]),)
+    return tuple(map(weakref.ref, _tensors(args, kwargs)))
 
 
 def watch_inputs(tracer: Tracer) -> None:

@@ -51,6 +51,8 @@ class LoaderEntry:
     epoch: int = 0
     num_batches: int = 0
     num_seen: int = 0
+    is_hashed: bool = False
+    """As many batches as are wanted have a fingerprint."""
     iterating: "_IteratorEntry | None" = None
 
 
@@ -93,6 +95,14 @@ def watch_loaders(tracer: Tracer) -> None:
                 tracer.guard(seen.finish, iterator)
             raise
         if tracer.is_on:
+            lane, known = tracer.local.lane, seen.current
+            if lane.at >= 0 and known is not None and known.ref() is iterator:
+                entry = known.loader
+                if entry is not None and entry.code == lane.word[lane.at] and entry.is_hashed:
+                    lane.at += 1
+                    lane.loader = entry.index
+                    entry.num_batches += 1
+                    return batch
             try:
                 seen.batch(iterator, batch)
             except Exception as error:  # as with ``guard``
@@ -131,7 +141,7 @@ class _Loading:
         self._iterators: Registry[_IteratorEntry] = Registry(
             lambda index, it: _IteratorEntry(index, weakref.ref(it))
         )
-        self._current: _IteratorEntry | None = None
+        self.current: _IteratorEntry | None = None
         """The one that gave the last batch."""
         self.wants_order = False
         """An epoch that runs, or that is about to begin, is one of those that are looked at."""
@@ -184,23 +194,22 @@ class _Loading:
             iterating.order.add(numbers)
 
     def batch(self, iterator: Any, batch: Any) -> None:
-        tracer, known = self._tracer, self._current
+        tracer, known = self._tracer, self.current
         if known is None or known.ref() is not iterator:
-            known = self._current = self._iterators.known(iterator)
+            known = self.current = self._iterators.known(iterator)
         if known is None or known.loader is None:
             return
         entry, lane = known.loader, tracer.local.lane
         lane.loader = entry.index
-        lane.marks += entry.code, tracer.clock()
-        if len(lane.marks) > lane.room:
-            tracer.make_room(lane)
-        if tracer.has_statistics or entry.num_seen < tracer.settings.hashed_batches:
+        tracer.event(lane, entry.code)
+        if tracer.has_statistics or not entry.is_hashed:
             began = tracer.clock()
             self._print_batch(entry, batch)
             if tracer.has_statistics:
                 lane.spent += tracer.clock() - began
         entry.num_batches += 1
         entry.num_seen += 1
+        entry.is_hashed = entry.num_seen >= tracer.settings.hashed_batches
 
     def finish(self, iterator: Any) -> None:
         known = self._iterators.known(iterator)
@@ -233,7 +242,7 @@ class _Loading:
         if entry.iterating is not None and _is_watched(entry.epoch):
             entry.iterating.rows += rows
             entry.iterating.labels.update(_labels(tensors))
-            if entry.num_seen < tracer.settings.hashed_batches:
+            if not entry.is_hashed:
                 for place in _float_fields(tensors):
                     fields = entry.iterating.fields
                     fields.setdefault(place, FieldFingerprint()).add(tensors[place])

@@ -84,6 +84,10 @@ def _watched(
             tracer.guard(watch.refused, kind, args, kwargs)
             raise
         if is_loss and type(found) is Tensor:
+            lane = tracer.local.lane
+            if lane.at >= 0 and found.requires_grad and not watch.passes.open:
+                lane.compared = _compared(kind, args, kwargs)
+                return found
             try:
                 watch.called(kind, args, kwargs, found)
             except Exception as error:  # as with ``guard``
@@ -93,6 +97,13 @@ def _watched(
     # torch.jit.script compiles what stands behind it.
     function.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]
     return function
+
+
+def _compared(kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return what a loss function compares; weak, as what a program lets go of may be large."""
+    if len(args) != 2 or not type(args[0]) is type(args[1]) is Tensor:
+        return None
+    return kind, weakref.ref(args[0]), weakref.ref(args[1]), kwargs
 
 
 class _Key:
@@ -121,7 +132,7 @@ class LossWatch:
     def reset(self) -> None:
         """Forget everything: at first, and in a process that was forked off."""
         self._keys: dict[tuple[str, int, bool], _Key] = {}
-        self._passes = Evaluations(self._tracer)
+        self.passes = Evaluations(self._tracer)
         self._pairs = Pairing(self._tracer)
         self._num_refused = 0
         self._num_early = 0
@@ -138,23 +149,18 @@ class LossWatch:
         place = self._reductions[kind]
         is_mean = (args[place] if len(args) > place else kwargs.get("reduction", "mean")) == "mean"
         if learning:
-            if self._passes.open:
-                self._passes.write()
+            if self.passes.open:
+                self.passes.write()
             if is_mean and not found.dim():
                 lane.means.append(weakref.ref(found))
-            # Weak: what a program lets go of may be large.
-            lane.compared = (
-                (kind, weakref.ref(args[0]), weakref.ref(args[1]), kwargs)
-                if len(args) == 2 and type(args[0]) is type(args[1]) is Tensor
-                else None
-            )
+            lane.compared = _compared(kind, args, kwargs)
         elif lane.in_probe or is_transformed():
             return
         else:
             loss = found.detach()
             if not is_mean:
                 loss = self._mean(kind, args, kwargs, loss)
-            self._passes.add(
+            self.passes.add(
                 kind, loss.reshape(()).float() if loss.numel() == 1 else loss.float().mean()
             )
         known = self._keys.get((kind, lane.called, learning))
@@ -219,7 +225,7 @@ class LossWatch:
 
     def close_passes(self) -> None:
         """Write the passes of evaluation that are open: at the end, and when weights are loaded."""
-        self._passes.write()
+        self.passes.write()
 
     # ---- what they were given
 

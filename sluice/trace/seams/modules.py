@@ -21,6 +21,7 @@ from sluice.trace.inventory import NetworkEntry
 from sluice.trace.lane import Lane
 from sluice.trace.measuring import ask_output, first_tensor
 from sluice.trace.seams.flow import Flows
+from sluice.trace.seams.inputs import given
 from sluice.trace.tracer import Tracer
 from sluice.trace.transforms import is_transformed
 
@@ -52,7 +53,28 @@ def watch_modules(tracer: Tracer) -> None:
             or lane.in_backward
         ):
             return original(module, *args, **kwargs)
+        if lane.at >= 0:
+            entry = tracer.inventory.networks.by_id.get(id(module))
+            if entry is not None and entry.ref() is module and torch.is_grad_enabled():
+                if entry.is_plain:
+                    return original(module, *args, **kwargs)
+                # Its loss may turn out not to be finite.
+                lane.called, lane.given = entry.index, given(args, kwargs)
+                lane.in_forward = True
+                try:
+                    output = original(module, *args, **kwargs)
+                finally:
+                    lane.in_forward = False
+                has_grad = type(output) is Tensor and output.requires_grad
+                if entry.codes.get((has_grad, lane.loader)) == lane.word[lane.at]:
+                    lane.at += 1
+                else:
+                    lane.network = entry
+                    tracer.guard(seen.end, lane, module, args, kwargs, output)
+                return output
         try:
+            if lane.at >= 0:
+                tracer.routine.leave(lane)
             seen.begin(lane, module, args, kwargs)
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
@@ -187,9 +209,7 @@ class _Calls:
         if code is None:
             flags = (*("grad",) * has_grad, *entry.mode_flags())
             code = entry.codes[key] = tracer.code("forward", entry.index, lane.loader, flags)
-        lane.marks += code, tracer.clock()
-        if len(lane.marks) > lane.room:
-            tracer.make_room(lane)
+        tracer.event(lane, code)
 
     def _measure(self, entry: NetworkEntry, name: str, module: nn.Module, output: Any) -> None:
         tracer, outputs = self._tracer, self._tracer.local.lane.outputs

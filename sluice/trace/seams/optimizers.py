@@ -23,6 +23,11 @@ def watch_optimizers(tracer: Tracer) -> None:
         if lane.stepping is not None and lane.stepping is not optimizer:
             return  # one optimizer inside another, which wraps it: one step
         try:
+            if lane.at >= 0:
+                if tracer.routine.is_step(lane, optimizer, args, kwargs):
+                    lane.stepping = optimizer
+                    return
+                tracer.routine.leave(lane)
             closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
             optimizers = tracer.inventory.optimizers
             entry = optimizers.by_id.get(id(optimizer))
@@ -46,6 +51,9 @@ def watch_optimizers(tracer: Tracer) -> None:
             return
         lane.stepping, entry = None, lane.stepper
         try:
+            if lane.at >= 0:
+                tracer.routine.end_step(lane)
+                return
             if lane.has_closure:
                 tracer.mark(lane, "stepped", entry.index)
                 entry.watch.remember()
@@ -90,8 +98,14 @@ def _watch_zero(tracer: Tracer) -> None:
         of_optimizer(optimizer, *args, **kwargs)
         if not tracer.is_on:
             return
+        lane = tracer.local.lane
         try:
-            optimizers, lane = tracer.inventory.optimizers, tracer.local.lane
+            if lane.at >= 0:
+                entry = lane.stepper
+                if lane.word[lane.at] == entry.zero_code and entry.ref() is optimizer:
+                    lane.at += 1
+                    return
+            optimizers = tracer.inventory.optimizers
             entry = optimizers.by_id.get(id(optimizer))
             if entry is None or entry.ref() is not optimizer:
                 entry = optimizers.find(optimizer)
@@ -102,7 +116,7 @@ def _watch_zero(tracer: Tracer) -> None:
             entry.watch.is_cleared = True
             if entry.zero_code < 0:
                 entry.zero_code = tracer.code("zero", entry.index)
-            lane.marks += entry.zero_code, tracer.clock()
+            tracer.event(lane, entry.zero_code)
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
 
@@ -134,6 +148,8 @@ def _made(tracer: Tracer, optimizer: Any) -> None:
         tracer.own_steps = None
     tracer.inventory.optimizers.find(optimizer)
     tracer.inventory.is_stale = True
+    if tracer.local.lane.at >= 0:
+        tracer.routine.leave(tracer.local.lane)
 
 
 def _module_zeroed(tracer: Tracer) -> None:

@@ -72,7 +72,7 @@ def _watched(tracer: Tracer, original: Callable[..., Any]) -> Callable[..., Any]
             entry = tracer.schedulers.by_id.get(id(scheduler))
             if entry is None or entry.ref() is not scheduler:
                 entry = tracer.schedulers.find(scheduler)
-            lane.marks += entry.code, tracer.clock()
+            tracer.event(lane, entry.code)
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
         return found

@@ -41,13 +41,15 @@ def timed(trace, gaps):
     at, recent = 0, []
     for step in trace.recent:
         kinds = [mark.kind for mark in trace.words[step.word].marks]
-        times = []
+        began, times = at, []
         for kind in kinds:
             at += gaps.get(kind, 0)
             times.append(at)
         at += gaps["ended"]
         recent.append(
-            RecentStep(step=step.step, word=step.word, times_us=tuple(times), ended_us=at)
+            RecentStep(
+                step=step.step, word=step.word, times_us=tuple(times), ended_us=at, began_us=began
+            )
         )
     return trace.model_copy(update={"recent": tuple(recent)})
 

@@ -1,0 +1,285 @@
+"""Steps that repeat one order are told by it (TRACE-1): the trace must not tell less for that."""
+
+import random
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from sluice.trace import routine
+from sluice.trace.attach import traced
+from sluice.trace.profile import profile
+from sluice.trace.reading import find_traces, read_trace
+from sluice.trace.rules.library import judge
+from sluice.trace.settings import TraceSettings
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Expect an order after it followed itself some times, not hundreds."""
+    monkeypatch.setattr(routine, "_TIMES", 8)
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run_program(program, every, **more):
+        folder = tmp_path / f"every-{every}"
+        settings = TraceSettings(closely_every=every, quick_step_s=10.0, **more)
+        try:
+            with traced(folder, settings):
+                program()
+        except ZeroDivisionError:
+            pass
+        return read_trace(find_traces(folder)[0])
+
+    return run_program
+
+
+@pytest.fixture
+def both(run):
+    """Return the traces of a program of which every step, and one in 16, is looked at closely."""
+
+    def run_twice(program, **more):
+        torch.manual_seed(0)
+        first = run(program, 1, **more)
+        torch.manual_seed(0)
+        return first, run(program, 16, **more)
+
+    return run_twice
+
+
+def orders(trace):
+    return [
+        (
+            [(m.kind, m.subject, m.about, m.flags, m.block) for m in word.marks],
+            word.first_step,
+            word.last_step,
+            word.count,
+            word.is_open,
+        )
+        for word in trace.words
+    ]
+
+
+def num_close(trace):
+    """Return how many of the last steps were looked at closely."""
+    return len(trace.recent)
+
+
+def losses(trace):
+    return {numbers.step: numbers.losses for numbers in trace.numbers}
+
+
+class Loop:
+    """A training that does now and then what most of its steps do not."""
+
+    def __init__(self, steps=200, at=None, every=None, clears="before"):
+        self.steps, self.at, self.every, self.clears = steps, at or {}, every or {}, clears
+
+    def clear(self, place, optimizer, odd):
+        """Clear gradients in this program's way, if this is the place where it does so."""
+        is_in_place = self.clears.endswith("in place") != ("in place" in odd)
+        if place != ("after" if self.clears == "after" else "before") or "no zero" in odd:
+            return
+        if self.clears == "never":
+            return
+        if not self.clears.startswith("by hand"):
+            optimizer.zero_grad(set_to_none=not is_in_place)
+            return
+        for parameter in optimizer.param_groups[0]["params"]:
+            if is_in_place and parameter.grad is not None:
+                parameter.grad.zero_()
+            elif not is_in_place:
+                parameter.grad = None
+
+    def __call__(self):
+        model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.1), nn.Linear(8, 3))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000)
+        criterion = nn.CrossEntropyLoss()
+        x, y = torch.randn(96, 6), torch.randint(3, (96,))
+        loader = DataLoader(TensorDataset(x, y), batch_size=4)
+        held = DataLoader(TensorDataset(x[:8], y[:8]), batch_size=4)
+        step = 0
+        while step < self.steps:
+            for rows, labels in loader:
+                step += 1
+                odd = {self.at.get(step), *(n for n, k in self.every.items() if step % k == 0)}
+                if step > self.steps:
+                    return
+                if "raises" in odd:
+                    raise ZeroDivisionError
+                if "bad row" in odd:
+                    rows = rows.clone()
+                    rows[1, 2] = float("nan")
+                self.clear("before", optimizer, odd)
+                if "twice" in odd:
+                    criterion(model(rows), labels).backward()
+                loss = criterion(model(rows), labels)
+                if "no backward" not in odd:
+                    loss.backward()
+                if "no clip" not in odd:
+                    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                if "zero late" in odd:
+                    optimizer.zero_grad()
+                if "group" in odd:
+                    more = nn.Linear(2, 2)
+                    optimizer.add_param_group({"params": more.parameters()})
+                optimizer.step()
+                self.clear("after", optimizer, odd)
+                if "no schedule" not in odd:
+                    scheduler.step()
+                if "evaluates" in odd:
+                    model.eval()
+                    with torch.no_grad():
+                        for other, targets in held:
+                            criterion(model(other), targets)
+                    model.train()
+                if "evaluates bare" in odd:
+                    with torch.no_grad():
+                        criterion(model(x), y)
+                if "another" in odd:
+                    other = nn.Linear(6, 3)
+                    criterion(other(rows), labels).backward()
+
+
+ODD = (
+    "no zero", "in place", "twice", "no backward", "no clip", "zero late", "group", "no schedule",
+    "evaluates", "evaluates bare", "another",
+)  # fmt: skip
+
+
+def test_most_steps_that_repeat_an_order_are_not_looked_at_closely(both):
+    every, some = both(Loop(steps=120))
+
+    assert num_close(every) == 120
+    assert num_close(some) < 60
+    assert orders(every) == orders(some)
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_one_step_of_another_order_is_told_as_if_all_were_looked_at(both, odd):
+    every, some = both(Loop(at={105: odd}))
+
+    assert orders(every) == orders(some)
+    assert some.num_steps == 200
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("period", [7, 33])
+def test_so_are_those_that_come_again(both, odd, period):
+    every, some = both(Loop(every={odd: period}))
+
+    assert orders(every) == orders(some)
+
+
+@pytest.mark.parametrize("clears", ["in place", "after", "by hand", "by hand in place", "never"])
+@pytest.mark.parametrize("odd", ODD)
+def test_however_gradients_are_cleared(both, clears, odd):
+    if odd in ("no zero", "no backward") and clears.startswith("by hand"):
+        pytest.skip("only gradients themselves would tell, which are not looked at in every step")
+
+    every, some = both(Loop(steps=110, every={odd: 23}, clears=clears))
+
+    assert orders(every) == orders(some)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(25))
+def test_and_any_mixture_of_them(both, seed):
+    chance = random.Random(seed)
+    at = {
+        s: chance.choice(ODD) for s in range(1, 300) if chance.random() < chance.choice((0.02, 0.2))
+    }
+
+    every, some = both(Loop(steps=300, at=at))
+
+    assert orders(every) == orders(some)
+    assert losses(every) == losses(some)
+
+
+def test_every_loss_is_told(both):
+    every, some = both(Loop(steps=150))
+
+    assert len(losses(every)) == 150
+    assert losses(every) == losses(some)
+
+
+def test_a_loss_that_is_not_finite_is_told_at_its_step_with_its_input(both):
+    every, some = both(Loop(at={101: "bad row"}))
+
+    for trace in (every, some):
+        (fact,) = [bad for bad in trace.bad_numbers if bad.what == "input"]
+        assert (fact.step, fact.columns, fact.rows) == (100, (2,), (1,))
+    told = [{(f.fault, f.step) for f in judge(t)} for t in (every, some)]
+    assert told[0] == told[1]
+    assert told[0]
+
+
+def test_what_a_program_did_before_it_raised_is_told(both):
+    every, some = both(Loop(at={110: "raises"}))
+
+    assert orders(every) == orders(some)
+    assert orders(some)[-1][-1]
+
+
+def test_a_program_that_stops_within_repeats_is_counted_to_its_last_step(run):
+    for steps in range(60, 77):
+        assert run(Loop(steps=steps), steps).num_steps == steps
+
+
+def test_two_optimizers_are_looked_at_closely(run):
+    def program():
+        one, other = nn.Linear(4, 4), nn.Linear(4, 4)
+        optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (one, other)]
+        for _ in range(50):
+            for model, optimizer in zip((one, other), optimizers, strict=True):
+                optimizer.zero_grad()
+                model(torch.randn(4, 4)).square().mean().backward()
+                optimizer.step()
+
+    assert num_close(run(program, 16)) == 100
+
+
+def test_long_steps_are_all_looked_at_closely(tmp_path):
+    with traced(tmp_path / "out", TraceSettings(quick_step_s=0.0)):
+        Loop(steps=90)()
+
+    (folder,) = find_traces(tmp_path / "out")
+    assert num_close(read_trace(folder)) == 90
+
+
+def test_threads_that_train_each_repeat_an_order_of_their_own(both):
+    def train(steps, seed):
+        generator = torch.Generator().manual_seed(seed)
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(4, 4, generator=generator)).square().mean().backward()
+            if step == 70:
+                nn.utils.clip_grad_value_(model.parameters(), 1.0)
+            optimizer.step()
+
+    def program():
+        train(60, 0)
+        thread = threading.Thread(target=train, args=(90, 1))
+        thread.start()
+        thread.join()
+        train(80, 2)
+
+    every, some = both(program)
+
+    assert orders(every) == orders(some)
+    assert some.num_steps == 230
+    assert num_close(some) < num_close(every)
+
+
+def test_where_the_time_goes_is_known_of_the_steps_that_were_looked_at(run):
+    found = profile(run(Loop(steps=400), 16))
+
+    assert found is not None
+    assert sum(phase.share for phase in found.phases) == pytest.approx(1)
+    assert {phase.phase for phase in found.phases} >= {"data", "forward", "backward", "optimizer"}
