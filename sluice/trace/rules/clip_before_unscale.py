@@ -35,17 +35,19 @@ def _by_hand(rule: Rule, trace: Trace, optimizer: int) -> Finding | None:
         for step, own in measures_of(trace, optimizer)
         if step in scales and own.grad_norms
     ]
-    norms = [norm for _, norm, _ in told]
-    limits = [norm * scale for _, norm, scale in told]
-    if len(told) < _LEAST_LOOKS or not all(map(math.isfinite, norms)):
+    if len(told) < _LEAST_LOOKS or not all(math.isfinite(norm) for _, norm, _ in told):
         return None
-    limit = median(limits)
-    held = [at for at, value in enumerate(limits) if abs(value - limit) <= _SAME * limit]
-    if len(held) < _MOST_HELD * len(told) or not _LEAST_LIMIT <= limit <= _MOST_LIMIT:
+    # It may have begun in the middle of the run.
+    limit = median(norm * scale for _, norm, scale in told[-_LEAST_LOOKS:])
+    is_held = [abs(norm * scale - limit) <= _SAME * limit for _, norm, scale in told]
+    told = told[is_held.index(True) :] if True in is_held else []
+    held = [look for look in told if abs(look[1] * look[2] - limit) <= _SAME * limit]
+    is_rare = len(held) < max(_LEAST_LOOKS, _MOST_HELD * len(told))
+    if is_rare or not _LEAST_LIMIT <= limit <= _MOST_LIMIT:
         return None
-    if max(norms[at] for at in held) > _TINY:
+    if max(norm for _, norm, _ in held) > _TINY:
         return None
-    step, norm, scale = told[held[0]]
+    step, norm, scale = held[0]
     return rule.finding(
         severity="error",
         step=step,

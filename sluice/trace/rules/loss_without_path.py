@@ -6,6 +6,8 @@ from sluice.trace.rules.gradient_cut import never_reached
 from sluice.trace.rules.steps import OwnStep, first, name_of, optimizers_in, own_steps, total
 
 _LEAST = 2
+_LEAST_LATE = 20
+"""Steps to the end of the run, where the ones before them learned."""
 
 
 def _is_rearmed(step: OwnStep) -> bool:
@@ -25,6 +27,15 @@ def _is_lost(step: OwnStep) -> bool:
         and bool(step.before("forward"))
         and not step.before("grad")
     )
+
+
+def _lost_since(steps: tuple[OwnStep, ...]) -> tuple[OwnStep, ...]:
+    """Return the words that lost their loss, if no step learned since the first of them."""
+    lost = tuple(filter(_is_lost, steps))
+    if total(lost) < _LEAST_LATE:
+        return ()
+    learned = [s.word.last_step for s in steps if s not in lost]
+    return lost if max(learned, default=0) < first(lost) else ()
 
 
 def _left_behind(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
@@ -65,6 +76,8 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         steps = own_steps(trace, optimizer)
         rearmed = tuple(filter(_is_rearmed, steps))
         shown = rearmed or (tuple(filter(_is_lost, steps)) if lost_all else ())
+        if not shown and len(optimizers_in(trace)) == 1:
+            shown = _lost_since(steps)
         if total(shown) < _LEAST:
             continue
         why = "at a tensor without a history" if rearmed else "and reached no parameter"

@@ -19,6 +19,16 @@ def _verdict(scheduled: int, held: int, *, is_alone: bool) -> Severity | None:
     return "confirm" if held >= _LEAST else None
 
 
+def _is_alone(trace: Trace, optimizer: int, first: int, until: int) -> bool:
+    """Tell whether no other optimizer stepped meanwhile."""
+    return not any(
+        step.word.first_step < until and step.word.last_step > first
+        for other in optimizers_in(trace)
+        if other != optimizer
+        for step in own_steps(trace, other)
+    )
+
+
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     found = []
     stepping = optimizers_in(trace)
@@ -38,7 +48,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             for s in trace.schedulers
             if s.optimizer == optimizer
         )
-        severity = _verdict(scheduled, held, is_alone=len(stepping) == 1)
+        severity = _verdict(scheduled, held, is_alone=_is_alone(trace, optimizer, first, until))
         if severity is None:
             continue
         steered = f", while its schedule was stepped {scheduled} times" if scheduled else ""

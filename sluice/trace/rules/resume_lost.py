@@ -1,6 +1,7 @@
 """Does training go on with the state that it had?"""
 
 import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
@@ -18,6 +19,8 @@ _LEAST_BEFORE = 5
 _FEW = 5
 _SMOOTH = 1.1
 """Ratio of the rates of two steps, one after the other."""
+_REPEATED, _JUMP = 8, 1.5
+"""Rates that are those of the first steps again, and how far they move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,21 @@ def _lost_schedule(trace: Trace, before: _Life, after: _Life) -> SchedulerFact |
     return None
 
 
+def _is_wound_back(trace: Trace, before: _Life, after: _Life) -> bool:
+    """Tell whether rates that are set by hand run through those of the first steps again."""
+    old, new = rates_of(trace, before.fact.index), rates_of(trace, after.fact.index)
+    led = {fact.optimizer for fact in trace.schedulers}
+    if old is None or new is None or led & {before.fact.index, after.fact.index}:
+        return False
+    # The rate that the optimizer was made with may stand at the first step.
+    told = list(zip(new.steps, new.values, strict=True))[:_REPEATED]
+    again = [old.at(before.first + step - after.first) for step, _ in told]
+    values = [value for _, value in told]
+    moves = len(told) == _REPEATED and 0 < _JUMP * min(values) < max(values)
+    is_jump = old.values[-1] > 0 and not 1 / _JUMP < values[0] / old.values[-1] < _JUMP
+    return moves and is_jump and all(map(math.isclose, values, again))
+
+
 def _is_same_training(trace: Trace, before: _Life, after: _Life) -> bool:
     between = range(before.last, after.first)
     was_loaded = any(x.what == "network" and x.step in between for x in trace.loads)
@@ -162,7 +180,8 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         )
         schedule = _lost_schedule(trace, before, after) if loaded or made_alike else None
         state = made_alike and not loaded and before.has_state
-        if not (state or schedule):
+        wound_back = loaded and _is_wound_back(trace, before, after)
+        if not (state or schedule or wound_back):
             continue
         old, new = rates_of(trace, before.fact.index), rates_of(trace, after.fact.index)
         jump = (
@@ -173,6 +192,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         lost = [
             *[f"the moments and the count of steps of {after.fact.kind}"] * state,
             *([f"the place in {schedule.kind}"] if schedule else []),
+            *["the place in the schedule that is set by hand"] * wound_back,
         ]
         # Whoever makes a new one in every round means it, unless what was saved went astray.
         is_habit = len([x for x in lives if x.fact.kind == after.fact.kind]) > 2 and not strayed

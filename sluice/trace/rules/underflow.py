@@ -5,7 +5,7 @@ from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.membership import listing
 from sluice.trace.rules.series import facts_of, measures_of, names_in, weights_of
-from sluice.trace.rules.steps import name_of, optimizers_in
+from sluice.trace.rules.steps import name_of, optimizers_in, own_steps
 
 _LEAST = 2
 """Measured steps."""
@@ -22,21 +22,34 @@ def _is_half(trace: Trace, step: int, own: OptimizerMeasure) -> bool:
     return any(o.dtype == "float16" for found in outputs for o in found)
 
 
+def _last_scaled(trace: Trace, optimizer: int) -> int:
+    """Return the last step of an optimizer on a loss that was scaled; 0 for none."""
+    return max(
+        (
+            s.word.last_step
+            for s in own_steps(trace, optimizer)
+            if any("scaled" in mark.flags for mark in s.word.marks)
+        ),
+        default=0,
+    )
+
+
 def _zeros(trace: Trace, own: OptimizerMeasure) -> list[int]:
     return [own.parameters[i] for i in weights_of(trace, own) if own.grad_norms[i] == 0]
 
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
-    if any("scaled" in mark.flags for word in trace.words for mark in word.marks):
-        return ()
     losses = {n.step: n.losses for n in trace.numbers}
     names = names_in(trace)
     found = []
     for optimizer in optimizers_in(trace):
+        scaled = _last_scaled(trace, optimizer)
         measured = [
             (step, own)
             for step, own in measures_of(trace, optimizer)
-            if _is_half(trace, step, own) and any(loss != 0 for loss in losses.get(step, (1.0,)))
+            if step > scaled
+            and _is_half(trace, step, own)
+            and any(loss != 0 for loss in losses.get(step, (1.0,)))
         ]
         empty = [
             (step, zeros)
@@ -70,6 +83,6 @@ UNDERFLOW = Rule(
     requirement="TRACE-10",
     requires="Two measured steps of parameters or outputs in half precision.",
     contradicted_by="A gradient that is not zero in half of the weights.",
-    abstains="A gradient scaler is used, or the loss is zero.",
+    abstains="A gradient scaler is used from there on, or the loss is zero.",
     judge=_judge,
 )

@@ -1,0 +1,240 @@
+"""Faults that begin after hundreds of ordinary steps, each beside a twin that is right (TRACE-16).
+
+By then an order is expected, and most steps are not looked at closely.
+"""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sluice.trace import routine
+from sluice.trace.diagnosis import diagnose
+from sluice.trace.rules.library import judge
+
+LATE = 80
+"""Steps of the first phase."""
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Expect an order after it followed itself some times, not hundreds."""
+    monkeypatch.setattr(routine, "_TIMES", 8)
+
+
+def told(trace):
+    """Return what is wrong, without what is so only because of it."""
+    return {(f.fault, f.step) for f in (d.finding for d in diagnose(judge(trace)))}
+
+
+def causes(trace):
+    return {fault for fault, _ in told(trace)}
+
+
+def draws():
+    generator = torch.Generator().manual_seed(3)
+    weights = torch.randn(6, 3, generator=generator)
+
+    def batch(rows=32):
+        x = torch.randn(rows, 6, generator=generator)
+        return x, (x @ weights).argmax(1)
+
+    return batch
+
+
+def net(outputs=3):
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, outputs))
+
+
+def fit(model, optimizer, batch, steps, *, loss_of=F.cross_entropy, at=lambda _: None):
+    for step in range(steps):
+        at(step)
+        x, y = batch()
+        loss = loss_of(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("kind", ["cut", "right"])
+def test_a_loss_that_is_made_anew_from_numbers_is_told(trace_of, kind):
+    def hardest(output, y):
+        worst = F.cross_entropy(output, y, reduction="none").sort(descending=True)[0][:12]
+        return (torch.tensor(worst.tolist(), requires_grad=True) if kind == "cut" else worst).mean()
+
+    def program():
+        model, batch = net(), draws()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        fit(model, optimizer, batch, LATE)
+        fit(model, optimizer, batch, LATE, loss_of=hardest)
+
+    found = told(trace_of(program))
+
+    if kind == "cut":
+        ((fault, step),) = found
+        assert fault == "loss without path"
+        assert LATE < step <= LATE + 8
+    else:
+        assert "loss without path" not in {fault for fault, _ in found}
+
+
+def test_steps_without_a_gradient_in_the_middle_are_no_lost_loss(trace_of):
+    def program():
+        model, batch = net(), draws()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        fit(model, optimizer, batch, LATE)
+        for parameter in model.parameters():
+            parameter.requires_grad_(False)
+        head = torch.ones((), requires_grad=True)
+        fit(model, optimizer, batch, 40, loss_of=lambda o, y: F.cross_entropy(o * head, y))
+        for parameter in model.parameters():
+            parameter.requires_grad_(True)
+        fit(model, optimizer, batch, LATE)
+
+    assert "loss without path" not in causes(trace_of(program))
+
+
+@pytest.mark.parametrize("scales", [True, False])
+def test_gradients_that_underflow_once_the_scaler_is_off_are_told(trace_of, scales):
+    def program():
+        model, batch = net(1), draws()
+        for phase in (True, scales):
+            optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-16)
+            scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, enabled=phase)
+            for _ in range(LATE):
+                x, y = batch()
+                with torch.autocast("cpu", dtype=torch.float16):
+                    output = model(x)
+                loss = (output.float()[:, 0] * 1e-5 - y * 1e-5).square().mean()
+                optimizer.zero_grad()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+
+    found = causes(trace_of(program))
+
+    assert ("gradients underflow" in found) is not scales
+
+
+@pytest.mark.parametrize("kind", ["whole", "float"])
+def test_a_second_warmup_that_never_leaves_zero_is_told(trace_of, kind):
+    def program():
+        model, batch = net(), draws()
+        fit(model, torch.optim.Adam(model.parameters(), lr=1e-3), batch, LATE)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+        def warm(step):
+            part = (step + 1) // 200 if kind == "whole" else (step + 1) / 200
+            optimizer.param_groups[0]["lr"] = 1e-3 * part
+
+        fit(model, optimizer, batch, LATE, at=warm)
+
+    found = told(trace_of(program))
+
+    assert found == ({("rate stays zero", LATE + 2)} if kind == "whole" else set())
+
+
+@pytest.mark.parametrize("kind", ["scaled", "unscaled"])
+def test_a_clip_by_hand_that_begins_late_under_the_loss_scale_is_told(trace_of, kind):
+    def program():
+        model, batch = net(), draws()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14)
+        for step in range(12 * LATE):
+            x, y = batch()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = F.cross_entropy(model(x).float(), y)
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            if step >= LATE:
+                if kind == "unscaled":
+                    scaler.unscale_(optimizer)
+                grads = [p.grad for p in model.parameters()]
+                norm = torch.stack([g.norm() for g in grads]).norm()
+                for grad in grads:
+                    grad.mul_((2.0 / norm).clamp(max=1.0))
+            scaler.step(optimizer)
+            scaler.update()
+
+    found = causes(trace_of(program))
+
+    assert ("clip before unscale" in found) is (kind == "scaled")
+
+
+@pytest.mark.parametrize("kind", ["lost", "kept", "torch's state only"])
+def test_a_schedule_by_hand_that_a_resume_winds_back_is_told(trace_of, tmp_path, kind):
+    def rate(step):
+        warm = 20
+        share = step / warm if step < warm else 0.5 * (1 + math.cos(math.pi * (step - warm) / 160))
+        return 4e-3 * share + 1e-5
+
+    def program():
+        model, batch, count = net(), draws(), 0
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
+
+        def at(_):
+            nonlocal count
+            optimizer.param_groups[0]["lr"] = rate(count)
+            count += 1
+
+        fit(model, optimizer, batch, LATE, at=at)
+        torch.save([model.state_dict(), optimizer.state_dict()], tmp_path / "last.pt")
+        model = net()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
+        states = torch.load(tmp_path / "last.pt")
+        model.load_state_dict(states[0])
+        optimizer.load_state_dict(states[1])
+        if kind == "lost":
+            count = 0
+        fit(
+            model, optimizer, batch, LATE, at=at if kind != "torch's state only" else lambda _: None
+        )
+
+    found = told(trace_of(program))
+
+    assert found == ({("resume lost state", LATE + 1)} if kind == "lost" else set())
+
+
+@pytest.mark.parametrize("kind", ["undivided", "divided", "two losses of the same rows"])
+def test_batches_that_are_added_up_late_without_a_division_are_told(trace_of, kind):
+    def program():
+        model, batch = net(), draws()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.03)
+        fit(model, optimizer, batch, LATE)
+        for _ in range(LATE):
+            optimizer.zero_grad()
+            x, y = batch()
+            for _ in range(4):
+                if kind != "two losses of the same rows":
+                    x, y = batch()
+                loss = F.cross_entropy(model(x), y)
+                (loss / 4 if kind == "divided" else loss).backward()
+            optimizer.step()
+
+    found = told(trace_of(program))
+
+    assert found == ({("accumulation not normalised", LATE + 1)} if kind == "undivided" else set())
+
+
+def test_factors_that_begin_at_zero_in_a_second_phase_are_told(trace_of):
+    class LowRank(nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base = base
+            self.down, self.up = nn.Parameter(torch.zeros(4, 6)), nn.Parameter(torch.zeros(16, 4))
+
+        def forward(self, x):
+            return self.base(x) + x @ self.down.T @ self.up.T
+
+    def program():
+        model, batch = net(), draws()
+        fit(model, torch.optim.AdamW(model.parameters(), lr=1e-3), batch, LATE + 5)
+        for parameter in model.parameters():
+            parameter.requires_grad_(False)
+        model[0] = LowRank(model[0])
+        learns = [p for p in model.parameters() if p.requires_grad]
+        fit(model, torch.optim.AdamW(learns, lr=1e-3), batch, LATE)
+
+    assert told(trace_of(program)) == {("constant initialisation", LATE + 6)}
