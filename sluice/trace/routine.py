@@ -67,8 +67,9 @@ class Routine:
             if times == 1 and len(self._times) >= _MOST_ORDERS:
                 self._times.clear()
             self._times[key] = times % _TIMES  # a phase may come again
-            if times == _TIMES and self._may_repeat(codes):
-                lane = lanes[row.thread]
+            lane = lanes[row.thread]
+            # Another thread may repeat its order right now.
+            if times == _TIMES and lane.at < 0 and self._may_repeat(codes):
                 lane.word = [*codes, _END]
                 lane.told = [number for code in codes for number in (code, 0)]
 
@@ -126,9 +127,7 @@ class Routine:
 
     def end_step(self, lane: Lane) -> None:
         """Close a step that repeated the order."""
-        tracer = self._tracer
-        tracer.steps = step = tracer.steps + 1
-        lane.repeated += step, lane.losses
+        lane.repeated += self._tracer.count_step(), lane.losses
         lane.losses = []
         lane.at = 0
         lane.repeats_left -= 1

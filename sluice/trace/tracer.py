@@ -371,6 +371,12 @@ class Tracer:
             if lane.word and not self.has_norms:
                 self.routine.begin(lane, marks[::2], self._settles)
 
+    def count_step(self) -> int:
+        """Return the number of a step that was as expected."""
+        with self._lock:
+            self.steps += 1
+            return self.steps
+
     def add_ended(self, *fields: Any) -> None:
         """Hear of steps that were as expected: the fields of an EndedStep."""
         with self._lock:

@@ -175,12 +175,17 @@ def test_so_are_those_that_come_again(both, odd, period):
     assert orders(every) == orders(some)
 
 
-@pytest.mark.parametrize("clears", ["in place", "after", "by hand", "by hand in place", "never"])
-@pytest.mark.parametrize("odd", ODD)
-def test_however_gradients_are_cleared(both, clears, odd):
-    if odd in ("no zero", "no backward") and clears.startswith("by hand"):
-        pytest.skip("only gradients themselves would tell, which are not looked at in every step")
+CLEARED = [
+    (clears, odd)
+    for clears in ("in place", "after", "by hand", "by hand in place", "never")
+    for odd in ODD
+    # What leaves no mark is seen only in steps that are looked at closely.
+    if not (clears.startswith("by hand") and odd in ("no zero", "no backward"))
+]
 
+
+@pytest.mark.parametrize(("clears", "odd"), CLEARED)
+def test_however_gradients_are_cleared(both, clears, odd):
     every, some = both(Loop(steps=110, every={odd: 23}, clears=clears))
 
     assert orders(every) == orders(some)
