@@ -175,6 +175,13 @@ def test_so_are_those_that_come_again(both, odd, period):
     assert orders(every) == orders(some)
 
 
+def test_gradients_that_are_kept_are_told_wherever_a_close_look_was_last(both):
+    every, some = both(Loop(steps=220, at=dict.fromkeys(range(60, 220, 17), "no zero")))
+
+    assert orders(every) == orders(some)
+    assert any("carried" in mark[3] for word in orders(some) for mark in word[0])
+
+
 CLEARED = [
     (clears, odd)
     for clears in ("in place", "after", "by hand", "by hand in place", "never")
