@@ -143,7 +143,6 @@ class Routine:
         if told:
             lane.steps += len(told) // 2
             entry.steps += len(told) // 2
-            entry.watch.is_cleared = False
             last, losses = told[-2:]
             lane.last_loss = losses[-1] if losses else None
             tracer.add_ended(last, lane.number, lane.told, told, (), None, 0, 0, 0, 0)
