@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from sluice.trace import routine
 from sluice.trace.diagnosis import diagnose
 from sluice.trace.rules.library import judge
+from sluice.trace.settings import TraceSettings
 
 LATE = 80
 """Steps of the first phase."""
@@ -202,8 +203,9 @@ def test_a_schedule_by_hand_that_a_resume_winds_back_is_told(trace_of, tmp_path,
     assert found == ({("resume lost state", LATE + 1)} if kind == "lost" else set())
 
 
+@pytest.mark.parametrize("every", [1, 8])
 @pytest.mark.parametrize("kind", ["undivided", "divided", "two losses of the same rows"])
-def test_batches_that_are_added_up_late_without_a_division_are_told(trace_of, kind):
+def test_batches_that_are_added_up_late_without_a_division_are_told(trace_of, kind, every):
     def program():
         model, batch = net(), draws()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.03)
@@ -218,7 +220,7 @@ def test_batches_that_are_added_up_late_without_a_division_are_told(trace_of, ki
                 (loss / 4 if kind == "divided" else loss).backward()
             optimizer.step()
 
-    found = told(trace_of(program))
+    found = told(trace_of(program, TraceSettings(closely_every=every)))
 
     assert found == ({("accumulation not normalised", LATE + 1)} if kind == "undivided" else set())
 
