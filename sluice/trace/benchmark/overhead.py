@@ -21,11 +21,11 @@ from sluice.trace.attach import flush_traces, traced
 from sluice.trace.benchmark.programs import PROGRAMS, Program
 from sluice.trace.settings import TraceSettings
 
-_TURN_S = 0.06
+_TURN_S = 0.03
 """Of one process [s]: long beside the switch from one to the other, short beside the moods of the
 machine."""
 
-_FEWEST = 10
+_FEWEST = 4
 """Steps of a turn; even, as a GAN makes two a batch."""
 
 _SKIPPED = 320
@@ -40,6 +40,10 @@ _DRAWS = 2000
 """Of the bootstrap."""
 
 
+_Watch = tuple[Path, TraceSettings] | None
+"""Folder and settings of a trace; None for none."""
+
+
 class Overhead(Record):
     """One program, traced and untraced."""
 
@@ -48,7 +52,10 @@ class Overhead(Record):
     pairs: int = Field(description="Of processes, one of them traced.")
     turns: int = Field(description="Of each process.")
     plain_us: float = Field(description="Mean time of a step, untraced [us].")
-    ratio: float = Field(description="Time of all turns, traced over untraced; 1 is no cost.")
+    ratio: float = Field(
+        description="Time of all turns of a pair, traced over untraced, the median over the pairs; "
+        "1 is no cost."
+    )
     low: float = Field(
         description="Lower end of its 95 % interval, bootstrap over the pairs and their turns."
     )
@@ -67,9 +74,10 @@ def measure_overhead(
 ) -> Iterator[Overhead]:
     """Yield the cost of tracing for each program, with one thread of torch.
 
-    Two new processes make the same training, one of them traced. Only one of them runs at a time,
-    for a turn of some steps, so that both meet the same moods of the machine. Two processes of the
-    same program differ by some percent, by where their memory lies: several pairs are measured.
+    Two processes make the same training, one of them traced. Only one of them runs at a time, for
+    a turn of some steps, so that both meet the same moods of the machine. By where its memory lies
+    a process is some percent faster or slower: both are forked from one, and of several pairs the
+    median counts.
 
     Args:
         folder: For the traces.
@@ -111,18 +119,25 @@ def _overhead(name: str, pairs: Sequence[_Pair]) -> Overhead:
         generator.integers(0, num, (_DRAWS, num, 1)),
         generator.integers(0, turns, (_DRAWS, num, turns)),
     )
-    low, high = np.quantile(watched[drawn].sum((1, 2)) / plain[drawn].sum((1, 2)), (0.025, 0.975))
+    ratio, ratios = _ratio(plain, watched), _ratio(plain[drawn], watched[drawn])
+    low, high = np.quantile(ratios, (0.025, 0.975))
     return Overhead(
         program=name,
         steps=pairs[0].steps,
         pairs=num,
         turns=turns,
         plain_us=float(plain.mean()) * 1e6,
-        ratio=float(watched.sum() / plain.sum()),
+        ratio=float(ratio),
         low=float(low),
         high=float(high),
         has_same_weights=all(pair.has_same_weights for pair in pairs),
     )
+
+
+def _ratio(plain: NDArray[np.float64], watched: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the median over the pairs: where one of two has bad luck, nothing else is told."""
+    found: NDArray[np.float64] = np.median(watched.sum(-1) / plain.sum(-1), axis=-1)
+    return found
 
 
 def _measure(
@@ -133,35 +148,30 @@ def _measure(
     settings: TraceSettings,
     clock: Callable[[], float],
 ) -> _Pair:
-    context = get_context("spawn")
     # The clock of a trace's writes goes on while the other process has its turn.
     slower = settings.model_copy(update={"flush_s": 2 * settings.flush_s})
-    pipes, processes = list[Any](), list[Any]()
+    context = get_context("spawn")
+    ours, theirs = zip(*(context.Pipe() for _ in range(2)), strict=True)
+    arguments = theirs, program, (None, (folder, slower)), turns, clock
+    parent = context.Process(target=_fork, args=arguments)
+    parent.start()
     try:
-        for watch in (None, (folder, slower)):
-            pipe, theirs = context.Pipe()
-            process = context.Process(target=_train, args=(theirs, program, watch, turns, clock))
-            process.start()
-            theirs.close()
-            pipes.append(pipe)
-            processes.append(process)
-        step_s = min([pipe.recv() for pipe in pipes])
-        steps = max(2 * round(_TURN_S / step_s / 2), _FEWEST)
-        for pipe in pipes:
-            pipe.send(steps)
-        seconds = _take_turns(pipes, turns) / steps
-        digests = {pipe.recv() for pipe in pipes}
-    except (EOFError, BrokenPipeError) as error:
+        for pipe in theirs:
+            pipe.close()
+        steps = [pipe.recv() for pipe in ours][0]
+        seconds = _take_turns(ours, turns) / steps
+        digests = {pipe.recv() for pipe in ours}
+    except (EOFError, BrokenPipeError, ConnectionResetError) as error:
         raise RuntimeError(f"the program {name} ended before its last turn") from error
     finally:
-        for pipe, process in zip(pipes, processes, strict=True):
+        for pipe in ours:
             pipe.close()
-            process.join()
+        parent.join()
     plain, watched = seconds
     return _Pair(steps, plain, watched, has_same_weights=len(digests) == 1)
 
 
-def _take_turns(pipes: list[Any], turns: int) -> NDArray[np.float64]:
+def _take_turns(pipes: Sequence[Connection], turns: int) -> NDArray[np.float64]:
     """Return the seconds of each turn of each process; which one is first alternates."""
     seconds = np.empty((len(pipes), turns))
     for pipe in pipes:
@@ -173,19 +183,45 @@ def _take_turns(pipes: list[Any], turns: int) -> NDArray[np.float64]:
     return seconds
 
 
-def _train(
-    pipe: Connection,
+def _fork(
+    pipes: Sequence[Connection],
     program: Program,
-    watch: tuple[Path, TraceSettings] | None,
+    watches: Sequence[_Watch],
     turns: int,
     clock: Callable[[], float],
 ) -> None:
-    """Train when it is this process's turn, in a process of its own."""
+    """Warm up, in a process of its own, then become one process for each pipe."""
     torch.set_num_threads(1)
     ticks: list[float] = []
     program(_PROBED, lambda: ticks.append(clock()))
-    pipe.send((ticks[-1] - ticks[0]) / (len(ticks) - 1))
-    steps: int = pipe.recv()
+    step_s = (ticks[-1] - ticks[0]) / (len(ticks) - 1)
+    steps = max(2 * round(_TURN_S / step_s / 2), _FEWEST)
+    context = get_context("fork")
+    processes = []
+    for at, watch in enumerate(watches):
+        arguments = pipes, at, program, watch, turns, steps, clock
+        processes.append(context.Process(target=_train, args=arguments))
+        processes[-1].start()
+    for pipe in pipes:
+        pipe.close()  # one that dies is heard of
+    for process in processes:
+        process.join()
+
+
+def _train(
+    pipes: Sequence[Connection],
+    at: int,
+    program: Program,
+    watch: _Watch,
+    turns: int,
+    steps: int,
+    clock: Callable[[], float],
+) -> None:
+    """Train when it is this process's turn."""
+    for other in (*pipes[:at], *pipes[at + 1 :]):
+        other.close()
+    pipe = pipes[at]
+    pipe.send(steps)
     made, began = 0, 0.0
 
     def tick() -> None:
