@@ -27,6 +27,8 @@ class Lane:
     """Its marks, without times."""
     at: int = -1
     """Place in that word, while a step repeats it; -1 in a step that is looked at closely."""
+    last: int = -1
+    """Place of the optimizer's step in it."""
     repeats_left: int = 0
     """Steps until one is looked at closely again."""
     repeated: list[Any] = field(default_factory=list)

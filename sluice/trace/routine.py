@@ -8,7 +8,7 @@ finds, its rates, norms and times are known of one step in some.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sluice.trace.evidence.order import MarkKind
 from sluice.trace.lane import Lane
@@ -70,7 +70,7 @@ class Routine:
             lane = lanes[row.thread]
             # Another thread may repeat its order right now.
             if times == _TIMES and lane.at < 0 and self._may_repeat(codes):
-                lane.word = [*codes, _END]
+                lane.word, lane.last = [*codes, _END], len(codes) - 1
                 lane.told = [number for code in codes for number in (code, 0)]
 
     def _may_repeat(self, codes: Sequence[int]) -> bool:
@@ -110,24 +110,11 @@ class Routine:
         """Tell whether nothing ever clears the gradients of the order that repeats."""
         return "carried" in self._tracer.recorder.book.mark(lane.word[-2])[3]
 
-    def is_step(
-        self, lane: Lane, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> bool:
-        """Tell whether the step of an optimizer is the one that is expected now, and take it."""
-        if (
-            lane.at == len(lane.word) - 2
-            and lane.stepper.ref() is optimizer
-            and not kwargs
-            and len(args) < 2
-            and len(optimizer.param_groups) == lane.stepper.num_groups
-        ):
-            lane.at += 1
-            return True
-        return False
-
     def end_step(self, lane: Lane) -> None:
         """Close a step that repeated the order."""
-        lane.repeated += self._tracer.count_step(), lane.losses
+        tracer = self._tracer
+        tracer.steps = step = next(tracer.numbers)
+        lane.repeated += step, lane.losses
         lane.losses = []
         lane.at = 0
         lane.repeats_left -= 1

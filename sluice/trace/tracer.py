@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from itertools import chain, starmap
+from itertools import chain, count, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,8 +75,8 @@ class Tracer:
         "_next_phase", "_settles", "_threads", "acts", "after_step", "backward_codes",
         "backward_marks", "before_end", "before_step", "by_hand", "cadence", "clock", "flows",
         "has_norms", "has_statistics", "inputs", "inventory", "is_on", "local", "looks", "losses",
-        "on_begin", "on_end", "own_steps", "patches", "recorder", "routine", "row_prints", "say",
-        "schedulers", "settings", "steps", "survey",
+        "numbers", "on_begin", "on_end", "own_steps", "patches", "recorder", "routine",
+        "row_prints", "say", "schedulers", "settings", "steps", "survey",
     )  # fmt: skip
 
     def __init__(
@@ -127,7 +127,8 @@ class Tracer:
         self.survey = Survey(self.inventory, self.recorder)
         self.looks = Looks(self)
         self.routine = Routine(self)
-        self.steps = 0
+        self.steps, self.numbers = 0, count(1)
+        """Of the last step, and of those that come: two threads never get the same."""
         self.has_norms = True
         """Whether the step that comes next has norms of gradients and weights."""
         self.has_statistics = True
@@ -343,7 +344,7 @@ class Tracer:
     def end_step(self, lane: Lane, entry: OptimizerEntry) -> None:
         """Close the word of a step that was made, or skipped by a scaler."""
         with self._lock:
-            self.steps += 1
+            self.steps = next(self.numbers)
             lane.steps += 1
             entry.steps += 1
             if lane.work is not None:
@@ -370,12 +371,6 @@ class Tracer:
             self._last_step = lane.began = now
             if lane.word and not self.has_norms:
                 self.routine.begin(lane, marks[::2], self._settles)
-
-    def count_step(self) -> int:
-        """Return the number of a step that was as expected."""
-        with self._lock:
-            self.steps += 1
-            return self.steps
 
     def add_ended(self, *fields: Any) -> None:
         """Hear of steps that were as expected: the fields of an EndedStep."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -158,7 +157,7 @@ def _measure(
     try:
         for pipe in theirs:
             pipe.close()
-        steps = [pipe.recv() for pipe in ours][0]
+        steps, _ = (pipe.recv() for pipe in ours)
         seconds = _take_turns(ours, turns) / steps
         digests = {pipe.recv() for pipe in ours}
     except (EOFError, BrokenPipeError, ConnectionResetError) as error:

@@ -16,17 +16,32 @@ _RAW_MEAN: tuple[str, ...] = ("raw mean",)
 
 def watch_backward(tracer: Tracer) -> None:
     """Mark every backward pass that the program itself begins."""
-    backward, grad = torch.autograd.backward, torch.autograd.grad
+    backward, grad, local = torch.autograd.backward, torch.autograd.grad, tracer.local
 
     @functools.wraps(backward)
     def watched_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-        lane = tracer.local.lane
+        lane = local.lane
         if not tracer.is_on or lane.in_backward:  # checkpointing runs one inside another
             return backward(tensors, *args, **kwargs)
         # A sequence that can be read only once is left to torch.
         loss = tensors if type(tensors) is Tensor else None
         try:
-            if lane.at < 0 or not _repeats(tracer, lane, loss):
+            if lane.at >= 0:
+                if (
+                    loss is not None
+                    and lane.word[lane.at] in tracer.backward_marks
+                    and not lane.has_scaled
+                    and loss.numel() == 1
+                ):
+                    # To read it from another device would wait.
+                    value = loss.item() if loss.is_cpu else loss.detach().reshape(())
+                    if type(value) is not float or isfinite(value):
+                        lane.losses.append(value)
+                    else:
+                        tracer.routine.leave(lane)
+                else:
+                    tracer.routine.leave(lane)
+            if lane.at < 0:
                 _before(tracer, lane, loss)
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
@@ -54,22 +69,6 @@ def watch_backward(tracer: Tracer) -> None:
 
     tracer.patches.replace_function(torch.autograd, "backward", watched_backward)
     tracer.patches.replace_function(torch.autograd, "grad", watched_grad)
-
-
-def _repeats(tracer: Tracer, lane: Lane, loss: Tensor | None) -> bool:
-    """Take the loss of a backward pass that is expected; or look at the step closely from here."""
-    if (
-        loss is not None
-        and lane.word[lane.at] in tracer.backward_marks
-        and not lane.has_scaled
-        and loss.numel() == 1
-    ):
-        value = loss.item() if loss.is_cpu else loss.detach().reshape(())
-        if type(value) is not float or isfinite(value):
-            lane.losses.append(value)
-            return True
-    tracer.routine.leave(lane)
-    return False
 
 
 def _before(tracer: Tracer, lane: Lane, loss: Tensor | None) -> None:

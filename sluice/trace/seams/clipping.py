@@ -35,12 +35,13 @@ def watch_clipping(tracer: Tracer) -> None:
 
 def _watch_scaling(tracer: Tracer, original: Callable[..., Any]) -> None:
     """Look at gradients whose norm is not finite before a clip makes NaN of all of them."""
+    local = tracer.local
 
     @functools.wraps(original)
     def scale(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> None:
         # To read it from another device would wait.
         if type(total_norm) is Tensor and total_norm.is_cpu and tracer.is_on:
-            lane = tracer.local.lane
+            lane = local.lane
             lane.norm = norm = total_norm.item()
             if not math.isfinite(norm):
                 if lane.at >= 0:
@@ -54,11 +55,13 @@ def _watch_scaling(tracer: Tracer, original: Callable[..., Any]) -> None:
 def _watched(
     tracer: Tracer, owners: "_Owners", original: Callable[..., Any], flag: str
 ) -> Callable[..., Any]:
+    local = tracer.local
+
     @functools.wraps(original)
     def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
         if not tracer.is_on:
             return original(parameters, *args, **kwargs)
-        lane = tracer.local.lane
+        lane = local.lane
         lane.norm = None
         if lane.sealed:
             tracer.guard(check_seal, lane)

@@ -74,8 +74,7 @@ class _IteratorEntry:
 def watch_loaders(tracer: Tracer) -> None:
     """Mark every iteration over a DataLoader and every batch it hands over."""
     make_iter, make_next = DataLoader.__iter__, _BaseDataLoaderIter.__next__
-    next_index = _BaseDataLoaderIter._next_index
-    seen = _Loading(tracer)
+    seen, local = _Loading(tracer), tracer.local
 
     @functools.wraps(make_iter)
     def watched_iter(loader: Any) -> Any:
@@ -95,7 +94,7 @@ def watch_loaders(tracer: Tracer) -> None:
                 tracer.guard(seen.finish, iterator)
             raise
         if tracer.is_on:
-            lane, known = tracer.local.lane, seen.current
+            lane, known = local.lane, seen.current
             if lane.at >= 0 and known is not None and known.ref() is iterator:
                 entry = known.loader
                 if entry is not None and entry.code == lane.word[lane.at] and entry.is_hashed:
@@ -109,24 +108,42 @@ def watch_loaders(tracer: Tracer) -> None:
                 tracer.fail(error)
         return batch
 
-    @functools.wraps(next_index)
-    def watched_index(iterator: Any) -> Any:
-        indices = next_index(iterator)  # type: ignore[no-untyped-call]
-        if seen.wants_order and tracer.is_on:
-            tracer.guard(seen.indices, iterator, indices)
-        return indices
-
     tracer.patches.replace(DataLoader, "__iter__", watched_iter)
     tracer.patches.replace(_BaseDataLoaderIter, "__next__", watched_next)
-    tracer.patches.replace(_BaseDataLoaderIter, "_next_index", watched_index)
     tracer.on_begin.append(seen.reset)
     tracer.on_end.append(seen.end)
     seen.begin_workers = watch_workers(tracer, lambda: seen.for_workers)
 
 
+class _Orders:
+    """Sees the order of rows, in the epochs that are looked at."""
+
+    _NAME = "_next_index"
+
+    def __init__(self, tracer: Tracer, see: Callable[[Any, Any], None]) -> None:
+        original: Any = _BaseDataLoaderIter._next_index
+
+        @functools.wraps(original)
+        def watched(iterator: Any) -> Any:
+            indices = original(iterator)
+            if tracer.is_on:
+                tracer.guard(see, iterator, indices)
+            return indices
+
+        self._kinds = original, watched
+        tracer.patches.on_restore(lambda: self.watch(wanted=False))
+
+    def watch(self, *, wanted: bool) -> None:
+        """See the order from now on, or leave it alone: few epochs of many are looked at."""
+        old, new = self._kinds if wanted else self._kinds[::-1]
+        if vars(_BaseDataLoaderIter)[self._NAME] is old:  # nobody wrapped ours
+            setattr(_BaseDataLoaderIter, self._NAME, new)
+
+
 class _Loading:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
+        self._orders = _Orders(tracer, self.indices)
         self.for_workers: tuple[Path, int, int] | None = None
         """Folder of the trace, loader and epoch of the workers that are made next: they are forked
         with it."""
@@ -143,8 +160,6 @@ class _Loading:
         )
         self.current: _IteratorEntry | None = None
         """The one that gave the last batch."""
-        self.wants_order = False
-        """An epoch that runs, or that is about to begin, is one of those that are looked at."""
 
     def _entry(self, _: int, loader: Any) -> LoaderEntry:
         fact = _fact(len(self._all), loader)
@@ -163,7 +178,7 @@ class _Loading:
     def making(self, loader: Any) -> None:
         """Hear that an iterator is about to be made."""
         entry = self._loaders.find(loader)
-        self.wants_order = True
+        self._watch_order(_is_watched(entry.epoch + 1))
         if loader.num_workers:
             self.for_workers = self._tracer.recorder.folder, entry.index, entry.epoch + 1
             self.begin_workers()
@@ -181,9 +196,14 @@ class _Loading:
             entry.iterating.sampler_epoch = sampler_facts(loader).epoch
             self._print_random()
             tracer.local.lane.spent += tracer.clock() - began
-        self.wants_order = any(
+        self._watch_order(_is_watched(entry.epoch))
+
+    def _watch_order(self, is_watched: bool) -> None:
+        """Hear whether the epoch that runs now is looked at; another one may be, too."""
+        others = (
             other.iterating is not None and _is_watched(other.epoch) for _, other in self._all
         )
+        self._orders.watch(wanted=is_watched or any(others))
 
     def indices(self, iterator: Any, indices: Any) -> None:
         # Workers are given row numbers while the iterator is made, before its loader is known.

@@ -70,7 +70,7 @@ def watch_losses(tracer: Tracer) -> None:
 def _watched(
     tracer: Tracer, watch: "LossWatch", kind: str, original: Callable[..., Any]
 ) -> Callable[..., Any]:
-    is_loss = kind != "embedding"
+    is_loss, local, ref = kind != "embedding", tracer.local, weakref.ref
 
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
@@ -84,10 +84,13 @@ def _watched(
             tracer.guard(watch.refused, kind, args, kwargs)
             raise
         if is_loss and type(found) is Tensor:
-            lane = tracer.local.lane
-            if lane.at >= 0 and found.requires_grad and not watch.passes.open:
-                lane.compared = _compared(kind, args, kwargs)
-                return found
+            if found.requires_grad:
+                lane = local.lane
+                # Weak, as what a program lets go of may be large.
+                are_two = len(args) == 2 and type(args[0]) is type(args[1]) is Tensor
+                lane.compared = (kind, ref(args[0]), ref(args[1]), kwargs) if are_two else None
+                if lane.at >= 0 and not watch.passes.open:
+                    return found
             try:
                 watch.called(kind, args, kwargs, found)
             except Exception as error:  # as with ``guard``
@@ -97,13 +100,6 @@ def _watched(
     # torch.jit.script compiles what stands behind it.
     function.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]
     return function
-
-
-def _compared(kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return what a loss function compares; weak, as what a program lets go of may be large."""
-    if len(args) != 2 or not type(args[0]) is type(args[1]) is Tensor:
-        return None
-    return kind, weakref.ref(args[0]), weakref.ref(args[1]), kwargs
 
 
 class _Key:
@@ -153,7 +149,6 @@ class LossWatch:
                 self.passes.write()
             if is_mean and not found.dim():
                 lane.means.append(weakref.ref(found))
-            lane.compared = _compared(kind, args, kwargs)
         elif lane.in_probe or is_transformed():
             return
         else:

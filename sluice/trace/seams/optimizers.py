@@ -15,16 +15,25 @@ from sluice.trace.tracer import Tracer
 
 def watch_optimizers(tracer: Tracer) -> None:
     """Mark the steps and the clearing of all optimizers, those that are there and later ones."""
+    local = tracer.local
 
     def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not tracer.is_on:
             return
-        lane = tracer.local.lane
+        lane = local.lane
         if lane.stepping is not None and lane.stepping is not optimizer:
             return  # one optimizer inside another, which wraps it: one step
         try:
             if lane.at >= 0:
-                if tracer.routine.is_step(lane, optimizer, args, kwargs):
+                entry = lane.stepper
+                if (
+                    lane.at == lane.last
+                    and entry.ref() is optimizer
+                    and not kwargs
+                    and len(args) < 2  # no closure
+                    and len(optimizer.param_groups) == entry.num_groups
+                ):
+                    lane.at += 1
                     lane.stepping = optimizer
                     return
                 tracer.routine.leave(lane)
@@ -46,7 +55,7 @@ def watch_optimizers(tracer: Tracer) -> None:
             tracer.fail(error)
 
     def after(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
-        lane = tracer.local.lane
+        lane = local.lane
         if lane.stepping is not optimizer or not tracer.is_on:
             return
         lane.stepping, entry = None, lane.stepper
@@ -92,13 +101,14 @@ def _those_there() -> list[Any]:
 
 def _watch_zero(tracer: Tracer) -> None:
     of_optimizer, of_module = torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad
+    local = tracer.local
 
     @functools.wraps(of_optimizer)
     def zero_optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> None:
         of_optimizer(optimizer, *args, **kwargs)
         if not tracer.is_on:
             return
-        lane = tracer.local.lane
+        lane = local.lane
         try:
             if lane.at >= 0:
                 entry = lane.stepper

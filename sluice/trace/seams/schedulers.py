@@ -57,9 +57,11 @@ def _watch_class(tracer: Tracer, cls: type) -> None:
 
 
 def _watched(tracer: Tracer, original: Callable[..., Any]) -> Callable[..., Any]:
+    local = tracer.local
+
     @functools.wraps(original)
     def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-        lane = tracer.local.lane
+        lane = local.lane
         # A scheduler makes a step of its own when it is built, and some are made of others.
         if not tracer.is_on or lane.in_schedule or getattr(scheduler, "_step_count", 1) == 0:
             return original(scheduler, *args, **kwargs)
@@ -72,7 +74,10 @@ def _watched(tracer: Tracer, original: Callable[..., Any]) -> Callable[..., Any]
             entry = tracer.schedulers.by_id.get(id(scheduler))
             if entry is None or entry.ref() is not scheduler:
                 entry = tracer.schedulers.find(scheduler)
-            tracer.event(lane, entry.code)
+            if lane.at >= 0 and lane.word[lane.at] == entry.code:
+                lane.at += 1
+            else:
+                tracer.event(lane, entry.code)
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
         return found
