@@ -13,7 +13,7 @@ from pipelines.speeds import Speed, speed_table
 from sluice.commands.output import results
 from sluice.errors import GATE_SAID_NO
 
-_PAIRS, _TURNS, _QUICK_TURNS = 10, 24, 40
+_PAIRS, _TURNS, _QUICK_TURNS = 10, 40, 60
 
 
 def register(group: typer.Typer) -> None:

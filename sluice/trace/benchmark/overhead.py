@@ -75,8 +75,8 @@ def measure_overhead(
 
     Two processes make the same training, one of them traced. Only one of them runs at a time, for
     a turn of some steps, so that both meet the same moods of the machine. By where its memory lies
-    a process is some percent faster or slower: both are forked from one, and of several pairs the
-    median counts.
+    a process is some percent faster or slower: both are forked from one, the traced one first or
+    second by turns, and of several pairs the median counts.
 
     Args:
         folder: For the traces.
@@ -94,7 +94,7 @@ def measure_overhead(
     """
     for name, program in programs.items():
         told = [
-            _measure(name, program, folder / f"{name}-{pair}", turns, settings, clock)
+            _measure(name, program, (pair % 2, folder / f"{name}-{pair}"), turns, settings, clock)
             for pair in range(pairs)
         ]
         yield _overhead(name, told)
@@ -142,16 +142,19 @@ def _ratio(plain: NDArray[np.float64], watched: NDArray[np.float64]) -> NDArray[
 def _measure(
     name: str,
     program: Program,
-    folder: Path,
+    watched: tuple[int, Path],
     turns: int,
     settings: TraceSettings,
     clock: Callable[[], float],
 ) -> _Pair:
+    at, folder = watched
     # The clock of a trace's writes goes on while the other process has its turn.
     slower = settings.model_copy(update={"flush_s": 2 * settings.flush_s})
     context = get_context("spawn")
     ours, theirs = zip(*(context.Pipe() for _ in range(2)), strict=True)
-    arguments = theirs, program, (None, (folder, slower)), turns, clock
+    watches: list[_Watch] = [None, None]
+    watches[at] = folder, slower
+    arguments = theirs, program, watches, turns, clock
     parent = context.Process(target=_fork, args=arguments)
     parent.start()
     try:
@@ -166,8 +169,7 @@ def _measure(
         for pipe in ours:
             pipe.close()
         parent.join()
-    plain, watched = seconds
-    return _Pair(steps, plain, watched, has_same_weights=len(digests) == 1)
+    return _Pair(steps, seconds[1 - at], seconds[at], has_same_weights=len(digests) == 1)
 
 
 def _take_turns(pipes: Sequence[Connection], turns: int) -> NDArray[np.float64]:

@@ -4,6 +4,8 @@ import json
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from sluice.errors import ContractError, StorageError
 from sluice.trace.attach import traced
@@ -52,6 +54,26 @@ def test_epochs_of_one_loader_have_the_same_rows_in_another_order(folder):
     assert len({e.order for e in train}) == 2
     assert len({e.rows for e in train}) == 1
     assert all(e.is_finished for e in [*held_out, *train])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_order_of_few_epochs_is_looked_at_and_what_torch_had_stands_in_others(
+    tmp_path, workers
+):
+    original = _BaseDataLoaderIter._next_index
+    rows = TensorDataset(torch.arange(12.0)[:, None])
+    loader = DataLoader(rows, batch_size=4, shuffle=True, num_workers=workers)
+    stood = []
+    with traced(tmp_path, TraceSettings()) as folder:
+        for _ in range(17):
+            for at, _ in enumerate(loader):
+                if at == 1:
+                    stood.append(_BaseDataLoaderIter._next_index is original)
+    told = {e.epoch: e.num_indices for e in read_trace(folder).epochs}
+
+    assert told == dict.fromkeys((1, 2, 3, 4, 8, 16), 12)
+    assert [at for at, is_original in enumerate(stood, 1) if not is_original] == sorted(told)
+    assert _BaseDataLoaderIter._next_index is original
 
 
 def test_equal_rows_have_equal_fingerprints_in_every_epoch_and_others_have_others(folder):
