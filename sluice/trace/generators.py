@@ -17,6 +17,9 @@ _MOST_FOUND = 8
 _LONGEST = 32
 """Of a container whose items are looked at."""
 
+_LIBRARIES = frozenset({"builtins", "numpy", "torch", "typing"})
+"""Their methods are not read: what they draw from is held by an object, or is the process's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -121,8 +124,17 @@ def _held(it: Any) -> Iterator[tuple[str, Any]]:
         attributes = getattr(it, "__dict__", None)
         if isinstance(attributes, dict):
             yield from ((f".{name}", held) for name, held in list(attributes.items())[:_LONGEST])
-        for name in ("__getitem__", "__iter__", "__call__"):
-            method = getattr(type(it), name, None)
+        yield from _methods(type(it))
+
+
+def _methods(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
+    """Yield the methods of a class, those of the program's own code: one may call another."""
+    for cls in kind.__mro__:
+        if cls.__module__.partition(".")[0] in _LIBRARIES:
+            continue
+        for name, method in list(vars(cls).items())[:_LONGEST]:
+            if isinstance(method, staticmethod | classmethod):
+                method = method.__func__
             if isinstance(method, types.FunctionType):
                 yield f".{name}", method
 
@@ -134,6 +146,14 @@ def _held_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             yield f".{name}", cell.cell_contents
         except ValueError:  # not filled yet
             continue
-    for name in function.__code__.co_names[:_LONGEST]:
+    for name in list(_names(function.__code__))[:_LONGEST]:
         if name in function.__globals__:
             yield f".{name}", function.__globals__[name]
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Yield the names that code uses, with what stands inside, such as a comprehension."""
+    yield from code.co_names
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from _names(part)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from sluice.trace import routine
 from sluice.trace.attach import traced
 from sluice.trace.guarding import LAST_GOOD, STOPPED, bundle_name
 from sluice.trace.reading import read_trace
@@ -55,6 +56,14 @@ def test_three_bad_losses_in_a_row_end_the_program_with_its_last_good_state(tmp_
     (note,) = [n for n in trace.notes if n.kind == "stopped"]
     assert "3 losses in a row" in note.text
     assert trace.num_steps == 22  # the third one makes no step any more
+
+
+def test_steps_that_repeat_their_order_are_guarded_one_by_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(routine, "_TIMES", 4)
+    folder, _ = traced_train(tmp_path, range(45, 61), stop_after=3, keep_every=1)
+
+    assert torch.load(folder / LAST_GOOD, weights_only=True)["step"] == 44
+    assert read_trace(folder).num_steps == 46
 
 
 def test_the_first_bad_step_can_be_made_again_from_its_bundle(tmp_path):

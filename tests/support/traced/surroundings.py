@@ -70,6 +70,36 @@ def drawing(kind, draw=_draw, workers=2, **options):
     return program
 
 
+_NOISE = np.random.default_rng(1)
+
+
+class Noisy:
+    """Adds noise of the module's generator: in a method that another one calls, in a list."""
+
+    def __call__(self, rows):
+        x, y = zip(*rows, strict=True)
+        return self._with_noise(torch.stack(x)), torch.tensor(y)
+
+    @staticmethod
+    def _with_noise(x):
+        return x + torch.tensor([_NOISE.random() for _ in x])[:, None]
+
+
+def module_drawn():
+    """Draw from a generator of the module where rows become a batch."""
+    drawing("torch", lambda _, index: index / 24, collate_fn=Noisy())()
+
+
+def module_seeded():
+    """Seed that generator anew in each worker."""
+
+    def seed(_):
+        global _NOISE
+        _NOISE = np.random.default_rng(torch.initial_seed())
+
+    drawing("torch", lambda _, index: index / 24, collate_fn=Noisy(), worker_init_fn=seed)()
+
+
 def drawn_once():
     """Draw one table for all rows, which all workers must have alike."""
 

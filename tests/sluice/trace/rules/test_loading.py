@@ -43,6 +43,14 @@ def test_every_kind_of_generator_is_found_in_the_workers(trace_of, kind):
     assert "all 2 epochs" in found.what
 
 
+def test_a_generator_of_a_module_is_found_through_the_methods_that_use_it(trace_of):
+    (found,) = judge(trace_of(seen.module_drawn))
+
+    assert (found.fault, found.severity, found.step) == ("worker streams copied", "error", 1)
+    assert "_NOISE" in found.what
+    assert "all 2 epochs" in found.what
+
+
 def test_one_worker_that_begins_anew_is_asked_about(trace_of):
     (found,) = judge(trace_of(seen.drawing("torch", workers=1)))
 
@@ -60,6 +68,7 @@ def test_workers_that_stay_share_their_numbers_and_do_not_repeat(trace_of):
     "program",
     [
         seen.reseeded,
+        seen.module_seeded,
         seen.seeded_by_row,
         seen.drawn_once,
         seen.never_drawn,
