@@ -15,11 +15,14 @@ from sluice.trace.evidence.losses import (
 )
 from sluice.trace.graph import SHAPES
 from sluice.trace.masked import masked_targets
+from sluice.trace.recorder import Thin
 from sluice.trace.tokens import are_tokens, next_tokens
 from sluice.trace.tracer import Tracer
 
 _LOOKS = 8
 """Backward passes at the start that are looked at."""
+_MOST_LATER = 128
+"""Later ones, at steps with statistics: a loss may be another one in a second phase."""
 _MOST_NODES = 32
 _THROUGH = frozenset(
     f"{name}Backward{number}"
@@ -48,7 +51,7 @@ _SIGNS = frozenset({"Neg", "Abs", "Exp"})
 
 
 class ByHand:
-    """Looks at the first losses of a trace."""
+    """Looks at the first losses of a trace, and at some of those that follow."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
@@ -57,10 +60,21 @@ class ByHand:
     def reset(self) -> None:
         """Begin anew."""
         self.looks_left = _LOOKS
+        self._later, self._looked_at = Thin(_MOST_LATER), -1
 
     def look(self, loss: Tensor) -> None:
         """See whether rows meet the targets of others, or probabilities are taken for logits."""
-        self.looks_left -= 1
+        tracer, lane = self._tracer, self._tracer.local.lane
+        if self.looks_left:
+            self.looks_left -= 1
+        elif self._looked_at == tracer.steps or not self._later.takes_next():
+            return
+        self._looked_at, began = tracer.steps, tracer.clock()
+        self._look(loss)
+        if tracer.has_statistics:
+            lane.spent += tracer.clock() - began
+
+    def _look(self, loss: Tensor) -> None:
         found = repeated(loss.grad_fn)
         if found is not None:
             self._write(BY_HAND, found[0], found[1], loss)

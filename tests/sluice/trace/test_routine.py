@@ -255,6 +255,20 @@ def test_two_optimizers_are_looked_at_closely(run):
     assert num_close(run(program, 16)) == 100
 
 
+@pytest.mark.parametrize("kind", ["pre", "post"])
+def test_an_optimizer_with_hooks_of_its_own_is_looked_at_closely(run, kind):
+    def program():
+        model = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        getattr(optimizer, f"register_step_{kind}_hook")(lambda *_: None)
+        for _ in range(50):
+            optimizer.zero_grad()
+            model(torch.randn(4, 4)).square().mean().backward()
+            optimizer.step()
+
+    assert num_close(run(program, 16)) == 50
+
+
 def test_long_steps_are_all_looked_at_closely(tmp_path):
     with traced(tmp_path / "out", TraceSettings(quick_step_s=0.0)):
         Loop(steps=90)()

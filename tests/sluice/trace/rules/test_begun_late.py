@@ -81,6 +81,26 @@ def test_a_loss_that_is_made_anew_from_numbers_is_told(trace_of, kind):
         assert "loss without path" not in {fault for fault, _ in found}
 
 
+@pytest.mark.parametrize("is_new", [True, False], ids=["new optimizer", "same optimizer"])
+@pytest.mark.parametrize("repeats", [True, False])
+def test_a_loss_by_hand_that_repeats_outputs_in_a_second_phase_is_told(trace_of, is_new, repeats):
+    def away(output, y):
+        return (output if repeats else output[:, 0]).sub(y).abs().mean()
+
+    def program():
+        model, batch = net(1), draws()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        fit(model, optimizer, batch, LATE, loss_of=lambda o, y: F.mse_loss(o[:, 0], y.float()))
+        if is_new:
+            optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        fit(model, optimizer, batch, 2 * LATE, loss_of=away)
+
+    found = [step for fault, step in told(trace_of(program)) if fault == "loss broadcasts"]
+
+    assert len(found) == repeats
+    assert all(LATE < step <= LATE + (8 if is_new else 100) for step in found)
+
+
 def test_steps_without_a_gradient_in_the_middle_are_no_lost_loss(trace_of):
     def program():
         model, batch = net(), draws()
