@@ -1,6 +1,7 @@
 """Are gradients clipped before they are used?"""
 
-from sluice.trace.evidence.order import StepWord
+from dataclasses import dataclass
+
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.steps import name_of, optimizers_in
@@ -8,26 +9,39 @@ from sluice.trace.rules.steps import name_of, optimizers_in
 _LEAST = 2
 
 
-def _clips(word: StepWord, optimizer: int) -> tuple[int, int]:
-    """Return how many clips of an optimizer a word has before any backward pass, and after one."""
-    backward = min(word.find("backward") + word.find("grad"), default=len(word.marks))
-    own = [i for i in word.find("clip") if word.marks[i].subject == optimizer]
-    return sum(i < backward for i in own), sum(i > backward for i in own)
+@dataclass(slots=True)
+class _Clips:
+    """Of one optimizer."""
+
+    late: int = 0
+    useful: int = 0
+    first_step: int = 0
+
+
+def _clips(trace: Trace) -> dict[int, _Clips]:
+    """Count the clips before any backward pass of their step, and those after one."""
+    found: dict[int, _Clips] = {}
+    for word in trace.words:
+        clips = word.find("clip")
+        if not clips or word.find("stepped"):
+            continue
+        backward = min(word.find("backward") + word.find("grad"), default=len(word.marks))
+        late = {word.marks[i].subject for i in clips if i < backward}
+        for i in clips:
+            own = found.setdefault(word.marks[i].subject, _Clips())
+            own.useful += word.count * (i > backward)
+        for optimizer in late if word.first_step > 1 else ():
+            own = found[optimizer]
+            own.late += word.count
+            own.first_step = own.first_step or word.first_step - 1
+    return found
 
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
-    found = []
+    found, clips = [], _clips(trace)
     for optimizer in optimizers_in(trace):
-        late = useful = 0
-        first_step = 0
-        for word in trace.words:
-            if word.find("stepped"):
-                continue
-            before, after = _clips(word, optimizer)
-            useful += after * word.count
-            if before and word.first_step > 1:
-                late += word.count
-                first_step = first_step or word.first_step - 1
+        own = clips.get(optimizer, _Clips())
+        late, useful, first_step = own.late, own.useful, own.first_step
         if late < _LEAST or useful:
             continue
         found.append(

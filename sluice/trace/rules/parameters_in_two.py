@@ -1,36 +1,51 @@
 """Is every parameter moved by one optimizer?"""
 
-from itertools import combinations
+from collections.abc import Iterator
 
 from sluice.trace.evidence.membership import Membership
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.membership import listing
-from sluice.trace.rules.steps import OwnStep, first, name_of, optimizers_in, own_steps, total
+from sluice.trace.rules.steps import first, name_of, optimizers_in, own_steps, total
 
 _LEAST = 2
 
 
-def _held(membership: Membership, optimizer: int) -> set[int]:
-    return {
-        parameter
-        for fact in membership.optimizers
-        if fact.index == optimizer
-        for group in fact.groups
-        for parameter in group.parameters
-    }
+def _held(membership: Membership) -> dict[int, set[int]]:
+    held: dict[int, set[int]] = {}
+    for fact in membership.optimizers:
+        for group in fact.groups:
+            held.setdefault(fact.index, set()).update(group.parameters)
+    return held
+
+
+def _at_once(trace: Trace) -> Iterator[tuple[int, int]]:
+    """Yield pairs of optimizers of which neither follows the other.
+
+    A program may make a new one for every task: only those that take turns are compared.
+    """
+    spans = []
+    for optimizer in optimizers_in(trace):
+        steps = own_steps(trace, optimizer)
+        if steps:
+            spans.append((first(steps), max(s.word.last_step for s in steps), optimizer))
+    running = list[tuple[int, int]]()
+    for begun, last, optimizer in sorted(spans):
+        running = [(end, other) for end, other in running if end >= begun]
+        yield from ((min(other, optimizer), max(other, optimizer)) for _, other in running)
+        running.append((last, optimizer))
 
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     now = trace.membership
     if now is None:
         return ()
-    found = []
-    for one, other in combinations(optimizers_in(trace), 2):
-        shared = sorted(_held(now, one) & _held(now, other))
-        steps = own_steps(trace, one), own_steps(trace, other)
-        if not shared or not all(steps) or _is_one_after_other(*steps):
+    found, held = [], _held(now)
+    for one, other in sorted(_at_once(trace)):
+        shared = sorted(held.get(one, set()) & held.get(other, set()))
+        if not shared:
             continue
+        steps = own_steps(trace, one), own_steps(trace, other)
         # The second of two steps on one gradient has no backward pass of its own.
         again = tuple(
             s for own in steps for s in own if s.last_backward < 0 and "fresh" in s.end.flags
@@ -52,11 +67,6 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             )
         )
     return tuple(found)
-
-
-def _is_one_after_other(one: tuple[OwnStep, ...], other: tuple[OwnStep, ...]) -> bool:
-    ends = [max(s.word.last_step for s in own) for own in (one, other)]
-    return ends[0] < first(other) or ends[1] < first(one)
 
 
 PARAMETERS_IN_TWO = Rule(

@@ -171,7 +171,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     for before, after in itertools.pairwise(lives):
         if before.fact.kind != after.fact.kind or after.first <= before.last:
             continue
-        if total(before.steps) < _LEAST_BEFORE or not _is_same_training(trace, before, after):
+        if total(before.steps) < _LEAST_BEFORE:
             continue
         loaded = any(x.what == "optimizer" and x.subject == after.fact.index for x in trace.loads)
         strayed = _strayed(trace, before, after)
@@ -181,7 +181,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         schedule = _lost_schedule(trace, before, after) if loaded or made_alike else None
         state = made_alike and not loaded and before.has_state
         wound_back = loaded and _is_wound_back(trace, before, after)
-        if not (state or schedule or wound_back):
+        if not (state or schedule or wound_back) or not _is_same_training(trace, before, after):
             continue
         old, new = rates_of(trace, before.fact.index), rates_of(trace, after.fact.index)
         jump = (

@@ -1,5 +1,6 @@
 """The words of one optimizer, and how it is called in a message."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.trace.evidence.order import Mark, StepWord
@@ -27,14 +28,34 @@ class OwnStep:
 
 def own_steps(trace: Trace, optimizer: int) -> tuple[OwnStep, ...]:
     """Return the words of an optimizer without a closure, in the order of their first steps."""
-    found = []
-    for word in trace.words:
-        if word.is_open:
-            continue
+    return _BY_OPTIMIZER.of(trace.words).get(optimizer, ())
+
+
+class _ByOptimizer:
+    """The words of the trace that was asked for last: every rule asks for each optimizer's."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Sequence[StepWord], Mapping[int, tuple[OwnStep, ...]]] = (), {}
+
+    def of(self, words: Sequence[StepWord]) -> Mapping[int, tuple[OwnStep, ...]]:
+        """Return the words that end with a step, by optimizer."""
+        known, told = self._last
+        if known is not words:
+            told = _sorted(words)
+            self._last = words, told
+        return told
+
+
+def _sorted(words: Sequence[StepWord]) -> dict[int, tuple[OwnStep, ...]]:
+    found: dict[int, list[OwnStep]] = {}
+    for word in words:
         at = max(word.find("step") + word.find("skip"), default=-1)
-        if at >= 0 and word.marks[at].subject == optimizer and not word.find("stepped"):
-            found.append(OwnStep(word, word.marks[at], at))
-    return tuple(found)
+        if at >= 0 and not word.is_open and not word.find("stepped"):
+            found.setdefault(word.marks[at].subject, []).append(OwnStep(word, word.marks[at], at))
+    return {optimizer: tuple(steps) for optimizer, steps in found.items()}
+
+
+_BY_OPTIMIZER = _ByOptimizer()
 
 
 def optimizers_in(trace: Trace) -> tuple[int, ...]:
