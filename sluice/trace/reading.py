@@ -33,7 +33,7 @@ from sluice.trace.evidence.surroundings import (
 from sluice.trace.evidence.trace import VERSION, End, Note, SchedulerFact, Start, Trace
 from sluice.trace.evidence.values import GradientFact, ValueFact
 from sluice.trace.storage import HISTORY, RECENT, workers_file
-from sluice.trace.words import as_mark
+from sluice.trace.words import OVERFLOW, as_mark
 
 _ENDS = ("ended_us", "began_us")
 """What early versions did not write of a recent step."""
@@ -89,7 +89,7 @@ def read_trace(folder: Path) -> Trace:
     both = [*kept, *recent]
     try:
         ends = _all(End, kept, "end")
-        words, places = _words(kept)
+        words, places, num_untold = _words(kept)
         return Trace(
             start=_record(Start, starts[0]),
             end=ends[-1] if ends else None,
@@ -133,6 +133,7 @@ def read_trace(folder: Path) -> Trace:
             ids=_all(IdFact, kept, "ids"),
             notes=_all(Note, kept, "note"),
             recent=_recent(recent, places),
+            num_untold=num_untold,
             torn_lines=lines.torn,
         )
     except (ValidationError, KeyError, TypeError, ValueError) as error:
@@ -202,8 +203,8 @@ def _numbers(
     )
 
 
-def _words(kept: Iterable[dict[str, Any]]) -> tuple[tuple[StepWord, ...], dict[int, int]]:
-    """Return the words in the order of their first steps, and the place of each."""
+def _words(kept: Iterable[dict[str, Any]]) -> tuple[tuple[StepWord, ...], dict[int, int], int]:
+    """Return the words in the order of their first steps, the place of each, and steps without."""
     spelled: dict[int, dict[str, Any]] = {}
     counts: dict[int, tuple[int, int, int]] = {}
     for line in kept:
@@ -213,6 +214,7 @@ def _words(kept: Iterable[dict[str, Any]]) -> tuple[tuple[StepWord, ...], dict[i
             for key, first, last, count in line["rows"]:
                 before = counts.get(key, (first, last, 0))
                 counts[key] = before[0], last, before[2] + count
+    _, _, num_untold = counts.pop(OVERFLOW, (0, 0, 0))
     words: list[StepWord] = []
     places: dict[int, int] = {}
     for key, (first, last, count) in sorted(counts.items(), key=lambda item: item[1][0]):
@@ -230,7 +232,7 @@ def _words(kept: Iterable[dict[str, Any]]) -> tuple[tuple[StepWord, ...], dict[i
                 is_open=is_open,
             )
         )
-    return tuple(words), places
+    return tuple(words), places, num_untold
 
 
 def _recent(lines: Iterable[dict[str, Any]], places: dict[int, int]) -> tuple[RecentStep, ...]:

@@ -7,14 +7,14 @@ from typing import Any
 from sluice.trace.evidence.order import Mark, MarkKind
 
 _LONGEST_BLOCK = 8
-_MOST_WORDS = 512
+_MOST_WORDS = 2048
 _MOST_RAW = 4096
 
 Code = tuple[MarkKind, int, int, tuple[str, ...], int]
 """The fields of a ``Mark``: kind, subject, about, flags, block."""
 
-OVERFLOW = -1
-"""The word of a step beyond the most words that are told apart."""
+OVERFLOW = -(2**31)
+"""The word of a step beyond the most words that are told apart; a key that no other count has."""
 
 
 class WordBook:

@@ -117,12 +117,15 @@ class Trace(Record):
     ids: tuple[IdFact, ...]
     notes: tuple[Note, ...]
     recent: tuple[RecentStep, ...]
+    num_untold: int = Field(
+        0, ge=0, description="Steps whose order is not told, as there were too many to tell apart."
+    )
     torn_lines: int = Field(description="Unfinished last lines of its files, 0 to 3.")
 
     @property
     def num_steps(self) -> int:
-        """Optimizer steps that are told of, over all optimizers and threads."""
-        return sum(word.count for word in self.words if not word.is_open)
+        """Optimizer steps, over all optimizers and threads."""
+        return self.num_untold + sum(word.count for word in self.words if not word.is_open)
 
     @property
     def membership(self) -> Membership | None:

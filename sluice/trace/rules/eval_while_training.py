@@ -26,7 +26,8 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             for word in trace.words
             if word.first_step <= first_step
         )
-        if evaluating < _LEAST or (not training and _is_partly_frozen(trace, network)):
+        is_chosen = not (training and stayed) and _is_partly_frozen(trace, network)
+        if evaluating < _LEAST or is_chosen:
             continue
         found.append(
             rule.finding(
@@ -80,7 +81,7 @@ EVAL_WHILE_TRAINING = Rule(
     requires="Two steps from a forward pass of a network that an optimizer has, with dropout or "
     "batch norm in it.",
     contradicted_by="A fine-tuning that is meant to leave dropout off and statistics as they are.",
-    abstains="Only parts of the network are in evaluation mode, as frozen batch norm is; or it "
-    "never was in training mode and parts of it are frozen.",
+    abstains="Only parts of the network are in evaluation mode, as frozen batch norm is; or parts "
+    "of it are frozen, and it never was in training mode or was not left so by an evaluation.",
     judge=_judge,
 )

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterable
 
+from sluice.trace.evidence.flow import FlowFact
+from sluice.trace.evidence.membership import OptimizerFact
+from sluice.trace.evidence.order import StepWord
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.membership import has_manual_gradients, listing
 from sluice.trace.rules.series import measures_of, moved, names_in
-from sluice.trace.rules.steps import optimizers_in
+from sluice.trace.rules.steps import first, optimizers_in, own_steps
 
-_LEAST = 2
-"""Measured steps."""
+_LEAST, _LEAST_LATER = 2, 5
+"""Measured steps; of an optimizer that is not the first."""
 
 _MOVES = 1e-5
 _FIX = (
@@ -36,14 +39,25 @@ def never_reached(trace: Trace) -> frozenset[int]:
     return frozenset((held & trainable) - reached - moved(trace))
 
 
+def _not_reached_by(trace: Trace, optimizer: OptimizerFact, since: int) -> frozenset[int]:
+    """Return trainable parameters that had no gradient in any look at one optimizer, nor moved."""
+    now, measured = trace.membership, measures_of(trace, optimizer.index)
+    held = {p for group in optimizer.groups for p in group.parameters}
+    reached = {p for _, own in measured for p in own.parameters}
+    if now is None or len(measured) < _LEAST_LATER or not reached & held:
+        return frozenset()
+    trainable = {p.index for p in now.parameters if p.is_trainable and p.names}
+    return frozenset((held & trainable) - reached - moved(trace, since))
+
+
 Cut = tuple[int, set[int], str]
 """First step, parameters, and where it is."""
 
 
-def _detached(trace: Trace, left: frozenset[int]) -> Cut | None:
+def _detached(trace: Trace, left: frozenset[int], since: int) -> Cut | None:
     """Tell of an output in the same memory as the input of a module that learns."""
     before: dict[int, set[int]] = {}
-    for flow in trace.flows:
+    for flow in _flows(trace, since):
         off = {c.module for c in flow.calls if set(c.parameters) & left and not c.gives_gradient}
         for call in flow.calls:
             used = before.setdefault(flow.step, set())
@@ -55,22 +69,33 @@ def _detached(trace: Trace, left: frozenset[int]) -> Cut | None:
     return None
 
 
-def _tried(trace: Trace, left: frozenset[int]) -> Cut | None:
+def _flows(trace: Trace, since: int) -> list[FlowFact]:
+    return [flow for flow in trace.flows if flow.step + 1 >= since]
+
+
+def _tried(trace: Trace, left: frozenset[int], since: int) -> Cut | None:
     """Tell of parameters on which an output depends that the loss was computed from."""
     for probe in trace.probes:
-        own = set(probe.parameters) & left
+        own = set(probe.parameters) & left if probe.step + 1 >= since else set()
         if probe.probe == "weights" and own and probe.largest_effect > _MOVES:
             flows = [f for f in trace.flows if f.network == probe.network]
             called = [c.module for c in flows[0].calls if set(c.parameters) & own] if flows else []
             place = f"after {called[-1]}" if called and called[-1] else "in the network"
-            return 1, own, f"{place}: other numbers in them move the output"
+            return max(since, 1), own, f"{place}: other numbers in them move the output"
     return None
 
 
-def _switched_off(trace: Trace, left: frozenset[int]) -> Cut | None:
+def _learning(trace: Trace, since: int = 0) -> list[StepWord]:
+    return [
+        w
+        for w in trace.words
+        if w.first_step >= since and w.find("backward") and w.step_mark is not None
+    ]
+
+
+def _switched_off(trace: Trace, left: frozenset[int], since: int) -> Cut | None:
     """Tell of a network that is called at learning steps, never with gradients."""
-    now = trace.membership
-    learning = [w for w in trace.words if w.find("backward") and w.step_mark is not None]
+    now, learning = trace.membership, _learning(trace, since)
     for network in now.networks if now is not None else ():
         own = set(network.parameters) & left
         if now is None or not own or own != set(network.parameters) & now.optimized:
@@ -87,10 +112,10 @@ def _switched_off(trace: Trace, left: frozenset[int]) -> Cut | None:
     return None
 
 
-def _off_inside(trace: Trace, left: frozenset[int]) -> Cut | None:
+def _off_inside(trace: Trace, left: frozenset[int], since: int) -> Cut | None:
     """Tell of modules that run without gradients inside a network that learns."""
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
-    for flow in trace.flows:
+    for flow in _flows(trace, since):
         calls = [c for c in flow.calls if set(c.parameters) & left and not c.gives_gradient]
         if calls and any(c.gives_gradient for c in flow.calls):
             own = {p for c in calls for p in c.parameters} & left
@@ -99,21 +124,39 @@ def _off_inside(trace: Trace, left: frozenset[int]) -> Cut | None:
     return None
 
 
-def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
-    left = never_reached(trace)
-    if not left or has_manual_gradients(trace):
-        return ()
+def _place(rule: Rule, trace: Trace, left: frozenset[int], since: int = 0) -> tuple[Finding, ...]:
     for severity, look in (
         ("error", _detached),
         ("error", _tried),
         ("error", _switched_off),
         ("confirm", _off_inside),
     ):
-        found = look(trace, left)
+        found = look(trace, left, since)
         if found is not None:
             step, own, place = found
             return (_finding(rule, trace, severity, step, own, f"The cut is {place}."),)
-    return _beside(rule, trace, left)
+    return ()
+
+
+def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    left = never_reached(trace)
+    if has_manual_gradients(trace):
+        return ()
+    if left:
+        return _place(rule, trace, left) or _beside(rule, trace, left)
+    return _later(rule, trace)
+
+
+def _later(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
+    """Tell of what had gradients in a first phase, and has none from the optimizer of a later."""
+    for optimizer in trace.membership.optimizers if trace.membership is not None else ():
+        steps = own_steps(trace, optimizer.index)
+        since = first(steps) if steps else 1
+        left = _not_reached_by(trace, optimizer, since) if since > 1 else frozenset()
+        found = _place(rule, trace, left, since) if left else ()
+        if found:
+            return found
+    return ()
 
 
 def _beside(rule: Rule, trace: Trace, left: frozenset[int]) -> tuple[Finding, ...]:
@@ -121,8 +164,7 @@ def _beside(rule: Rule, trace: Trace, left: frozenset[int]) -> tuple[Finding, ..
     now = trace.membership
     if now is None or len(now.networks) < 2:
         return ()
-    learning = [w for w in trace.words if w.find("backward") and w.step_mark is not None]
-    found = []
+    learning, found = _learning(trace), []
     for network in now.networks:
         own = set(network.parameters) & left
         if not own or own != set(network.parameters) & now.optimized:

@@ -19,7 +19,7 @@ _FAR = 0.5
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     found = []
-    for fact in trace.schedulers:
+    for fact in trace.schedulers if not trace.num_untold else ():
         steps, of = schedule_steps(trace, fact.index), total(own_steps(trace, fact.optimizer))
         epochs = num_epochs(trace)
         is_rare = of >= _LEAST_STEPS and steps >= _LEAST and steps * _RARE <= of
@@ -71,6 +71,6 @@ SCHEDULE_SLOW = Rule(
     "of its optimizer or more rarely.",
     contradicted_by="A training that was cut short on purpose.",
     abstains="The schedule is stepped more often than once in an epoch, or its end is far from "
-    "the number of batches.",
+    "the number of batches, or some steps are not told of.",
     judge=_judge,
 )

@@ -41,13 +41,18 @@ def values_by_parameter(trace: Trace) -> dict[int, tuple[ValueFact, ...]]:
     return {index: tuple(facts) for index, facts in found.items()}
 
 
-def moved(trace: Trace) -> frozenset[int]:
-    """Return the parameters whose numbers changed from the first look to any later one."""
-    return frozenset(
-        index
-        for index, facts in values_by_parameter(trace).items()
-        if any(f.fingerprint != facts[0].fingerprint for f in facts)
-    )
+def moved(trace: Trace, since: int = 0) -> frozenset[int]:
+    """Return the parameters whose numbers changed from the first look to any later one.
+
+    Args:
+        trace: Of one process.
+        since: Looks before that step do not count.
+    """
+    seen: dict[int, set[int]] = {}
+    for value in trace.values:
+        if value.step >= since:
+            seen.setdefault(value.parameter, set()).add(value.fingerprint)
+    return frozenset(index for index, states in seen.items() if len(states) > 1)
 
 
 def weights_of(trace: Trace, own: OptimizerMeasure) -> Iterator[int]:

@@ -8,9 +8,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from sluice.errors import ContractError, StorageError
+from sluice.trace import words
 from sluice.trace.attach import traced
 from sluice.trace.reading import find_traces, read_trace
 from sluice.trace.recorder import Thin
+from sluice.trace.rules.library import judge
 from sluice.trace.settings import TraceSettings
 from sluice.trace.storage import HISTORY, RECENT
 from sluice.trace.words import WordBook
@@ -74,6 +76,26 @@ def test_the_order_of_few_epochs_is_looked_at_and_what_torch_had_stands_in_other
     assert told == dict.fromkeys((1, 2, 3, 4, 8, 16), 12)
     assert [at for at, is_original in enumerate(stood, 1) if not is_original] == sorted(told)
     assert _BaseDataLoaderIter._next_index is original
+
+
+def test_steps_of_more_orders_than_are_told_apart_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(words, "_MOST_WORDS", 4)
+    with traced(tmp_path, TraceSettings()) as folder:
+        model = torch.nn.Linear(2, 1)
+        meta = torch.optim.SGD(model.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.LinearLR(meta, total_iters=60)
+        for _ in range(60):
+            for optimizer in (torch.optim.SGD(model.parameters(), lr=0.1), meta):
+                optimizer.zero_grad()
+                model(torch.ones(3, 2)).square().mean().backward()
+                optimizer.step()
+            schedule.step()
+    trace = read_trace(folder)
+
+    assert len(trace.words) == 4
+    assert trace.num_steps == trace.end.steps == 120
+    assert trace.num_untold == 120 - sum(word.count for word in trace.words if not word.is_open)
+    assert "schedule hardly moves" not in {found.fault for found in judge(trace)}
 
 
 def test_equal_rows_have_equal_fingerprints_in_every_epoch_and_others_have_others(folder):

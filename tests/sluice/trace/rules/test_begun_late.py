@@ -101,6 +101,56 @@ def test_a_loss_by_hand_that_repeats_outputs_in_a_second_phase_is_told(trace_of,
     assert all(LATE < step <= LATE + (8 if is_new else 100) for step in found)
 
 
+@pytest.mark.parametrize("kind", ["no_grad", "detach", "right", "frozen"])
+def test_features_that_are_cut_off_in_a_second_phase_are_told(trace_of, kind):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 8))
+            self.first, self.second = nn.Linear(8, 3), nn.Linear(8, 3)
+
+        def features(self, x):
+            if kind == "detach":
+                return self.body(x).detach()
+            with torch.set_grad_enabled(kind not in ("no_grad", "frozen")):
+                return self.body(x)
+
+    def program():
+        net, batch = Net(), draws()
+        optimizer = torch.optim.AdamW([*net.body.parameters(), *net.first.parameters()], lr=1e-3)
+        fit(lambda x: net.first(net.body(x)), optimizer, batch, LATE)
+        net.body.requires_grad_(kind != "frozen")
+        tuned = [*net.body.parameters()] * (kind != "frozen") + [*net.second.parameters()]
+        optimizer = torch.optim.AdamW(tuned, lr=1e-3)
+        fit(lambda x: net.second(net.features(x)), optimizer, batch, LATE)
+
+    found = [step for fault, step in told(trace_of(program)) if fault == "gradient cut"]
+
+    assert len(found) == (kind in ("no_grad", "detach"))
+    assert all(LATE < step <= LATE + 2 for step in found)
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_statistics_that_rest_while_a_part_is_tuned_are_a_choice(trace_of, chosen):
+    def program():
+        model, batch = (
+            nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Linear(16, 3)),
+            draws(),
+        )
+        fit(model, torch.optim.Adam(model.parameters(), lr=1e-3), batch, LATE)
+        model[0].requires_grad_(False)
+        optimizer = torch.optim.Adam(model[2].parameters(), lr=1e-3)
+        for _ in range(4):
+            if chosen:
+                model.eval()
+            fit(model, optimizer, batch, 20)
+            model.eval()
+            with torch.no_grad():
+                F.cross_entropy(model(batch()[0]), batch()[1])
+
+    assert ("training in evaluation mode" in causes(trace_of(program))) == (not chosen)
+
+
 def test_steps_without_a_gradient_in_the_middle_are_no_lost_loss(trace_of):
     def program():
         model, batch = net(), draws()
