@@ -255,6 +255,24 @@ def test_two_optimizers_are_looked_at_closely(run):
     assert num_close(run(program, 16)) == 100
 
 
+def test_a_part_that_is_replaced_is_seen_at_once(both):
+    def program():
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(100):
+            if step == 70:
+                model[1] = nn.Linear(4, 4)
+            optimizer.zero_grad()
+            model(torch.randn(4, 4)).square().mean().backward()
+            optimizer.step()
+
+    every, some = both(program)
+    seen = [[m.step for m in trace.memberships if m.step > 60] for trace in (every, some)]
+
+    assert seen[0][0] == seen[1][0] == 71
+    assert {f.fault for f in judge(some)} == {f.fault for f in judge(every)} != set()
+
+
 @pytest.mark.parametrize("kind", ["pre", "post"])
 def test_an_optimizer_with_hooks_of_its_own_is_looked_at_closely(run, kind):
     def program():
