@@ -29,6 +29,14 @@ USER_MISTAKE = 2
 BROKEN = 3
 
 
+def writable(text: str) -> str:
+    """Return text that can be written as UTF-8.
+
+    What cannot, such as the byte of a file name that is no letter, is spelled out.
+    """
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class SluiceError(Exception):
     """Base of every deliberate error.
 
@@ -41,10 +49,8 @@ class SluiceError(Exception):
     exit_code: ClassVar[int] = BROKEN
 
     def __init__(self, what: str, *, fix: str, cause: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.fix = fix
-        self.cause = cause
+        self.what, self.fix, self.cause = map(writable, (what, fix, cause))
+        super().__init__(self.what)
 
     def __str__(self) -> str:
         return " ".join(part for part in (self.what, self.cause, self.fix) if part)

@@ -6,6 +6,8 @@ import pandas as pd
 from sluice.errors import ContractError
 
 COLUMNS = ("seed", "fold", "row", "loss")
+_BEYOND = 2**53
+
 CLUSTER = "cluster"
 """A fifth column, when rows belong together."""
 
@@ -24,12 +26,13 @@ def require_columns(frame: pd.DataFrame) -> None:
 def whole_numbers(frame: pd.DataFrame, name: str) -> "pd.Series[int]":
     """Return a column of whole numbers, or refuse the first value that is none."""
     values = pd.to_numeric(frame[name], errors="coerce").astype("Float64")
-    bad = (values.isna() | (values % 1 != 0)).fillna(True)
+    # Numbers of text pass through floats, which do not tell larger ones apart.
+    bad = (values.isna() | (values % 1 != 0) | (values.abs() >= _BEYOND)).fillna(True)
     if bad.any():
         at = int(np.flatnonzero(bad.to_numpy(bool))[0])
         raise ContractError(
-            f"Column '{name}' must hold whole numbers, got {frame[name].iloc[at]!r} in line {at} "
-            f"({int(bad.sum())} lines in all).",
+            f"Column '{name}' must hold whole numbers below 2^53, got {frame[name].iloc[at]!r} in "
+            f"line {at} ({int(bad.sum())} lines in all).",
             fix=f"Fill '{name}' in every line"
             + (" or, for a rule without seeds, in none." if name == "seed" else "."),
         )

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from sluice.errors import ContractError, SluiceError
+from sluice.errors import ContractError, SluiceError, writable
 from sluice.failfast.responses import FailureKind
 from sluice.failfast.result import Finding
 
@@ -88,7 +88,7 @@ def _message(error: BaseException) -> str:
         text = str(error)
     except Exception:  # the user's own class may fail to describe itself
         return ""
-    return " ".join(text[: 20 * _SHOWN].split())
+    return writable(" ".join(text[: 20 * _SHOWN].split()))
 
 
 def place_of(error: BaseException) -> str:

@@ -40,6 +40,10 @@ class _Range(_Parameter):
         return self
 
 
+_LEAST_RATIO = 1 + 1e-6
+"""Of the ends of a logarithmic scale: between nearer ones places are lost in rounding."""
+
+
 class LogUniform(_Range):
     """A positive number whose order of magnitude is unknown."""
 
@@ -47,6 +51,15 @@ class LogUniform(_Range):
     low: float = Field(gt=0, description="Smallest value.")
     high: float = Field(gt=0, description="Largest value.")
     may_be_off: bool = Field(False, description="It may also be off, which is the value 0.")
+
+    @model_validator(mode="after")
+    def _has_a_scale(self) -> Self:
+        if not _LEAST_RATIO <= self.high / self.low < math.inf:
+            raise ValueError(
+                f"high divided by low must be at least {_LEAST_RATIO} and finite: got low "
+                f"{self.low}, high {self.high}"
+            )
+        return self
 
     def holds(self, value: Value) -> bool:
         """Return whether ``value`` can be drawn."""

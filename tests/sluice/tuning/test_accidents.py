@@ -90,6 +90,14 @@ def test_what_follows_from_values_and_code_is_that_trials_end(name, tmp_path):
     assert decisions(search(tmp_path, OWN)) == decisions(result)
 
 
+@pytest.mark.parametrize("kind", [ValueError, lambda text: SettingsError(text, fix=text)])
+def test_a_message_that_cannot_be_written_is_spelled_out(kind, tmp_path):
+    result = search(tmp_path, OWN, toy=Failing(error=kind("no file a\udcff.csv"), at=(1, 3)))
+
+    assert r"no file a\udcff.csv" in result.trials[1].reason
+    assert decisions(search(tmp_path, OWN)) == decisions(result)
+
+
 def test_a_full_disk_is_told_as_such(tmp_path):
     full = Failing(error=OSError(errno.ENOSPC, "No space left on device"), at=(0, 3))
     with pytest.raises(StorageError, match="No room left to write"):

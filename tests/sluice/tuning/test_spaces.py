@@ -24,6 +24,10 @@ def parse(**parameters):
         ({"training__learning_rte": LR}, "Did you mean 'training.learning_rate'"),
         ({"training__dropout": LR}, "Did you mean 'model.dropout'"),
         ({"training__learning_rate": LR | {"high": 1e-5}}, "range must not be empty"),
+        (
+            {"training__learning_rate": LR | {"low": 1e-3, "high": 1.0000000000000002e-3}},
+            "high divided by low must be at least",
+        ),
         ({"training__learning_rate": LR | {"low": float("nan")}}, "low"),
         ({"training__learning_rate": LR | {"low": 0.0}}, "greater than 0"),
         ({"training__learning_rate": LR | {"high": 200.0}}, "less than or equal to 100"),
