@@ -90,7 +90,7 @@ def test_what_follows_from_values_and_code_is_that_trials_end(name, tmp_path):
     assert decisions(search(tmp_path, OWN)) == decisions(result)
 
 
-@pytest.mark.parametrize("kind", [ValueError, lambda text: SettingsError(text, fix=text)])
+@pytest.mark.parametrize("kind", [ValueError, lambda text: ContractError(text, fix=text)])
 def test_a_message_that_cannot_be_written_is_spelled_out(kind, tmp_path):
     result = search(tmp_path, OWN, toy=Failing(error=kind("no file a\udcff.csv"), at=(1, 3)))
 
