@@ -1,5 +1,7 @@
 """Running statistics of the columns of a network's input."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -42,6 +44,8 @@ class ColumnSums:
         self._low = torch.full((num,), torch.inf, dtype=torch.float64)
         self._high = -self._low
         self._products = torch.zeros((min(num, _MOST_TOGETHER),) * 2, dtype=torch.float64)
+        self._last: Tensor | None = None
+        self._changes, self._num_changes = self._count.clone(), 0
 
     def add(self, batch: Tensor) -> None:
         """Take one batch; one of another width is left out."""
@@ -53,6 +57,7 @@ class ColumnSums:
             return
         if self._axis == 1:
             values = values.movedim(1, -1)
+        self._add_changes(values)
         table = values.reshape(-1, self._width)[:, :: self._step]
         if table.numel() > _MOST_NUMBERS:
             table = table[:: -(-table.numel() // _MOST_NUMBERS)]
@@ -75,15 +80,30 @@ class ColumnSums:
         some = moved[:, : len(self._products)]
         self._products += some.T @ some
 
+    def _add_changes(self, values: Tensor) -> None:
+        """Add the squares of what changes from one sample to the next, also across batches."""
+        samples = values[: max(_MOST_NUMBERS // max(values[0].numel(), 1), 1)]
+        samples = samples.to("cpu", torch.float64)
+        before, self._last = self._last, samples[-1:].clone()
+        if len(samples) < len(values):
+            self._last = None
+        if before is not None and before.shape[1:] == samples.shape[1:]:
+            samples = torch.cat([before, samples])
+        if len(samples) > 1:
+            changes = samples.diff(dim=0).reshape(-1, self._width)[:, :: self._step]
+            self._changes += changes.nan_to_num(0.0, 0.0, 0.0).square().sum(0)
+            self._num_changes += len(changes)
+
     def facts(self) -> tuple[ColumnFact, ...]:
         """Return the statistics of each column that had a finite number."""
         mean = self._sum / self._count
         std = (self._squares / self._count - mean * mean).clamp(min=0).sqrt()
-        told = torch.stack([mean + self._shift, std, self._low, self._high], 1).tolist()
+        step = (self._changes / (self._num_changes or math.nan)).sqrt()
+        told = torch.stack([mean + self._shift, std, self._low, self._high, step], 1).tolist()
         return tuple(
             ColumnFact(column=place, mean=m, std=0.0 if low == high else s, smallest=low,
-                       largest=high)
-            for place, (m, s, low, high), count in zip(
+                       largest=high, step=change)
+            for place, (m, s, low, high, change), count in zip(
                 self._places, told, self._count.tolist(), strict=True
             )
             if count

@@ -1,5 +1,6 @@
 """What went into the networks: columns, rows and tokens, while they learn and while not."""
 
+import math
 from typing import Literal
 
 from pydantic import Field
@@ -15,6 +16,10 @@ class ColumnFact(Record):
     std: float
     smallest: float
     largest: float
+    step: float = Field(
+        math.nan,
+        description="Root mean square of the change from one sample to the next; NaN for none.",
+    )
 
 
 class TokenFact(Record):

@@ -24,6 +24,11 @@ _FAR = 6.0
 """Such deviations of a single column: one that grows evenly comes to 2 in the rows that follow."""
 
 
+_NEAR = 1.2
+"""Change from one sample to the next, in deviations; of independent samples it is 1.4."""
+_WANDERS_WIDE, _WANDERS_NARROW = math.log(8), -math.log(50)
+"""Where a level wanders: a short evaluation sees little of it."""
+
 T = TypeVar("T")
 
 
@@ -105,13 +110,25 @@ def _apart(kind: str, one: Sequence[ColumnFact], others: Sequence[ColumnFact]) -
         return None
     shift = median(abs(d.mean - c.mean) / c.std for c, d in pairs)
     scale = median(math.log(d.std / c.std) for c, d in pairs)
-    if shift > _SHIFT or abs(scale) > _SCALE:
+    if _is_moved(shift, scale, [d for _, d in pairs]):
         return _Moved(kind, shift, scale, pairs)
     far = [(c, d) for c, d in pairs if _is_far(c, d)] or _of_another_unit(pairs)
     if not far:
         return None
     shift = median(abs(d.mean - c.mean) / c.std for c, d in far)
     return _Moved(kind, shift, median(math.log(d.std / c.std) for c, d in far), far)
+
+
+def _is_moved(shift: float, scale: float, judged: Sequence[ColumnFact]) -> bool:
+    """Tell whether columns are elsewhere, or wider or narrower.
+
+    Where each sample is near the one before it, as prices are, the level wanders: where it is in
+    the rows that follow those of learning says nothing, within bounds, of how they were prepared.
+    """
+    told = [d.step / d.std for d in judged if not math.isnan(d.step)]
+    if told and median(told) < _NEAR:
+        return shift > _FAR or not _WANDERS_NARROW < scale < _WANDERS_WIDE
+    return shift > _SHIFT or abs(scale) > _SCALE
 
 
 def _is_far(one: ColumnFact, other: ColumnFact) -> bool:
@@ -173,7 +190,9 @@ SPLITS_DIFFER = Rule(
     requirement="TRACE-2",
     requires="48 rows of numbers that a network learned from, and 48 that it was judged on.",
     contradicted_by="An evaluation that is meant to be on data of another kind.",
-    abstains="Another evaluation of the network has inputs like those of learning, or it learns "
+    abstains="Its samples come in an order in which each is near the one before, as levels in the "
+    "order of time, and none lies far outside of what was learned; or another evaluation of the "
+    "network has inputs like those of learning, or it learns "
     "from several loaders or from what another network makes; or what it is judged on was made by "
     "a network, or step by step by a sampler.",
     judge=_judge,
