@@ -58,7 +58,8 @@ def keep_replays(
 def errors_of(member: Member) -> tuple[str, ...]:
     """Return a sentence for every error that the member's trace shows."""
     return tuple(
-        f"{_name(member)}: {d.fault} since step {d.step}. {d.finding.what} {d.finding.fix}"
+        f"{_name(member)}: {d.fault} since step {d.step}. {d.finding.what} {d.finding.fix} "
+        f"Not so if: {d.finding.contradicted_by}"
         for d in member.diagnoses
         if d.finding.severity == "error"
     )

@@ -126,7 +126,10 @@ def _sound(trained: TrainedModels, asset: list[str]) -> dg.AssetCheckResult:
     shared = shared_errors(trained.members)
     told = [sentence for member in trained.members for sentence in errors_of(member)]
     if shared:
-        seen = f"In most trainings: {', '.join(shared)}. {told[0]}"
+        seen = (
+            f"In most trainings: {', '.join(shared)}. {told[0]} Its replay, linked at "
+            "trained_models, shows it; where all this is meant, set training.trace to false."
+        )
     elif not traced:
         seen = "No training was traced: set training.trace to true to have them watched."
     elif told:

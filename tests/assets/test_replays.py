@@ -72,7 +72,8 @@ def test_a_sentence_names_the_training_the_step_and_what_to_do():
     (told,) = errors_of(member(3, "error"))
 
     assert told == (
-        "seed 0 fold 3: weights do not move since step 7. No weight moved. Look at the rate."
+        "seed 0 fold 3: weights do not move since step 7. No weight moved. Look at the rate. "
+        "Not so if: A weight that moved."
     )
     assert errors_of(member(3, "warning")) == ()
 

@@ -157,6 +157,18 @@ def _of_another_unit(
     return moved if 2 * still > len(pairs) else []
 
 
+def _place(kind: str, column: ColumnFact, fact: InputFact) -> str:
+    """Return where a column stands in a sample: of a window, its row and its place there."""
+    shape = fact.shape[1:]
+    if kind != "column" or not fact.by_position or len(shape) < 2:
+        return str(column.column)
+    places, rest = list[int](), column.column
+    for width in reversed(shape):
+        rest, place = divmod(rest, width)
+        places.append(place)
+    return str(places[::-1])
+
+
 def _of(
     rule: Rule,
     trace: Trace,
@@ -170,8 +182,8 @@ def _of(
         severity="error",
         step=judged.first_step,
         what=f"{network_name(trace, learned.network)}: inputs are prepared in another way when it "
-        f"is judged. {kind.capitalize()} {one.column} has mean {one.mean:.4g} and deviation "
-        f"{one.std:.4g} while it learns ({learned.num_rows} rows), {other.mean:.4g} and "
+        f"is judged. {kind.capitalize()} {_place(kind, one, learned)} has mean {one.mean:.4g} and "
+        f"deviation {one.std:.4g} while it learns ({learned.num_rows} rows), {other.mean:.4g} and "
         f"{other.std:.4g} in the evaluation ({judged.num_rows} rows); over "
         f"{len(pairs)} {kind}s the shift is {shift:.2g} deviations and the scale "
         f"{math.exp(scale):.3g}.",

@@ -69,3 +69,20 @@ def test_rows_that_have_nothing_to_do_with_each_other_are_told_by_less(trace_of,
 
     assert is_told(trace_of(shifted))
     assert not is_told(trace_of(forecasting("noise", 1, in_order=in_order)))
+
+
+def test_a_number_of_a_window_is_named_by_its_row_and_its_place_there(trace_of):
+    def program():
+        model = nn.Sequential(nn.Flatten(), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        x, y = torch.randn(64, 4, 2), torch.randn(64, 1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            F.mse_loss(model(x), y).backward()
+            optimizer.step()
+        with torch.no_grad():
+            F.mse_loss(model(x + 9 + torch.arange(8.0).reshape(4, 2)), y)
+
+    (found,) = (f for f in judge(trace_of(program)) if f.fault == "splits preprocessed differently")
+
+    assert "Column [3, 1] has mean" in found.what
