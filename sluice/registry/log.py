@@ -98,6 +98,14 @@ def find_digest(connection: Connection, table: Table, row_id: int) -> str:
     return str(digest)
 
 
+def line_number(table: Table) -> sa.ScalarSelect[int]:
+    """Return the line of a row whose primary key is one digest: sorts rows as they were written."""
+    (digest,) = table.primary_key
+    key = sa.literal('["') + digest + sa.literal('"]')
+    query = sa.select(log.c.number).where(log.c.entity == table.name, log.c.key == key)
+    return query.correlate(table).scalar_subquery()
+
+
 def key_text(key: list[Any]) -> str:
     """Return a key as the log holds it."""
     return json.dumps(key)

@@ -48,9 +48,9 @@ def load_transitions(connection: Connection, rollout_id: str) -> list[Transition
 
 
 def model_rollouts(connection: Connection, model: str) -> list[str]:
-    """Return the ids of all rollouts of a model, oldest first."""
+    """Return the ids of all rollouts of a model, oldest first, whatever the clock said."""
     query = sa.select(rollouts.c.id).where(rollouts.c.model == model)
-    return list(connection.execute(query.order_by(rollouts.c.started_at)).scalars())
+    return list(connection.execute(query.order_by(log.line_number(rollouts))).scalars())
 
 
 def insert(connection: Connection, transition: Transition, *, receipt: str) -> None:

@@ -148,6 +148,24 @@ def test_a_sick_rollout_ends_with_production_as_it_was(
     assert ledger.rollout_ids(MODEL) == [begun.id, again.id]
 
 
+@ON_BOTH
+def test_rollouts_are_listed_as_they_began_also_when_the_clock_went_back(
+    store: ArtifactStore, url: str
+) -> None:
+    clock = Clock()
+    begun = []
+    with RolloutLedger.open(url, clock=clock) as ledger:
+        promote_chain(ledger, store, 1)
+        register_sample(ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate)
+        for _ in range(4):
+            begun.append(start(ledger))
+            step(ledger, SICK)
+            clock.now -= timedelta(hours=5)
+
+        assert ledger.rollout_ids(MODEL) == [one.id for one in begun]
+    assert begun[-1].started_at < begun[0].started_at
+
+
 def test_a_second_rollout_is_refused_with_who_and_when(ledger: RolloutLedger) -> None:
     start(ledger)
 
