@@ -6,7 +6,8 @@ SluiceError
 |   |-- SourceError      rows cannot be read from where they should be
 |   `-- SettingsError    a setting is unknown, out of range, or does not import
 |-- StorageError         a file or database cannot be written or read
-|   `-- IntegrityError   stored bytes do not match their digest
+|   |-- IntegrityError   stored bytes do not match their digest
+|   `-- SamplesRefused   the database takes no samples that hold such values
 |-- GateBlocked          a gate said no, or could not say yes
 |   |-- PromotionConflict  somebody else moved the pointer first
 |   `-- RolloutConflict    another rollout is under way, or moved on in the meantime
@@ -91,6 +92,10 @@ class StorageError(SluiceError):
 
 class IntegrityError(StorageError):
     """Stored bytes do not match the digest they are filed under."""
+
+
+class SamplesRefused(StorageError):
+    """Samples hold what their database cannot store; the same again would be refused again."""
 
 
 class GateBlocked(SluiceError):

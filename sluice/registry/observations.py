@@ -11,8 +11,9 @@ from typing import Literal, TypeVar
 import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlalchemy import Connection, Table
+from sqlalchemy.exc import DataError
 
-from sluice.errors import IntegrityError
+from sluice.errors import IntegrityError, SamplesRefused
 from sluice.evaluation.verdict import Verdict
 from sluice.registry.database import Database
 from sluice.registry.tables import (
@@ -41,10 +42,11 @@ class Observations:
         self._database = database
 
     def write(self, report: Report) -> None:
-        """Keep what a server reports, all of it or nothing.
+        """Keep what a server reports: state and counts together, then the samples or none of them.
 
         Raises:
             StorageError: The database cannot be written.
+            SamplesRefused: State and counts are kept; the samples never will be.
         """
         state, window = report.state, report.window
         with self._database.write() as connection:
@@ -57,9 +59,8 @@ class Observations:
             if window is not None:
                 key = {"rollout": window.rollout, "epoch": window.epoch, "server": state.server}
                 _put(connection, arm_counts, key, {"payload": window.model_dump_json()})
-            if report.samples:
-                _insert(connection, state.model, report.samples)
-                _prune(connection, state.model)
+        if report.samples:  # by themselves: no counts wait for what a client calls its rows
+            self._keep(state.model, report.samples)
 
     def servers(self, model: str, *, since: datetime) -> list[ServerState]:
         """Return the servers of a model that were heard of since a moment, the latest first."""
@@ -127,6 +128,19 @@ class Observations:
     def quality(self, rollout: str) -> list[Verdict]:
         """Return every verdict on labelled pairs of a rollout, oldest first."""
         return [_parse(Verdict, text) for text in self._notes(rollout, "quality")]
+
+    def _keep(self, model: str, new: Sequence[Sample]) -> None:
+        with self._database.write() as connection:
+            try:
+                _insert(connection, model, new)
+            except (DataError, ValueError) as error:  # UnicodeError is a ValueError
+                seen = str(getattr(error, "orig", error)).splitlines()[0]
+                raise SamplesRefused(
+                    f"The registry does not take {len(new)} samples ({seen}); they are dropped.",
+                    cause="One of them holds text that its database cannot store.",
+                    fix="See what clients send as keys; state and counts are kept.",
+                ) from error
+            _prune(connection, model)
 
     def _notes(self, rollout: str, kind: str) -> Sequence[str]:
         query = (

@@ -7,17 +7,38 @@ Shape legend: N = windows, L = rows of a window, D = features.
 """
 
 import json
+import re
 from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    ValidationError,
+)
 
 from sluice.serving.refusals import Malformed, TooLarge, UnknownModel, WrongInput
 from sluice.settings import Record, nearest
 
 Row = Annotated[list[FiniteFloat], Field(min_length=1)]
 Window = Annotated[list[Row], Field(min_length=1)]
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+"""No name of a row has such a character, and PostgreSQL takes no text with the first of them."""
+
+
+def _plain(key: str) -> str:
+    found = _CONTROL.search(key)
+    if found is not None:
+        raise ValueError(f"must hold no control characters, got one at {found.start()}")
+    return key
+
+
+Key = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain)]
 
 
 class PredictRequest(BaseModel):
@@ -43,10 +64,10 @@ class PredictRequest(BaseModel):
         description="One window for each prediction: seq_len rows, the newest last. One number for "
         "each column.",
     )
-    keys: list[Annotated[str, Field(min_length=1, max_length=200)]] | None = Field(
+    keys: list[Key] | None = Field(
         None,
         description="Name of each window's newest row, as in the features' index: lets predictions "
-        "be judged once the rows have labels.",
+        "be judged once the rows have labels. Without control characters.",
     )
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Protocol
 
+from sluice.errors import SamplesRefused
 from sluice.registry.reading import Clock
 from sluice.rollout.samples import Report, ServerState
 from sluice.serving.background import in_background
@@ -22,7 +23,7 @@ class ReportSink(Protocol):
     """Where reports go; called from a thread, may block or raise ``SluiceError``."""
 
     def write(self, report: Report) -> None:
-        """Keep a report."""
+        """Keep a report; after ``SamplesRefused`` all of it but its samples is kept."""
 
 
 class Reporter:
@@ -85,11 +86,16 @@ class Reporter:
                 await asyncio.shield(asyncio.wrap_future(self._writing))
         except TimeoutError:
             self._failed(f"no answer within {self._settings.source_timeout_s:g} s")
+        except SamplesRefused as error:  # given back, they would be refused for ever
+            self._follower.note("reports", "")
+            self._follower.note("samples", str(error))
         except Exception as error:  # the server outlives whatever the registry raises
             self._recorder.give_back(samples)
             self._failed(f"{type(error).__name__}: {error}")
         else:
             self._follower.note("reports", "")
+            if samples:
+                self._follower.note("samples", "")
 
     async def _is_written(self, *, patience_s: float) -> bool:
         if self._writing is None or self._writing.done():
@@ -102,7 +108,9 @@ class Reporter:
     def _failed(self, why: str) -> None:
         self._metrics.report_failures.inc()
         self._follower.note(
-            "reports", f"What this server sees is not told, so no rollout goes on: {why}"
+            "reports",
+            f"What this server sees is not told, so no rollout goes on, and here its lease runs "
+            f"out: {why}",
         )
 
     def _state(self, draining: bool) -> ServerState:
