@@ -199,6 +199,8 @@ class Follower:
         return weights
 
     def _hear(self, arrived: Weights) -> None:
+        if self.has_problem("reports") and arrived.renews(self._known):
+            return  # whoever renewed it hears nothing from here: a challenger unseen runs out
         if is_news(arrived, self._known):
             if arrived.challenger != self._known.challenger:
                 self.note("challenger", "")  # it was about another one

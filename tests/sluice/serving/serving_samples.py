@@ -103,8 +103,10 @@ class Source:
 
     weights: Weights
     down: bool = False
+    reads: int = 0
 
     def read(self) -> Weights:
+        self.reads += 1
         if self.down:
             raise StorageError("The registry is gone.", fix="Wait.")
         return self.weights

@@ -1,9 +1,11 @@
 """ROLL-2: a server tells what it sees; whatever becomes of that, it answers."""
 
+import json
 import threading
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
-from sluice.errors import StorageError
+from sluice.errors import SamplesRefused, StorageError
 from sluice.rollout.samples import Report, Sample
 from sluice.rollout.weights import Weights
 from sluice.serving.settings import ServingSettings
@@ -30,6 +32,7 @@ SETTINGS = quick_settings(report_s=0.02, samples_per_s=1000)
 class Sink:
     reports: list[Report] = field(default_factory=list)
     down: bool = False
+    refuses: bool = False
     hangs: threading.Event | None = None
     is_waiting: bool = False
 
@@ -39,6 +42,9 @@ class Sink:
             self.hangs.wait(10)
         if self.down:
             raise StorageError("The registry is gone.", fix="Wait.")
+        if self.refuses and report.samples:
+            self.reports.append(report.model_copy(update={"samples": ()}))
+            raise SamplesRefused("It does not take them.", fix="See the keys.")
         self.reports.append(report)
 
     @property
@@ -101,6 +107,52 @@ def test_a_registry_that_is_gone_or_hangs_costs_no_request_and_no_sample() -> No
         sink.hangs.set()
 
     assert sink.samples[0].features == (7.0, 7.0)
+
+
+def test_samples_that_the_registry_refuses_are_dropped_and_said_once() -> None:
+    sink = Sink(refuses=True)
+    with serving(sink) as server:
+        said = problems_of(server)
+        assert server.ask(7.0).status_code == 200
+        server.wait_for(lambda: "does not take them" in said())
+        told = len(sink.reports)
+        server.wait_for(lambda: len(sink.reports) > told + 3)
+        assert "is not told" not in said()
+        assert server.metrics()["sluice_report_failures_total"] == 0
+        lines = [line for line in server.lines() if "does not take" in json.dumps(line)]
+        assert len(lines) == 1
+        sink.refuses = False
+        assert server.ask(8.0).status_code == 200
+        server.wait_for(lambda: not said())
+
+    assert [sample.features for sample in sink.samples] == [(8.0, 8.0)]
+
+
+def test_a_server_whose_reports_fail_lets_the_lease_of_its_challenger_run_out() -> None:
+    """Its harm is not seen: whoever renews the lease hears of the other servers only."""
+    sink = Sink()
+    with serving(sink) as server:
+        router, lease_s = server.serving.router, 3600
+
+        def renew() -> datetime:
+            nonlocal lease_s
+            lease_s += 3600
+            until = datetime.now(UTC) + timedelta(seconds=lease_s)
+            weights = server.source.weights.model_copy(update={"expires_at": until})
+            server.source.weights = weights
+            return until
+
+        server.challenge("two", expires_at=datetime.now(UTC) + timedelta(hours=1))
+        heard = renew()
+        server.wait_for(lambda: router.table.weights.expires_at == heard)
+        sink.down = True
+        server.wait_for(lambda: "is not told" in problems_of(server)())
+        reads = server.source.reads
+        unheard = renew()
+        server.wait_for(lambda: server.source.reads > reads + 3)
+        assert router.table.weights.expires_at == heard
+        sink.down = False
+        server.wait_for(lambda: router.table.weights.expires_at == unheard)
 
 
 def test_the_final_report_waits_for_the_one_that_is_being_written() -> None:
