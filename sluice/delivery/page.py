@@ -204,8 +204,9 @@ def _guards(rollout: Rollout) -> str:
     said = (
         '<p class="soft">Evidence that the challenger is worse, over all steps, as of '
         f"{_time(rollout.seen_at)} UTC; at its limit a guard rolls back. Healthy rollouts reach "
-        f"any limit in at most {100 * rollout.settings.alpha:g} % of hours. Bars are "
-        "logarithmic.</p>"
+        f"any limit in at most {100 * rollout.settings.alpha:g} % of hours. On each server both "
+        "arms are compared with each other; a server that never asked the challenger says nothing "
+        "of it, and is left out. Bars are logarithmic.</p>"
     )
     return table(("guard", "", "", "evidence of limit"), rows, numbers=frozenset({3})) + said
 

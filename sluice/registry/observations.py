@@ -74,11 +74,12 @@ class Observations:
 
     def window(self, rollout: Rollout) -> Window:
         """Return what all servers counted at the step that a rollout stands at."""
-        query = sa.select(arm_counts.c.payload).where(
+        query = sa.select(arm_counts.c.server, arm_counts.c.payload).where(
             arm_counts.c.rollout == rollout.id, arm_counts.c.epoch == rollout.epoch
         )
         with self._database.read() as connection:
-            found = [_parse(Window, text) for text in connection.execute(query).scalars()]
+            rows = connection.execute(query.order_by(arm_counts.c.server)).all()
+        found = {row.server: _parse(Window, row.payload) for row in rows}
         return merge(found, rollout=rollout.id, epoch=rollout.epoch, since=rollout.step_since)
 
     def samples(self, model: str, *, rollout: str | None = None, newest: int) -> list[Sample]:

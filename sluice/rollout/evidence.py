@@ -2,17 +2,18 @@
 
 Of several bad answers of both arms, how many are the challenger's? When the arm makes no
 difference, each is the challenger's with its share of the requests, however bad the hour is for
-both arms together. That is what is tested; rates themselves are not compared.
+both arms together. That is what is tested; rates themselves are not compared. And it is asked of
+each server by itself: what a server has to bear, and whether it has the challenger, is its own.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from pydantic import Field
 
-from sluice.rollout.observations import ArmCounts, Window
+from sluice.rollout.observations import ArmCounts, BothArms, Window
 from sluice.rollout.settings import RolloutSettings
 from sluice.settings import Record
 
@@ -25,8 +26,13 @@ class Evidence(Record):
     """What was counted and learnt so far. Survives a restart: it is all there is to know."""
 
     until: datetime | None = Field(None, description="Of the last window; None before the first.")
-    production: ArmCounts = Field(ArmCounts(), description="Last seen at this step.")
-    challenger: ArmCounts = Field(ArmCounts(), description="Last seen at this step.")
+    production: ArmCounts = Field(
+        ArmCounts(), description="Last seen at this step, of the servers that are compared."
+    )
+    challenger: ArmCounts = Field(ArmCounts(), description="The same.")
+    servers: dict[str, BothArms] = Field(
+        default_factory=dict, description="Last seen at this step, each server by itself."
+    )
     log_evidence: dict[GuardName, tuple[float, ...]] = Field(
         description="Logarithm of each guard's evidence by ratio of the settings."
     )
@@ -34,6 +40,25 @@ class Evidence(Record):
     def of(self, guard: GuardName) -> float:
         """Return the evidence of one guard, over all ratios."""
         return math.fsum(math.exp(min(log, 700.0)) for log in self.log_evidence[guard])
+
+    @property
+    def by_server(self) -> Mapping[str, BothArms]:
+        """What each server had counted; an older Sluice kept their sum only."""
+        together = BothArms(production=self.production, challenger=self.challenger)
+        return self.servers or {"": together}
+
+
+class Trials(NamedTuple):
+    """Bad answers that one server's arms gave since the last look."""
+
+    bad: int
+    """Of the challenger."""
+
+    of: int
+    """Of both arms."""
+
+    chance: float
+    """Most a healthy challenger has of them [rate]."""
 
 
 def no_evidence(settings: RolloutSettings) -> Evidence:
@@ -44,7 +69,7 @@ def no_evidence(settings: RolloutSettings) -> Evidence:
 
 def next_step(evidence: Evidence) -> Evidence:
     """Return the evidence at the start of another step, whose counts begin at zero."""
-    return evidence.model_copy(update={"production": ArmCounts(), "challenger": ArmCounts()})
+    return Evidence(until=evidence.until, log_evidence=evidence.log_evidence)
 
 
 def fold(evidence: Evidence, window: Window, settings: RolloutSettings) -> Evidence:
@@ -60,65 +85,57 @@ def fold(evidence: Evidence, window: Window, settings: RolloutSettings) -> Evide
         window: The counts of this step up to now.
         settings: Of the rollout.
     """
-    if not (
-        _grew(evidence.production, window.production)
-        and _grew(evidence.challenger, window.challenger)
-    ):
+    before, now = evidence.by_server, window.by_server
+    if not all(_grew(arms, now.get(server, BothArms())) for server, arms in before.items()):
         is_stale = evidence.until is not None and window.until < evidence.until
-        return evidence if is_stale else _seen(evidence, window, evidence.log_evidence)
-    ours = _less(window.challenger, evidence.challenger)
-    theirs = _less(window.production, evidence.production)
-    if ours is None or theirs is None:
+        return evidence if is_stale else _seen(window, evidence.log_evidence)
+    added = [_added(arms, before.get(server, BothArms())) for server, arms in now.items()]
+    whole = [arms for arms in added if arms is not None]
+    if len(whole) < len(added):
         return evidence
     mass = _mass(evidence.until, window.until, settings)
-    requests = ours.requests + theirs.requests
-    chance = ours.requests / requests if requests else 0.0
     log_evidence = {
         guard: update(
             evidence.log_evidence[guard],
-            bad=getattr(ours, guard),
-            of=getattr(ours, guard) + getattr(theirs, guard),
-            chance=chance,
+            [_trials(arms, guard) for arms in whole],
             ratios=settings.ratios,
             mass=mass,
         )
         for guard in GUARDS
     }
-    return _seen(evidence, window, log_evidence)
+    return _seen(window, log_evidence)
 
 
 def update(
     log_evidence: Sequence[float],
+    servers: Sequence[Trials],
     *,
-    bad: int,
-    of: int,
-    chance: float,
     ratios: Sequence[float],
     mass: float,
 ) -> tuple[float, ...]:
-    """Return the logarithms of the evidence after ``bad`` of ``of`` trials came out bad.
+    """Return the logarithms of the evidence after more trials, of which some came out bad.
 
     A trial is a bad answer of either arm; it comes out bad when it is the challenger's. For each
-    ratio r of the odds, the evidence is multiplied by the likelihood ratio of Binomial(of, chance)
-    with its odds raised by r. That is at most 1 on average when a trial is bad with at most
-    ``chance``: a test supermartingale. ``mass`` is added before each look: a bet that the harm
-    begins just now. What the evidence started with and the masses of an hour sum to 1, and so
-    bound its expectation in a healthy hour; by Doob's inequality it ever exceeds 1 / alpha in that
-    hour with probability alpha at most, however often one looks.
+    ratio r of the odds and each server, the evidence is multiplied by the likelihood ratio of
+    Binomial(of, chance) with its odds raised by r. That is at most 1 on average when a trial is
+    bad with at most ``chance``: a test supermartingale; and so is the product over servers, as a
+    server's routing says nothing about another's. A server without the challenger multiplies by 1.
+    ``mass`` is added before each look: a bet that the harm begins just now. What the evidence
+    started with and the masses of an hour sum to 1, and so bound its expectation in a healthy
+    hour; by Doob's inequality it ever exceeds 1 / alpha in that hour with probability alpha at
+    most, however often one looks.
 
     Args:
         log_evidence: By ratio.
-        bad: Trials that came out bad.
-        of: Trials; with none nothing changes.
-        chance: Most a healthy challenger has [rate].
+        servers: The trials of each; with none at all nothing changes.
         ratios: Of the odds.
         mass: Added over all ratios.
 
     Assumes:
         Requests go to the arms by chance, without regard to how they will end. Given the requests
-        of both arms in a window and the bad ones among them, the challenger's bad ones are then
-        hypergeometric, whatever the rate did meanwhile; its mean of any convex function is at
-        most the binomial's (Hoeffding), so the binomial is safe. With copies both arms get every
+        of a server's arms in a window and the bad ones among them, the challenger's bad ones are
+        then hypergeometric, whatever the rate did meanwhile; its mean of any convex function is
+        at most the binomial's (Hoeffding), so the binomial is safe. With copies both arms get every
         request: where both fail, the evidence falls, as r <= ((1 + r) / 2)^2; the rest is a fair
         coin. A user who makes much of the traffic and fails far more often than others breaks it.
 
@@ -127,12 +144,26 @@ def update(
         (2023), Statistical Science 38(4); for evidence that begins anew all the time: Shin,
         Ramdas & Rinaldo (2024), E-detectors, New England Journal of Statistics in Data Science.
     """
-    if not of:
+    if not any(server.of for server in servers):
         return tuple(log_evidence)
     each = mass / len(ratios)
     return tuple(
-        _log_sum(log, each) + bad * math.log(ratio) - of * math.log1p((ratio - 1) * chance)
+        _log_sum(log, each) + math.fsum(_log_likelihood(server, ratio) for server in servers)
         for log, ratio in zip(log_evidence, ratios, strict=True)
+    )
+
+
+def _log_likelihood(server: Trials, ratio: float) -> float:
+    return server.bad * math.log(ratio) - server.of * math.log1p((ratio - 1) * server.chance)
+
+
+def _trials(added: BothArms, guard: GuardName) -> Trials:
+    ours, theirs = added.challenger, added.production
+    requests = ours.requests + theirs.requests
+    return Trials(
+        bad=getattr(ours, guard),
+        of=getattr(ours, guard) + getattr(theirs, guard),
+        chance=ours.requests / requests if requests else 0.0,
     )
 
 
@@ -152,24 +183,33 @@ def _log_sum(log: float, value: float) -> float:
     return high + math.log1p(math.exp(low - high))
 
 
-def _grew(before: ArmCounts, now: ArmCounts) -> bool:
-    return all(getattr(now, name) >= getattr(before, name) for name in ArmCounts.model_fields)
+def _grew(before: BothArms, now: BothArms) -> bool:
+    arms = (before.production, now.production), (before.challenger, now.challenger)
+    return all(
+        getattr(b, name) <= getattr(n, name) for b, n in arms for name in ArmCounts.model_fields
+    )
+
+
+def _added(now: BothArms, before: BothArms) -> BothArms | None:
+    """Return what was added, or None when an arm's holds more bad answers than requests."""
+    ours = _less(now.challenger, before.challenger)
+    theirs = _less(now.production, before.production)
+    if ours is None or theirs is None:
+        return None
+    return BothArms(production=theirs, challenger=ours)
 
 
 def _less(now: ArmCounts, before: ArmCounts) -> ArmCounts | None:
-    """Return what was added, or None when it holds more bad answers than requests."""
     new = {name: getattr(now, name) - getattr(before, name) for name in ArmCounts.model_fields}
     return ArmCounts(**new) if max(new.values()) <= new["requests"] else None
 
 
-def _seen(
-    evidence: Evidence, window: Window, log_evidence: dict[GuardName, tuple[float, ...]]
-) -> Evidence:
-    return evidence.model_copy(
-        update={
-            "until": window.until,
-            "production": window.production,
-            "challenger": window.challenger,
-            "log_evidence": log_evidence,
-        }
+def _seen(window: Window, log_evidence: dict[GuardName, tuple[float, ...]]) -> Evidence:
+    compared = window.compared
+    return Evidence(
+        until=window.until,
+        production=compared.production,
+        challenger=compared.challenger,
+        servers=dict(window.by_server),
+        log_evidence=log_evidence,
     )

@@ -54,9 +54,10 @@ class Look:
         )
         if not waited_s >= settings.min_step_s:
             yield f"{waited_s:.0f} of {settings.min_step_s:g} s have passed."
+        compared = window.compared
         for name, counts in (
-            ("the challenger", window.challenger),
-            ("production", window.production),
+            ("the challenger", compared.challenger),
+            ("production", compared.production),
         ):
             if counts.requests < settings.min_requests:
                 yield f"{counts.requests} of {settings.min_requests} requests of {name} were seen."
@@ -67,7 +68,8 @@ class Look:
         if suspects:
             yield f"Not calm: {tell(suspects, self.rollout.evidence)}."
         dropped = self.window.shadow_dropped
-        idle = min(self.window.challenger.requests, self.window.production.requests)
+        compared = self.window.compared
+        idle = min(compared.challenger.requests, compared.production.requests)
         copies = dropped + idle
         if self.rollout.current_step.shadow and dropped > settings.max_dropped * copies:
             yield f"{dropped} of {copies} copies found the queue full."

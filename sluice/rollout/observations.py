@@ -1,6 +1,6 @@
 """What was seen of both arms at one step of a rollout: counts, never payloads (ROLL-2)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Self
 
@@ -27,6 +27,13 @@ class ArmCounts(Record):
         return self
 
 
+class BothArms(Record):
+    """What one server counted of both arms."""
+
+    production: ArmCounts = ArmCounts()
+    challenger: ArmCounts = ArmCounts()
+
+
 class Window(Record):
     """Both arms at one step of one rollout."""
 
@@ -37,21 +44,46 @@ class Window(Record):
     production: ArmCounts
     challenger: ArmCounts
     shadow_dropped: int = Field(0, ge=0, description="Shadow requests the queue had no room for.")
+    servers: dict[str, BothArms] = Field(
+        default_factory=dict, description="The same by server; empty in what one server tells."
+    )
+
+    @property
+    def by_server(self) -> Mapping[str, BothArms]:
+        """What each server counted; one without a name when nobody told them apart."""
+        return self.servers or {
+            "": BothArms(production=self.production, challenger=self.challenger)
+        }
+
+    @property
+    def compared(self) -> BothArms:
+        """The counts of the servers that asked the challenger; of all while none did.
+
+        Only they can show a difference: a server without the challenger, with its own load and its
+        own users, would make production look better or worse than the arm beside the challenger.
+        """
+        told = self.by_server.values()
+        both = [arms for arms in told if arms.challenger.requests] or told
+        return BothArms(
+            production=_sum(arms.production for arms in both),
+            challenger=_sum(arms.challenger for arms in both),
+        )
 
 
-def merge(windows: Iterable[Window], *, rollout: str, epoch: int, since: datetime) -> Window:
+def merge(windows: Mapping[str, Window], *, rollout: str, epoch: int, since: datetime) -> Window:
     """Return what all servers together counted at one step; an empty window when none did.
 
     A server that ended keeps its counts, and one that started again counts as another, so the sums
     only grow.
 
     Args:
-        windows: The last of each server.
+        windows: The last of each server, by its id.
         rollout: Id of the rollout.
         epoch: Of its weights; windows of another are passed over.
         since: When the step began, for a window that nobody counted.
     """
-    ours = [w for w in windows if (w.rollout, w.epoch) == (rollout, epoch)]
+    found = {s: w for s, w in windows.items() if (w.rollout, w.epoch) == (rollout, epoch)}
+    ours = list(found.values())
     return Window(
         rollout=rollout,
         epoch=epoch,
@@ -60,6 +92,10 @@ def merge(windows: Iterable[Window], *, rollout: str, epoch: int, since: datetim
         production=_sum(w.production for w in ours),
         challenger=_sum(w.challenger for w in ours),
         shadow_dropped=sum(w.shadow_dropped for w in ours),
+        servers={
+            server: BothArms(production=w.production, challenger=w.challenger)
+            for server, w in found.items()
+        },
     )
 
 

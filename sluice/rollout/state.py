@@ -82,7 +82,9 @@ class GuardReading(Record):
     evidence: float = Field(description="E-value that the challenger is worse.")
     limit: float = Field(description="Above it the rollout goes back.")
     challenger: int = Field(description="Bad answers of the challenger at this step.")
-    production: int = Field(description="Bad answers of production at this step.")
+    production: int = Field(
+        description="Bad answers of production at this step, on servers that asked the challenger."
+    )
     verdict: Literal["calm", "suspect", "breach"]
 
 

@@ -94,6 +94,7 @@ def test_a_window_adds_the_servers_up_and_knows_one_step_only(
     assert (nobody.since, nobody.until) == (rollout.step_since, rollout.step_since)
     assert (found.challenger.requests, found.challenger.errors) == (10, 5)
     assert found.production.requests == 100
+    assert {s: arms.challenger.requests for s, arms in found.servers.items()} == {"a": 4, "bb": 6}
     assert found.since == rollout.step_since + timedelta(seconds=1)
     assert found.until == NOW + timedelta(hours=1, seconds=9)
 

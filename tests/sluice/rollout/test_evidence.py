@@ -7,9 +7,17 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sluice.rollout.evidence import GUARDS, fold, next_step, no_evidence, update
+from sluice.rollout.evidence import (
+    GUARDS,
+    Evidence,
+    Trials,
+    fold,
+    next_step,
+    no_evidence,
+    update,
+)
 from sluice.rollout.guards import read_guards
-from sluice.rollout.observations import ArmCounts, Window
+from sluice.rollout.observations import ArmCounts, BothArms, Window, merge
 from sluice.rollout.settings import RolloutSettings
 from tests.sluice.rollout.rollout_samples import NOW
 
@@ -43,7 +51,8 @@ def test_healthy_evidence_is_at_most_what_it_was_on_average_whatever_the_split()
         for of_ours in range(bad + 1):
             ways = math.comb(ours, of_ours) * math.comb(theirs, bad - of_ours)
             chance = ours / (ours + theirs)
-            (log,) = update([0.0], bad=of_ours, of=bad, chance=chance, ratios=[4.0], mass=0.0)
+            trials = Trials(bad=of_ours, of=bad, chance=chance)
+            (log,) = update([0.0], [trials], ratios=[4.0], mass=0.0)
             mean += ways / math.comb(ours + theirs, bad) * math.exp(log)
         assert 0.1 < mean <= 1 + 1e-12
 
@@ -53,14 +62,8 @@ def test_copies_never_raise_healthy_evidence_on_average():
     for together, alone in ((0, 6), (3, 3), (6, 0)):
         mean = 0.0
         for of_ours in range(alone + 1):
-            (log,) = update(
-                [0.0],
-                bad=together + of_ours,
-                of=2 * together + alone,
-                chance=0.5,
-                ratios=[6.0],
-                mass=0.0,
-            )
+            trials = Trials(bad=together + of_ours, of=2 * together + alone, chance=0.5)
+            (log,) = update([0.0], [trials], ratios=[6.0], mass=0.0)
             mean += math.comb(alone, of_ours) / 2**alone * math.exp(log)
         assert mean <= 1 + 1e-12
 
@@ -147,6 +150,125 @@ def test_a_clock_that_jumped_a_year_is_no_evidence():
     later = fold(first, seen(counts(200, 2), counts(800, 8), at_s=3e7), SETTINGS)
 
     assert later.of("errors") < 0.2
+
+
+def several(servers: dict[str, tuple[ArmCounts, ArmCounts]], *, at_s: float = 2) -> Window:
+    """What servers told, each the challenger's counts and production's."""
+    told = {server: seen(*arms, at_s=at_s) for server, arms in servers.items()}
+    return merge(told, rollout="r", epoch=1, since=NOW)
+
+
+def test_known_answer_of_several_servers():
+    """Each has its own share of the challenger; the likelihood ratios multiply."""
+    window = several(
+        {
+            "a": (counts(100, 3), counts(400, 1)),
+            "b": (counts(50, 2), counts(50, 4)),
+            "without": (counts(0, 0), counts(9000, 500)),
+        }
+    )
+
+    found = fold(no_evidence(SETTINGS), window, SETTINGS)
+
+    by_hand = [
+        0.1 / 2 * r**3 / (1 + (r - 1) / 5) ** 4 * r**2 / (1 + (r - 1) / 2) ** 6 for r in (2.5, 6.0)
+    ]
+    assert found.of("errors") == pytest.approx(sum(by_hand))
+    assert (found.challenger, found.production) == (counts(150, 5), counts(450, 5))
+
+
+def test_evidence_of_several_healthy_servers_is_at_most_what_it_was_on_average():
+    """Exact, of two whose rates and shares have nothing in common."""
+    servers = ((5, 95, 4), (50, 50, 9))
+    mean = 0.0
+    for ours_a in range(servers[0][2] + 1):
+        for ours_b in range(servers[1][2] + 1):
+            weight, trials = 1.0, []
+            for (ours, theirs, bad), of_ours in zip(servers, (ours_a, ours_b), strict=True):
+                ways = math.comb(ours, of_ours) * math.comb(theirs, bad - of_ours)
+                weight *= ways / math.comb(ours + theirs, bad)
+                trials.append(Trials(bad=of_ours, of=bad, chance=ours / (ours + theirs)))
+            (log,) = update([0.0], trials, ratios=[4.0], mass=0.0)
+            mean += weight * math.exp(log)
+
+    assert 0.1 < mean <= 1 + 1e-12
+
+
+def two_servers(
+    seed: int, *, alone: float, production: float, challenger: float, looks: int = 60
+) -> Evidence:
+    """Return the evidence where one server has no challenger, and its own rate of errors."""
+    rng = np.random.default_rng(seed)
+    evidence = no_evidence(SETTINGS)
+    errors = np.zeros(3, dtype=int)
+    for i in range(1, looks + 1):
+        errors += rng.binomial([100, 25, 25], [alone, production, challenger])
+        window = several(
+            {
+                "without": (counts(0, 0), counts(100 * i, int(errors[0]))),
+                "with": (counts(25 * i, int(errors[2])), counts(25 * i, int(errors[1]))),
+            },
+            at_s=5 * i,
+        )
+        evidence = fold(evidence, window, SETTINGS)
+    return evidence
+
+
+def test_a_server_without_the_challenger_neither_accuses_it_nor_hides_its_harm():
+    bad_host = [two_servers(s, alone=0, production=0.2, challenger=0.2) for s in range(8)]
+    hidden = [two_servers(s, alone=0.3, production=0.01, challenger=0.3) for s in range(8)]
+
+    def verdicts(found: list[Evidence]) -> set[str]:
+        return {read_guards(evidence, SETTINGS)[0].verdict for evidence in found}
+
+    assert "breach" not in verdicts(bad_host)
+    assert verdicts(hidden) == {"breach"}
+
+
+@pytest.mark.slow
+def test_healthy_challengers_on_unlike_servers_break_a_guard_as_seldom_as_alpha_says():
+    """An hour of three servers with other rates, one of which gets the challenger late."""
+    settings = RolloutSettings(alpha=0.2)
+    rate_S, share_S = np.array([0.001, 0.05, 0.2]), np.array([0.05, 0.05, 0.5])
+    rounds, broken = 60, 0
+    for seed in range(rounds):
+        rng = np.random.default_rng(seed)
+        evidence = no_evidence(settings)
+        counted = np.zeros((4, 3), dtype=int)  # requests and errors of the challenger, production's
+        for i in range(1, 181):
+            share_now_S = share_S * np.array([i > 90, True, True])
+            ours_S = rng.binomial(rng.poisson(100, 3), share_now_S)
+            theirs_S = rng.poisson(100, 3)
+            counted[0] += ours_S
+            counted[1] += rng.binomial(ours_S, rate_S)
+            counted[2] += theirs_S
+            counted[3] += rng.binomial(theirs_S, rate_S)
+            arms = {
+                str(s): (counts(*map(int, column[:2])), counts(*map(int, column[2:])))
+                for s, column in enumerate(counted.T)
+            }
+            evidence = fold(evidence, several(arms, at_s=20 * i), settings)
+            if read_guards(evidence, settings)[0].verdict == "breach":
+                broken += 1
+                break
+
+    # Of 60 the guard of errors may break 0.6 * 20 %, that is 7.2 on average.
+    assert broken <= 12
+
+
+def test_a_sum_that_an_older_sluice_kept_is_not_counted_again():
+    together = BothArms(challenger=counts(100, 20), production=counts(400, 4))
+    older = no_evidence(SETTINGS).model_copy(
+        update={"challenger": together.challenger, "production": together.production}
+    )
+    older = Evidence.model_validate_json(older.model_dump_json(exclude={"servers"}))
+    servers = {"a": (together.challenger, together.production)}
+
+    first = fold(older, several(servers), SETTINGS)
+    grown = fold(first, several({"a": (counts(200, 40), counts(800, 8))}, at_s=4), SETTINGS)
+
+    assert first.log_evidence == older.log_evidence
+    assert grown.of("errors") > first.of("errors")
 
 
 def test_guards_share_alpha_and_a_breach_is_above_a_part_of_it():

@@ -8,12 +8,13 @@ import pytest
 from sluice.errors import ContractError
 from sluice.rollout.changes import abort, pause, promote, resume
 from sluice.rollout.machine import advance
-from sluice.rollout.observations import ArmCounts
+from sluice.rollout.observations import ArmCounts, merge
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import PredictionDrift, Rollout, Transition
 from sluice.rollout.weights import weights_of
 from tests.sluice.rollout.rollout_samples import (
     HEALTHY,
+    PRODUCTION,
     SETTINGS,
     SICK,
     look,
@@ -103,6 +104,22 @@ def test_what_is_lacking_holds_and_is_named(after_s, changed, said):
     assert said in transition.reason
     assert transition.rollout.revision == 0
     assert transition.rollout.share == 0.05
+
+
+def test_no_step_ends_on_what_servers_without_the_challenger_answered():
+    at = rollout()
+    now = at.seen_at + timedelta(seconds=60)
+    told = {
+        "with": window(at, at=now, production=ArmCounts(requests=99, errors=1)),
+        "without": window(at, at=now, challenger=ArmCounts()),
+    }
+    seen = merge(told, rollout=at.id, epoch=at.epoch, since=at.step_since)
+
+    transition = advance(at, seen, now=now, production=PRODUCTION)
+
+    assert seen.production.requests == 1099
+    assert transition.reason == "99 of 100 requests of production were seen."
+    assert [reading.production for reading in transition.guards] == [1, 0, 0, 0]
 
 
 def test_silence_is_never_health():
