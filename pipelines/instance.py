@@ -1,11 +1,11 @@
 """Dagster's own home, opened so that it sends nothing anywhere and keeps no ghost runs."""
 
 import os
-import socket
 
 import dagster as dg
 from dagster._core.instance.ref import InstanceRef
 
+from pipelines.run_process import RunProcess
 from sluice.errors import StorageError
 from sluice.files import storage_error, write_atomic
 from sluice.home import Home
@@ -39,9 +39,6 @@ UNFINISHED = (
     dg.DagsterRunStatus.CANCELING,
 )
 
-PROCESS_TAG = "sluice/process"
-"""Run tag: host and process id of the command that executes the run itself."""
-
 
 def open_instance(home: Home) -> dg.DagsterInstance:
     """Open the instance under ``home``; the first time, its folder is made.
@@ -66,27 +63,15 @@ def open_instance(home: Home) -> dg.DagsterInstance:
         raise storage_error(home.dagster, error) from error
 
 
-def this_process() -> str:
-    """Return the value of the process tag for this process."""
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # somebody else's process, but a process
-        return True
-    return True
-
-
 def close_ghost_runs(instance: dg.DagsterInstance) -> int:
-    """Mark runs as failed whose executing command was killed; return how many."""
+    """Mark runs as failed whose executing process was killed; return how many."""
     ghosts = 0
     for run in instance.get_runs(dg.RunsFilter(statuses=list(UNFINISHED))):
-        host, _, pid = run.tags.get(PROCESS_TAG, "").rpartition(":")
-        if host == socket.gethostname() and not _is_alive(int(pid)):
-            instance.report_run_failed(run, "The process that executed this run was killed.")
+        process = RunProcess.of(run.run_id, run.tags)
+        if process is None or not process.is_gone:
+            continue
+        now = instance.get_run_by_id(run.run_id)
+        if now is not None and now.status in UNFINISHED:  # it did not end well a moment ago
+            instance.report_run_failed(now, "The process that executed this run was killed.")
             ghosts += 1
     return ghosts

@@ -10,6 +10,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from assets.drift_report import DRIFT_REPORT
 from assets.rollout import ROLLOUT
 from assets.rollout_review import REVIEW
+from pipelines.executor import one_process
 from sluice.pipeline import PipelineSettings
 
 PRODUCTION = "production_model"
@@ -25,7 +26,7 @@ def training_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
         selection=everything - deciding,
         description=f"{pipeline.description} Raw rows to a registered candidate with a verdict; "
         "promotes nothing.".strip(),
-        executor_def=dg.in_process_executor,
+        executor_def=one_process,
     )
 
 
@@ -40,7 +41,7 @@ def drift_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
         drift_name(pipeline),
         selection=dg.AssetSelection.assets([pipeline.name, DRIFT_REPORT]),
         description="Judge the windows that are new: rows, requests, answers, latency, losses.",
-        executor_def=dg.in_process_executor,
+        executor_def=one_process,
     )
 
 
@@ -55,7 +56,7 @@ def search_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
         search_name(pipeline),
         selection=dg.AssetSelection.assets([pipeline.name, "best_config"]).upstream(),
         description="Raw rows, their checks, the POC gate and the search; trains no member.",
-        executor_def=dg.in_process_executor,
+        executor_def=one_process,
     )
 
 
@@ -71,7 +72,7 @@ def rollout_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
         selection=dg.AssetSelection.assets([pipeline.name, ROLLOUT]),
         description="Begin to send traffic to a version whose receipts allow it; the rollout "
         "sensor goes on from there.",
-        executor_def=dg.in_process_executor,
+        executor_def=one_process,
     )
 
 
@@ -82,7 +83,7 @@ def review_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
         selection=dg.AssetSelection.assets([pipeline.name, REVIEW]),
         description="The gate on live rows that have labels now; after a rollback, the rows that "
         "failed as a regression suite.",
-        executor_def=dg.in_process_executor,
+        executor_def=one_process,
     )
 
 
@@ -107,5 +108,5 @@ def promotion_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
         promotion_name(pipeline),
         selection=dg.AssetSelection.assets([pipeline.name, PRODUCTION]),
         description="Move the production pointer to a version whose receipts allow it.",
-        executor_def=dg.in_process_executor,
+        executor_def=one_process,
     )

@@ -15,9 +15,10 @@ from assets.resources import State
 from assets.traced import TRACEPARENT
 from pipelines.build import build_definitions
 from pipelines.console import RunConsole
-from pipelines.instance import PROCESS_TAG, close_ghost_runs, open_instance, this_process
+from pipelines.instance import close_ghost_runs, open_instance
 from pipelines.jobs import search_name
 from pipelines.resources import resources
+from pipelines.run_process import RunProcess
 from pipelines.sensors import request_promotion, situation
 from sluice.artifacts import ArtifactStore
 from sluice.errors import GateBlocked, Interrupted, SluiceError
@@ -171,7 +172,7 @@ def _execute(
                 instance=instance,
                 run_id=run_id,
                 tags={
-                    PROCESS_TAG: this_process(),
+                    **RunProcess.this(run_id).tags,
                     **({TRACEPARENT: span.traceparent} if span.traceparent else {}),
                     **(tags or {}),
                 },

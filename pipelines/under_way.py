@@ -3,6 +3,7 @@
 import dagster as dg
 
 from pipelines.instance import UNFINISHED, close_ghost_runs
+from pipelines.run_process import RunProcess
 
 
 def under_way(instance: dg.DagsterInstance, job: str) -> str:
@@ -13,4 +14,9 @@ def under_way(instance: dg.DagsterInstance, job: str) -> str:
     close_ghost_runs(instance)
     waiting = [dg.DagsterRunStatus.QUEUED, *UNFINISHED]
     runs = instance.get_runs(dg.RunsFilter(job_name=job, statuses=waiting), limit=1)
-    return f"Run {runs[0].run_id[:8]} of {job} is under way." if runs else ""
+    if not runs:
+        return ""
+    said = f"Run {runs[0].run_id[:8]} of {job} is under way."
+    if runs[0].status in UNFINISHED and RunProcess.of(runs[0].run_id, runs[0].tags) is None:
+        said += " Which process works on it is not known; if none does, terminate it in the UI."
+    return said

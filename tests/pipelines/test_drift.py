@@ -1,7 +1,6 @@
 """ROLL-3: drift is found in Dagster, starts one training, and nothing is trained twice for it."""
 
 import dataclasses
-import socket
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,9 +15,10 @@ from assets.records import newest_record
 from assets.resources import State
 from checks.drift import NO_DRIFT
 from pipelines.build import build_definitions
-from pipelines.instance import PROCESS_TAG, open_instance
+from pipelines.instance import open_instance
 from pipelines.resources import resources
 from pipelines.run import RunReport
+from pipelines.run_process import RunProcess
 from pipelines.schedules import request_retraining
 from pipelines.source_look import NoAnswer, SourceLook, SourceState
 from sluice.drift.persistence import PersistenceSettings
@@ -315,8 +315,9 @@ def test_a_training_under_way_is_waited_for(home: Home, echo: PipelineSettings) 
         killed = instance.create_run_for_job(
             definitions.resolve_job_def("echo_training"),
             status=dg.DagsterRunStatus.STARTED,
-            tags={PROCESS_TAG: f"{socket.gethostname()}:{NO_PROCESS}"},
         )
+        here = RunProcess.this(killed.run_id)
+        instance.add_run_tags(killed.run_id, dataclasses.replace(here, pid=NO_PROCESS).tags)
         instance.report_run_canceled(run)
         after = tick()
         status = instance.get_run_by_id(killed.run_id).status

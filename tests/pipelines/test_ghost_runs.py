@@ -1,0 +1,110 @@
+"""A run whose process was killed is closed; one alive, or of another host, is left alone."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import dagster as dg
+import psutil
+import pytest
+
+from pipelines.build import build_definitions
+from pipelines.executor import one_process
+from pipelines.instance import close_ghost_runs, open_instance
+from pipelines.resources import resources
+from pipelines.run_process import RunProcess
+from pipelines.under_way import under_way
+from sluice.home import Home
+from sluice.pipeline import PipelineSettings
+from tests.support.stuck_job import SAYS_SO
+
+ROOT = Path(__file__).parents[2]
+RUN = "0c1c5b9e-8a0b-4a35-a3c7-6b1f1f0d9d11"
+NO_PROCESS = 2**22 + 1
+"""Above the largest process number that Linux gives."""
+
+
+@pytest.mark.slow
+def test_a_run_that_another_process_executes_counts_until_that_is_killed(
+    home: Home, tmp_path: Path
+) -> None:
+    with open_instance(home) as instance:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dagster", "job", "execute", "-m", "tests.support.stuck_job"],
+            cwd=ROOT,
+            env=os.environ | {SAYS_SO: str(tmp_path / "works")},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "works").exists():
+            assert process.poll() is None, "the job ended by itself"
+            assert time.monotonic() < deadline, "the job did not start"
+            time.sleep(0.05)
+        (run,) = instance.get_runs()
+
+        alive = under_way(instance, "stuck")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        killed = under_way(instance, "stuck")
+        status = instance.get_run_by_id(run.run_id).status
+
+    assert alive == f"Run {run.run_id[:8]} of stuck is under way."
+    assert killed == ""
+    assert status == dg.DagsterRunStatus.FAILURE
+
+
+def test_a_process_is_gone_when_its_number_is_free_or_of_a_younger_one() -> None:
+    here = RunProcess.this(RUN)
+
+    assert not here.is_gone
+    assert dataclasses.replace(here, pid=NO_PROCESS).is_gone
+    assert dataclasses.replace(here, started_s=here.started_s - 60).is_gone
+    for pid in (here.pid, NO_PROCESS):
+        assert not dataclasses.replace(here, host="elsewhere", pid=pid).is_gone
+
+
+def test_a_killed_process_that_nobody_waited_for_is_gone() -> None:
+    child = subprocess.Popen(["sleep", "600"])
+    started_s = psutil.Process(child.pid).create_time() - psutil.boot_time()
+    other = dataclasses.replace(RunProcess.this(RUN), pid=child.pid, started_s=started_s)
+    assert not other.is_gone
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+
+    assert other.is_gone
+    child.wait()
+
+
+def test_a_run_executed_again_is_not_judged_by_the_process_of_the_first(home: Home) -> None:
+    first = dataclasses.replace(RunProcess.this(RUN), pid=NO_PROCESS)
+    assert RunProcess.of(RUN, first.tags) == dataclasses.replace(
+        first, started_s=round(first.started_s, 2)
+    )
+
+    with open_instance(home) as instance:
+        again = instance.create_run_for_job(
+            dg.GraphDefinition("training").to_job(),
+            status=dg.DagsterRunStatus.STARTED,
+            tags=first.tags,
+        )
+
+        assert close_ghost_runs(instance) == 0
+        assert "terminate it in the UI" in under_way(instance, "training")
+        assert RunProcess.of(again.run_id, again.tags) is None
+
+
+def test_every_job_signs_its_runs(echo: PipelineSettings, home: Home) -> None:
+    definitions = dg.Definitions.merge(
+        build_definitions(echo), dg.Definitions(resources=resources(home))
+    )
+    names = [job.name for job in definitions.jobs or ()]
+
+    assert f"{echo.name}_training" in names
+    for name in names:
+        assert definitions.resolve_job_def(name).executor_def is one_process, name

@@ -1,0 +1,23 @@
+"""A job that says that it works, and then works for ever."""
+
+import os
+import signal
+from pathlib import Path
+
+import dagster as dg
+
+from pipelines.executor import one_process
+
+SAYS_SO = "STUCK_JOB_WORKS"
+
+
+@dg.op
+def work():
+    Path(os.environ[SAYS_SO]).touch()
+    while True:
+        signal.pause()
+
+
+@dg.job(executor_def=one_process)
+def stuck():
+    work()
