@@ -132,6 +132,8 @@ def request_look(
     answer = source.ask()
     if isinstance(answer, NoAnswer):
         return answer.reason
+    if answer.index.empty:
+        return "The source holds no rows, so there is nothing to look at."
     samples = newest_samples(ledger, pipeline)
     try:
         news = what_is_new(

@@ -1,6 +1,6 @@
 """What the source holds now, asked by sensors and schedules, which are cut off after a minute."""
 
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
 import pandas as pd
@@ -12,6 +12,10 @@ from sluice.pipeline import PipelineSettings
 from sluice.serving.background import in_background
 
 PATIENCE_S = 40.0
+MAX_WAITS = 3
+"""A load that was waited for so often may hang for ever: another one is begun beside it."""
+MAX_LOADS = 4
+"""Threads of one source that load or hang."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +38,7 @@ class NoAnswer:
 
 
 class SourceLook:
-    """Loads the rows in a thread; one that hangs holds nobody up, and no second one is begun."""
+    """Loads the rows in a thread; one that hangs holds nobody up, and few can hang at a time."""
 
     def __init__(self, pipeline: PipelineSettings, *, patience_s: float = PATIENCE_S) -> None:
         """Prepare.
@@ -45,23 +49,37 @@ class SourceLook:
         """
         self._pipeline = pipeline
         self._patience_s = patience_s
-        self._loading: Future[SourceState] | None = None
+        self._loading: list[Future[SourceState]] = []  # since the last answer
+        self._hanging: list[Future[SourceState]] = []  # from before it
+        self._num_waits = 0  # for the newest load, in vain
 
     def ask(self) -> SourceState | NoAnswer:
         """Return what the source holds, or why that is not known."""
-        if self._loading is None:
-            self._loading = in_background(self._load, name="source")
+        self._hanging = [load for load in self._hanging if not load.done()]
+        full = len(self._loading) + len(self._hanging) >= MAX_LOADS
+        if not full and (not self._loading or self._num_waits >= MAX_WAITS):
+            self._loading.append(in_background(self._load, name="source"))
+            self._num_waits = 0
+        done = wait(self._loading, self._patience_s, return_when=FIRST_COMPLETED).done
+        if not done:
+            self._num_waits += 1
+            return NoAnswer(reason=self._silence(), is_slow=True)
+        newest = next(load for load in reversed(self._loading) if load in done)
+        self._hanging += [load for load in self._loading if not load.done()]
+        self._loading = []  # whatever came of it: the next one asks anew
         try:
-            return self._loading.result(self._patience_s)
-        except TimeoutError:
-            return NoAnswer(
-                reason=f"The source has not answered within {self._patience_s:g} s.", is_slow=True
-            )
+            return newest.result()
         except SluiceError as error:
             return NoAnswer(reason=f"The source cannot be read: {error}", is_slow=False)
-        finally:
-            if self._loading.done():  # whatever came of it: the next one asks anew
-                self._loading = None
+
+    def _silence(self) -> str:
+        said = f"The source has not answered within {self._patience_s:g} s."
+        if len(self._loading) + len(self._hanging) < MAX_LOADS:
+            return said
+        return (
+            f"{said} {MAX_LOADS} loads of it hang, and no further one is begun beside them: give "
+            "load_rows a time limit, and start sluice dev again."
+        )
 
     def _load(self) -> SourceState:
         with users_code("load_rows of the workload"):

@@ -282,6 +282,16 @@ def test_a_source_that_is_gone_or_slow_is_said_and_nothing_dies(
     assert [request.job_name for request in daemon.asked] == ["echo_drift"]
 
 
+def test_a_source_without_rows_is_said_before_the_first_look_too(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    home, _ = green
+    daemon = Daemon(home)
+
+    assert "The source holds no rows" in daemon.tick(watching(echo, "tests.support.drifting:Empty"))
+    assert daemon.asked == []
+
+
 def test_a_source_that_gave_no_table_is_asked_again(
     echo: PipelineSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_killed_process_that_nobody_waited_for_is_gone() -> None:
     child.wait()
 
 
+@pytest.mark.slow
 def test_a_run_executed_again_is_not_judged_by_the_process_of_the_first(home: Home) -> None:
     first = dataclasses.replace(RunProcess.this(RUN), pid=NO_PROCESS)
     assert RunProcess.of(RUN, first.tags) == dataclasses.replace(

@@ -1,5 +1,6 @@
 """Echoes whose source goes on: more rows than the model was trained on, as they were or not."""
 
+import threading
 import time
 from typing import ClassVar
 
@@ -56,3 +57,25 @@ class Torn(Echo):
     def load_rows(self) -> pd.DataFrame:
         rows = super().load_rows()
         return rows if self.whole else None  # type: ignore[return-value]
+
+
+class Empty(Echo):
+    """Its source lost all its rows."""
+
+    def load_rows(self) -> pd.DataFrame:
+        return super().load_rows().iloc[:0]
+
+
+class Hanging(Echo):
+    """Its first loads hang until they are released."""
+
+    num_hanging: ClassVar[int] = 0
+    num_begun: ClassVar[int] = 0
+    released: ClassVar[threading.Event] = threading.Event()
+
+    def load_rows(self) -> pd.DataFrame:
+        kind = type(self)
+        kind.num_begun += 1
+        if kind.num_begun <= kind.num_hanging:
+            kind.released.wait()
+        return super().load_rows()
