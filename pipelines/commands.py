@@ -1,6 +1,7 @@
 """The commands of the layers above the library: run, tune, dev and doctor expectations."""
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -138,6 +139,9 @@ def register(app: typer.Typer) -> None:
             file=sys.stderr,
             flush=True,
         )
+        # A script ignores it for what it starts in the background, and Dagster's children, which
+        # end when they get it, would inherit that and never end.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         command = ["-m", "dagster", "dev", "--log-level", "warning", "-m", "pipelines.definitions"]
         os.execv(sys.executable, [sys.executable, *command, "-h", "127.0.0.1", "-p", str(port)])
 

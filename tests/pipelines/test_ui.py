@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -43,15 +44,19 @@ def ui(
     bad = echo.training.model_copy(update={"learning_rate": 100.0})
     blocked = echo.model_copy(update={"training": bad})
     assert not materialize_alone(blocked, home, "poc_report", checks=True).success
-    yield from serve(home)
+    with serve(home) as (url, _):
+        yield url
 
 
-def serve(home: Home) -> Iterator[str]:
+@contextmanager
+def serve(home: Home) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
+    """Start it as a script does in the background, where SIGINT is ignored."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    command = [sys.executable, "-m", "sluice", "dev"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "sluice", "dev", str(ECHO), "--port", str(port)],
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command, str(ECHO), "--port", str(port)],
         cwd=ROOT,
         env=os.environ | {"SLUICE_HOME": str(home.root)},
         stdout=subprocess.DEVNULL,
@@ -65,14 +70,11 @@ def serve(home: Home) -> Iterator[str]:
             assert process.poll() is None, "sluice dev ended by itself"
             assert time.monotonic() < deadline, "the UI did not come up"
             time.sleep(0.2)
-        yield url
+        yield url, process
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:  # Dagster's children do not hear SIGINT under nohup
+        with suppress(ProcessLookupError):  # it ended, and its children with it
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        process.wait()
 
 
 def answers(url: str) -> bool:
@@ -81,6 +83,12 @@ def answers(url: str) -> bool:
             return bool(reply.status == 200)
     except OSError:
         return False
+
+
+def test_in_the_background_of_a_script_it_ends_when_told_to(home: Home) -> None:
+    with serve(home) as (_, process):
+        process.terminate()
+        process.wait(timeout=60)
 
 
 def test_ui_loads_every_asset_job_schedule_and_sensor(ui: str) -> None:
