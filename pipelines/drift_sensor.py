@@ -1,5 +1,7 @@
 """From new rows to a look for drift, and from drift that stays to one training (ROLL-3)."""
 
+from datetime import datetime, timedelta
+
 import dagster as dg
 import pandas as pd
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
@@ -7,7 +9,8 @@ from pydantic import Field, ValidationError
 
 from assets.drift_report import DRIFT_REPORT, newest_samples, production_since
 from assets.records import newest_record
-from assets.resources import State
+from assets.resources import State, utc_now
+from pipelines.asked_run import AskedRun, asked_run
 from pipelines.jobs import drift_name, training_name
 from pipelines.source_look import NoAnswer, SourceLook
 from pipelines.under_way import under_way
@@ -24,6 +27,10 @@ from sluice.serving.deployed import deployed_members
 from sluice.settings import Record
 
 EVERY_S = 300
+TRAIN_AGAIN = timedelta(hours=1)
+"""A training that failed is started again so long after its end."""
+DRIFT_TAG = "sluice/drift"
+"""Run tag: id of the drift that asked for the training."""
 _TOLD = 10
 """Columns named in a tag."""
 
@@ -68,12 +75,16 @@ def drift_sensor(
             watch = newest_record(DriftWatch, state.home.records, pipeline.name, DRIFT_REPORT)
             if watch is not None and watch.candidate != version.candidate:
                 watch = None
+            busy = under_way(context.instance, training_name(pipeline))
+            drift = watch.training if watch is not None else None
             answers = [
                 request_training(
                     pipeline,
                     watch,
                     cursor,
-                    busy=under_way(context.instance, training_name(pipeline)),
+                    busy=busy,
+                    asked=asked_run(context.instance, {DRIFT_TAG: drift.id}) if drift else None,
+                    now=utc_now(),
                 ),
                 request_look(pipeline, version, watch, cursor, source, state.store, ledger),
             ]
@@ -88,15 +99,25 @@ def drift_sensor(
 
 
 def request_training(
-    pipeline: PipelineSettings, watch: DriftWatch | None, cursor: Cursor, *, busy: str
+    pipeline: PipelineSettings,
+    watch: DriftWatch | None,
+    cursor: Cursor,
+    *,
+    busy: str,
+    asked: AskedRun | None,
+    now: datetime,
 ) -> dg.RunRequest | str:
     """Return the training that drift asks for, or why none; one drift asks for one.
+
+    One that failed is asked for again, an hour after its end.
 
     Args:
         pipeline: Whose production drifts.
         watch: What was found; None before the first look.
         cursor: What was asked for already.
         busy: The training under way, which a second one waits for; "" for none.
+        asked: What became of the last training that this drift asked for.
+        now: Present time.
     """
     if watch is None:
         return ""
@@ -104,15 +125,22 @@ def request_training(
         cause = watch.repair
         return f"Training would not mend what stays: {cause.reason}" if cause else ""
     drift = watch.training
-    if drift.id == cursor.trained_for:
-        return f"For the drift since {drift.began_at:%Y-%m-%d %H:%M} training was started."
+    since = f"the drift since {drift.began_at:%Y-%m-%d %H:%M}"
+    if asked is None and drift.id == cursor.trained_for:
+        return f"For {since} training was started."
+    if asked is not None and asked.failed_at is None:
+        return f"For {since} training was started: {asked}."
     if busy:
-        return f"{busy} For the drift since {drift.began_at:%Y-%m-%d %H:%M} it is started after."
+        return f"{busy} For {since} it is started after."
+    if asked is not None and asked.failed_at is not None:
+        again = asked.failed_at + TRAIN_AGAIN
+        if now < again:
+            return f"For {since} training was started: {asked}, again after {again:%H:%M} UTC."
     return dg.RunRequest(
-        run_key=f"drift-{drift.id}",
+        run_key=f"drift-{drift.id}" if asked is None else f"drift-{drift.id} after {asked.run_id}",
         job_name=training_name(pipeline),
         tags={
-            "sluice/drift": drift.id,
+            DRIFT_TAG: drift.id,
             "sluice/drift_in": ", ".join(drift.subjects),
             "sluice/drift_columns": ", ".join(drift.columns[:_TOLD]) or "none by itself",
         },

@@ -11,7 +11,7 @@ from pydantic import Field
 from assets.best_config import BestConfig
 from assets.candidate import NEW, REASON, VERDICT, VERSION
 from assets.evaluated import Evaluation
-from assets.resources import State
+from assets.resources import State, utc_now
 from assets.traced import TRACEPARENT
 from pipelines.build import build_definitions
 from pipelines.console import RunConsole
@@ -86,7 +86,7 @@ def run_pipeline(
         run_id = _execute(definitions, f"{pipeline.name}_training", instance, console)
         event = _candidate_event(instance, pipeline, run_id)
         with State.at(home).ledger() as ledger:
-            now = situation(ledger, pipeline.name)
+            now = situation(ledger, pipeline.name, now=utc_now())
         request = request_promotion(pipeline, event, now)
         metadata = _metadata(event)
         waits = str(request.skip_message) if isinstance(request, dg.SkipReason) else ""

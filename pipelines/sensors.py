@@ -1,22 +1,26 @@
 """From a verdict to the job that acts on it: thin, because a sensor is cut off after a minute."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.storage.tags import RUN_KEY_TAG
 
 from assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
+from assets.promotion_rules import require_present_rules
 from assets.resources import State, utc_now
 from assets.rollout import ROLLOUT
+from pipelines.asked_run import asked_run
 from pipelines.jobs import PRODUCTION, promotion_name, rollout_name
 from sluice.delivery.drive import live_servers
+from sluice.errors import GateBlocked
 from sluice.pipeline import PipelineSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Rollout
 
 START_EVERY_S = 600
-"""A start that failed is tried again after this long at most."""
+"""A start that failed is tried again after this long at most: a run key is good for one run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +39,8 @@ class Situation:
     at: datetime
 
 
-def situation(ledger: RolloutLedger, model: str) -> Situation:
+def situation(ledger: RolloutLedger, model: str, *, now: datetime) -> Situation:
     """Read where a model stands."""
-    now = utc_now()
     return Situation(
         production=ledger.production_number(model),
         rollout=ledger.rollout(model),
@@ -66,9 +69,44 @@ def promotion_sensor(
         if event is None:
             return dg.SkipReason("There is no candidate yet.")
         with state.ledger() as ledger:
-            return request_promotion(pipeline, event, situation(ledger, pipeline.name))
+            return next_request(pipeline, event, ledger, context.instance, now=utc_now())
 
     return sensor
+
+
+def next_request(
+    pipeline: PipelineSettings,
+    event: dg.EventLogEntry,
+    ledger: RolloutLedger,
+    instance: dg.DagsterInstance,
+    *,
+    now: datetime,
+) -> dg.RunRequest | dg.SkipReason:
+    """Return the run that the newest candidate needs now, or why none is started.
+
+    Args:
+        pipeline: Whose candidate it is.
+        event: Materialization of the candidate.
+        ledger: Whether the evidence still allows it; nothing is changed.
+        instance: What became of a run that was started for it.
+        now: Present time.
+    """
+    request = request_promotion(pipeline, event, situation(ledger, pipeline.name, now=now))
+    if isinstance(request, dg.SkipReason):
+        return request
+    version = int(request.tags["sluice/version"])
+    refusal = _refusal(pipeline, ledger, version)
+    if refusal:
+        return dg.SkipReason(
+            f"The gate said PROMOTE for version {version}, and it is kept back: {refusal}"
+        )
+    asked = asked_run(instance, {RUN_KEY_TAG: str(request.run_key)})
+    if asked is not None:
+        return dg.SkipReason(
+            f"The gate says PROMOTE for version {version}, and {asked}. If nothing comes of it, "
+            f"another is started after {_next_start(now):%H:%M} UTC."
+        )
+    return request
 
 
 def request_promotion(
@@ -96,9 +134,7 @@ def request_promotion(
     asset = PRODUCTION if is_first else ROLLOUT
     return dg.RunRequest(
         # A start that failed is asked for again; one that worked is under way, and waited for.
-        run_key=receipt
-        if is_first
-        else f"{receipt}:{ROLLOUT} {int(now.at.timestamp() // START_EVERY_S)}",
+        run_key=f"{receipt}:{asset} {_slot(now.at)}",
         job_name=promotion_name(pipeline) if is_first else rollout_name(pipeline),
         run_config={"ops": {f"{pipeline.name}__{asset}": {"config": {"version": version}}}},
         tags={
@@ -106,6 +142,24 @@ def request_promotion(
             "sluice/version": str(version),
         },
     )
+
+
+def _refusal(pipeline: PipelineSettings, ledger: RolloutLedger, version: int) -> str:
+    """Return why no run could bring a version into production; "" when one can."""
+    try:
+        require_present_rules(pipeline, ledger, version)
+        ledger.require_promotable(pipeline.name, version)
+    except GateBlocked as blocked:
+        return str(blocked)
+    return ""
+
+
+def _slot(at: datetime) -> int:
+    return int(at.timestamp() // START_EVERY_S)
+
+
+def _next_start(at: datetime) -> datetime:
+    return datetime.fromtimestamp((_slot(at) + 1) * START_EVERY_S, UTC)
 
 
 def _waits(model: str, version: int, now: Situation) -> str:

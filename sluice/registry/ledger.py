@@ -177,6 +177,21 @@ class Ledger(LedgerReading):
                 if evidence.count_decisions(connection, model) == len(earlier):
                     return evidence.decide(connection, model, receipt, at=at)
 
+    def require_promotable(self, model: str, version: int) -> None:
+        """Refuse a version that the evidence recorded for it keeps out of production; move nothing.
+
+        Raises:
+            UnknownVersion: There is no such version.
+            GateBlocked: The evidence is missing, says no, or is about something else.
+            IntegrityError: A receipt or the lineage was changed after it was written.
+        """
+        with self._database.read() as connection:
+            found = queries.find_version(connection, model, number=version)
+            if found is None:
+                raise admission.unknown(model, version, queries.model_names(connection))
+            pointer = queries.load_pointer(connection, model)
+            promotion.require_evidence(connection, found, pointer=pointer, reinstate=False)
+
     @traced
     def promote(
         self,

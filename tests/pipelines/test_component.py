@@ -151,7 +151,7 @@ def test_promote_asks_for_one_run_of_that_version() -> None:
     request = request_promotion(read_pipeline(ECHO), candidate_event("PROMOTE"), situation(1))
 
     assert isinstance(request, dg.RunRequest)
-    assert request.run_key == "r" * 64
+    assert str(request.run_key).startswith("r" * 64 + ":production_model ")
     assert request.run_config == {"ops": {"echo__production_model": {"config": {"version": 3}}}}
 
 

@@ -14,7 +14,9 @@ from assets.drift_report import DRIFT_REPORT, kept_reference, what_is_seen
 from assets.records import newest_record
 from assets.resources import State
 from checks.drift import NO_DRIFT
+from pipelines.asked_run import AskedRun, asked_run
 from pipelines.build import build_definitions
+from pipelines.drift_sensor import Cursor, request_training
 from pipelines.instance import open_instance
 from pipelines.resources import resources
 from pipelines.run import RunReport
@@ -162,6 +164,52 @@ def test_planted_drift_is_found_and_asks_for_one_training(
     pages = list(home.reports.glob("drift/echo*.html"))
     assert pages
     assert any("Drift stays in new rows" in page.read_text() for page in pages)
+
+
+def test_a_training_that_failed_is_named_and_started_again_later(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    home, _ = green
+    watch = looks(home, [watching(echo, more_rows=m, shift=1.0) for m in (0, 160, 320)], None)
+    assert watch.training is not None
+    ended = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    cursor = Cursor(trained_for=watch.training.id)
+
+    def ask(status: dg.DagsterRunStatus, *, minutes: float, busy: str = "") -> dg.RunRequest | str:
+        failed_at = ended if status == dg.DagsterRunStatus.FAILURE else None
+        run = AskedRun(run_id="abcdefgh-1", job="echo_training", status=status, failed_at=failed_at)
+        now = ended + timedelta(minutes=minutes)
+        return request_training(echo, watch, cursor, busy=busy, asked=run, now=now)
+
+    failed = dg.DagsterRunStatus.FAILURE
+    soon, again = ask(failed, minutes=59), ask(failed, minutes=60)
+
+    assert isinstance(soon, str)
+    assert "run abcdefgh of echo_training is FAILURE since 12:00 UTC, again after 13:00" in soon
+    assert isinstance(again, dg.RunRequest)
+    assert again.run_key == f"drift-{watch.training.id} after abcdefgh-1"
+    assert again.tags["sluice/drift"] == watch.training.id
+    assert ask(failed, minutes=60, busy="Run x is under way.") != again
+    for status in (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.CANCELED):
+        assert "training was started" in str(ask(status, minutes=10_000))
+
+
+def test_the_run_that_failed_is_found_by_what_asked_for_it(home: Home) -> None:
+    job, tags = dg.GraphDefinition("training").to_job(), {"sluice/drift": "d1"}
+    with open_instance(home) as instance:
+        none = asked_run(instance, tags)
+        run = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags=tags)
+        works = asked_run(instance, tags)
+        before = datetime.now(UTC) - timedelta(seconds=1)
+        instance.report_run_failed(run)
+        failed = asked_run(instance, tags)
+
+    assert none is None
+    assert works is not None
+    assert (works.run_id, works.failed_at) == (run.run_id, None)
+    assert failed is not None
+    assert failed.failed_at is not None
+    assert before <= failed.failed_at <= datetime.now(UTC)
 
 
 def test_without_drift_nothing_is_asked_for(

@@ -14,6 +14,7 @@ import dagster as dg
 import httpx
 import pytest
 
+from assets.resources import utc_now
 from checks.rollout import HELD
 from pipelines.build import build_definitions
 from pipelines.instance import open_instance
@@ -234,17 +235,20 @@ def test_a_healthy_challenger_becomes_production_and_nobody_is_refused(daemon: D
         assert production(daemon.home) == 1
         daemon.until(lambda: phase(daemon.home) == "promoted")
         daemon.tick("rollout_sensor")
+        assert production(daemon.home) == 2
+        store = ArtifactStore(daemon.home.artifacts)
+        with RolloutLedger.open(daemon.home.registry_url, clock=utc_now) as ledger:
+            ledger.rollback("echo", expected=2, actor="tester", reason="on purpose", store=store)
+        daemon.run_keys.clear()  # as after some minutes, when a start would be tried again
+        assert daemon.tick("promotion_sensor") == []
+        assert "is kept back: echo version 2 was rolled back by tester" in daemon.skipped[-1]
 
-    assert production(daemon.home) == 2
     assert seen.arms == {"production", "challenger"}
     assert set(seen.answers) == {200}
     told = daemon.observed()
     assert [text.split(" ", 1)[0] for text in told] == ["start", "advance", "advance", "promote"]
     assert daemon.check()[0]
 
-    store = ArtifactStore(daemon.home.artifacts)
-    with RolloutLedger.open(daemon.home.registry_url, clock=lambda: datetime.now(UTC)) as ledger:
-        ledger.rollback("echo", expected=2, actor="tester", reason="on purpose", store=store)
     again = materialize_alone(
         daemon.pipeline.model_copy(update={"rollout": None}),
         daemon.home,
