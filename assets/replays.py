@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from assets.resources import State
 from sluice.reports.folder import save_page
+from sluice.trace.replay.page import replay_of
 from sluice.training.members import Member
 
 _MOST_PAGES = 6
@@ -34,7 +35,7 @@ def keep_replays(
     shown = [*told[:_MOST_PAGES], *(m for m in members[:1] if not m.diagnoses)]
     replays = {
         _name(member): save_page(
-            state.store.get(member.replay).decode(),
+            replay_of(f"{pipeline} {_name(member)}", state.store.get(member.replay).decode()),
             f"replays/{pipeline}/seed-{member.seed}-fold-{member.fold_id}",
             home=state.home,
             environ=environ,

@@ -4,6 +4,8 @@ import pytest
 
 from assets.replays import errors_of, keep_replays, shared_errors
 from pipelines.resources import resources
+from sluice.reports.index import list_pages
+from sluice.reports.page import html_page
 from sluice.trace.diagnosis import diagnose
 from sluice.trace.finding import Finding
 from sluice.training.members import Member
@@ -80,12 +82,15 @@ def test_a_sentence_names_the_training_the_step_and_what_to_do():
 
 def test_the_first_training_and_those_with_findings_have_their_page(tmp_path):
     state = resources(home_at(tmp_path / "home"))["state"]
-    page = state.store.put(b"<html>replay</html>")
+    page = state.store.put(html_page("Replay of -c", "<h1>Replay of -c </h1>").encode())
     members = [member(f, "confirm" if f == 2 else None, replay=page) for f in range(4)]
     traces = keep_replays("echo", members, state, environ={})
 
     assert set(traces.replays) == {"seed 0 fold 0", "seed 0 fold 2"}
     assert all(url.endswith(".html") for url in traces.replays.values())
-    assert len(list(state.home.reports.rglob("seed-*.html"))) == 2
+    assert sorted(listed.title for listed in list_pages(state.home.reports)) == [
+        "Replay of echo seed 0 fold 0",
+        "Replay of echo seed 0 fold 2",
+    ]
     assert "since step 7: **weights do not move**" in traces.said
     assert traces.errors == ()

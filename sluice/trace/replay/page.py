@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -30,8 +31,8 @@ def replay_page(trace: Trace, diagnoses: Sequence[Diagnosis]) -> str:
         trace: Of one process.
         diagnoses: What is wrong with it, ranked.
     """
-    program = " ".join(trace.start.program) or "a Python process"
-    title = f"Replay of {Path(trace.start.program[0]).name if trace.start.program else program}"
+    program = _command(trace.start.program)
+    title = f"Replay of {_name(trace.start.program)}"
     first = first_abnormal(trace)
     parts = [
         f"<h1>{escape(title)} {_outcome(diagnoses, first)}</h1>",
@@ -50,6 +51,30 @@ def replay_page(trace: Trace, diagnoses: Sequence[Diagnosis]) -> str:
         style=(_HERE / "replay.css").read_text(),
         script=(_HERE / "replay.js").read_text(),
     )
+
+
+def replay_of(name: str, page: str) -> str:
+    """Return a replay under the name of what was trained, where its process tells nothing.
+
+    Args:
+        name: Plain text.
+        page: As ``replay_page`` made it.
+    """
+    title = escape(f"Replay of {name}")
+    return re.sub(r"(<title>|<h1>)[^<]*?(?= ?<)", lambda found: f"{found[1]}{title}", page, count=2)
+
+
+def _command(program: Sequence[str]) -> str:
+    """Return the command line; Python itself puts '-c' and '-m' in the place of a program."""
+    told = " ".join(program)
+    return f"python {told}" if told.startswith("-") else told or "a Python process"
+
+
+def _name(program: Sequence[str]) -> str:
+    if not program or program[0].startswith("-"):
+        return _command(program[:1])
+    path = Path(program[0])
+    return path.parent.name if path.name == "__main__.py" and path.parent.name else path.name
 
 
 def _outcome(diagnoses: Sequence[Diagnosis], first: Abnormal | None) -> str:

@@ -14,7 +14,7 @@ from sluice.trace.diagnosis import diagnose
 from sluice.trace.evidence.measures import StepNumbers
 from sluice.trace.evidence.trace import Note
 from sluice.trace.replay.abnormal import first_abnormal
-from sluice.trace.replay.page import replay_page
+from sluice.trace.replay.page import replay_of, replay_page
 from sluice.trace.replay.series import MOST_POINTS, curves, thin
 from sluice.trace.replay.write import write_replays, write_tensorboard
 from sluice.trace.rules.library import judge
@@ -92,6 +92,35 @@ def test_text_of_the_program_cannot_leave_its_place(trace_of):
 
     assert evil not in page
     assert page.count("</script>") == 2
+
+
+@pytest.mark.parametrize(
+    ("program_line", "title"),
+    [
+        (("-c", "--fork"), "python -c"),
+        (("/home/me/train.py", "--rate", "1"), "train.py"),
+        (("/home/me/fits/__main__.py",), "fits"),
+        (("-m",), "python -m"),
+        ((), "a Python process"),
+    ],
+)
+def test_a_page_is_called_after_what_a_reader_knows(trace_of, program_line, title):
+    trace = trace_of(program())
+    start = trace.start.model_copy(update={"program": program_line})
+    page = replay_page(trace.model_copy(update={"start": start}), ())
+
+    assert f"<title>Replay of {title}</title>" in page
+    assert f"<h1>Replay of {title} <span" in page
+    assert '<p class="soft">-' not in page
+
+
+def test_a_page_can_be_called_after_the_training(trace_of):
+    page = replay_page(trace_of(program()), ())
+    called = replay_of("R&D seed 0", page)
+
+    assert "<title>Replay of R&amp;D seed 0</title>" in called
+    assert "<h1>Replay of R&amp;D seed 0 <span" in called
+    assert called.partition("</h1>")[2] == page.partition("</h1>")[2]
 
 
 def test_a_long_curve_keeps_its_spikes_and_its_gaps():
