@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,17 +11,43 @@ from typer.core import TyperGroup
 
 from sluice.commands.output import results
 from sluice.commands.trace_probe import add_probe
-from sluice.errors import GATE_SAID_NO
+from sluice.errors import GATE_SAID_NO, SettingsError
+from sluice.settings import nearest
 
 _RUN = "run"
+_EXAMPLE = "Example: sluice trace --out traces -- python train.py --epochs 3"
 
 
 class _RunsWhatFollows(TyperGroup):
     """A group in which everything after two dashes is a program to run."""
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """List the options of a run, too: they stand in its place."""
+        options = [p for p in self.commands[_RUN].params if p.param_type_name == "option"]
+        return [*options, *super().get_params(ctx)]
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the name of the command that runs programs before its arguments."""
         return super().parse_args(ctx, [_RUN, *args] if "--" in args else args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Refuse a program, or options of a run, without two dashes."""
+        known = sorted(set(self.commands) - {_RUN})
+        is_known = args[0] in self.commands
+        given = any(
+            ctx.params[option.name] != option.get_default(ctx)
+            for option in self.get_params(ctx)
+            if option.name in ctx.params
+        )
+        if given or not is_known:
+            raise SettingsError(
+                "A program to trace comes after two dashes, which are missing before "
+                f"'{args[0]}'.{'' if is_known else nearest(args[0], known)}",
+                cause=f"Without them there are {', '.join(known)}, which take their options after "
+                "their name.",
+                fix=f"sluice trace [OPTIONS] -- {shlex.join(args)}",
+            )
+        return super().resolve_command(ctx, args)
 
 
 def register(app: typer.Typer) -> None:
@@ -29,11 +56,12 @@ def register(app: typer.Typer) -> None:
         name="trace",
         cls=_RunsWhatFollows,
         help="Trace any PyTorch program: sluice trace [--out DIR] -- python train.py ...",
-        epilog="Example: sluice trace --out traces -- python train.py --epochs 3",
+        epilog=_EXAMPLE,
         no_args_is_help=True,
+        subcommand_metavar="-- PROGRAM [ARGS]...",
     )
 
-    @group.command(_RUN, hidden=True)
+    @group.command(_RUN, hidden=True, epilog=_EXAMPLE)
     def run(
         command: Annotated[list[str], typer.Argument(help="The program and its arguments.")],
         out: Annotated[
@@ -44,7 +72,8 @@ def register(app: typer.Typer) -> None:
             typer.Option(
                 min=0,
                 help="End the program, with its last good state on disk, after so many losses in "
-                "a row that are not finite; 0 for never.",
+                "a row that are not finite; 0 for never. A state is kept at steps 1, 2, 4, 8 and "
+                "so on, then every 100.",
             ),
         ] = 0,
         skip_poisoned: Annotated[

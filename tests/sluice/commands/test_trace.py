@@ -48,6 +48,29 @@ def test_a_folder_without_traces_is_the_users_mistake(tmp_path, capsys):
     assert "has none" in capsys.readouterr().err
 
 
+def test_help_lists_the_options_of_a_run_with_an_example(capsys):
+    assert run_command(["trace", "--help"]) == 0
+    said = capsys.readouterr().out
+    for part in ("--out", "--stop-after", "--skip-poisoned", "report", "Example: sluice trace"):
+        assert part in said
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["python", "train.py"], "sluice trace [OPTIONS] -- python train.py\n"),
+        (["--out", "t", "python", "a b.py", "-h"], "-- python 'a b.py' -h\n"),
+        (["reprot", "t"], "Did you mean 'report'?"),
+        (["--out", "t", "report", "t"], "report, which take their options after their name"),
+    ],
+)
+def test_a_program_without_two_dashes_is_told_of_them(given, told, capsys):
+    assert run_command(["trace", *given]) == 2
+    said = capsys.readouterr().err
+    assert "comes after two dashes" in said
+    assert told in said
+
+
 def test_what_follows_two_dashes_is_run_with_its_own_options(tmp_path, capfd):
     program = "import sys; print(sys.argv[1:]); sys.exit(9)"
     out = ["--out", str(tmp_path / "traces")]
