@@ -9,7 +9,10 @@ from sluice.errors import SluiceError
 from sluice.trace.command import run_traced
 from sluice.trace.settings import TraceSettings
 
-_STOP = "end the program after so many losses in a row that are not finite; 0 for never"
+_STOP = (
+    "end the program after so many losses in a row that are not finite; 0 for never; a state to go "
+    "on from is kept at steps 1, 2, 4, 8 and so on, then every 100"
+)
 _SKIP = "leave out steps on the gradients of a loss that is not finite"
 
 

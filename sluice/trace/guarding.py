@@ -29,7 +29,8 @@ class Guard:
     """Watches the loss of every backward pass of one process.
 
     Cost:
-        One wait for the device at every backward pass, a copy of all states every so many steps.
+        One wait for the device at every backward pass, a copy of all states every so many steps;
+        at first when the steps have doubled since the last one, until that is as many.
     """
 
     def __init__(self, tracer: Tracer) -> None:
@@ -89,7 +90,9 @@ class Guard:
             self._bad = 0
             if self._tracer.steps >= self._next_copy and settings.stop_after:
                 self._good = self._states()
-                self._next_copy = self._tracer.steps + settings.keep_every
+                # Of a short run, too, no more than half is lost.
+                between = min(max(1, self._tracer.steps), settings.keep_every)
+                self._next_copy = self._tracer.steps + between
             return False
         self._bad += 1
         if not self._has_bundle:

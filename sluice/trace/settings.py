@@ -67,5 +67,8 @@ class TraceSettings(Settings):
         False, description="Leave out steps on the gradients of a loss that is not finite."
     )
     keep_every: int = Field(
-        100, ge=1, description="A copy of the last good state is made so often [steps]."
+        100,
+        ge=1,
+        description="A copy of the last good state is made so often; before, at steps 1, 2, 4, 8 "
+        "and so on [steps].",
     )

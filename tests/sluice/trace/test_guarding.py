@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 
 from sluice.trace import routine
 from sluice.trace.attach import traced
-from sluice.trace.guarding import LAST_GOOD, STOPPED, bundle_name
+from sluice.trace.guarding import LAST_GOOD, STOPPED, Guard, bundle_name
 from sluice.trace.reading import read_trace
 from sluice.trace.settings import TraceSettings
 
@@ -41,6 +42,19 @@ def traced_train(tmp_path, bad_steps, **settings):
             return folder, stop
 
 
+@pytest.fixture
+def copied(monkeypatch):
+    """Return the list of the steps at which all states are copied."""
+    steps, states = [], Guard._states
+
+    def counted(guard):
+        steps.append(guard._tracer.steps)
+        return states(guard)
+
+    monkeypatch.setattr(Guard, "_states", counted)
+    return steps
+
+
 def test_three_bad_losses_in_a_row_end_the_program_with_its_last_good_state(tmp_path):
     folder, stop = traced_train(tmp_path, range(21, 61), stop_after=3, keep_every=5)
 
@@ -56,6 +70,21 @@ def test_three_bad_losses_in_a_row_end_the_program_with_its_last_good_state(tmp_
     (note,) = [n for n in trace.notes if n.kind == "stopped"]
     assert "3 losses in a row" in note.text
     assert trace.num_steps == 22  # the third one makes no step any more
+
+
+def test_of_a_run_that_fails_early_no_more_than_half_is_lost(tmp_path, copied):
+    folder, _ = traced_train(tmp_path, range(52, 61), stop_after=3)
+
+    good = torch.load(folder / LAST_GOOD, weights_only=True)
+    assert 51 // 2 <= good["step"] == copied[-2]  # the last one is of the bundle
+    assert len(copied) == 8  # at 0, 1, 2, 4, 8, 16, 32 and of the bundle
+
+
+def test_copies_are_made_as_often_as_is_set_in_the_end(tmp_path, copied):
+    traced_train(tmp_path, (), stop_after=3, keep_every=10)
+
+    assert max(later - one for one, later in pairwise(copied)) <= 12
+    assert len(copied) == 10  # at 0, 1, 2, 4, 8, 16, 26 and so on
 
 
 def test_steps_that_repeat_their_order_are_guarded_one_by_one(tmp_path, monkeypatch):
