@@ -166,7 +166,7 @@ def _write_report(
 def _read(path: Path) -> LossTable:
     """Name the losses by their own digest, so that a file and its copy are one model."""
     table = read_losses(path, subject="")
-    return replace(table, subject=digest_frame(table.to_frame()))
+    return replace(table, subject=digest_frame(table.to_frame()), source=str(path))
 
 
 def _explore(verdicts: Sequence[Verdict], files: Sequence[Path], *, as_json: bool) -> None:

@@ -55,6 +55,9 @@ class LossTable:
     cluster_N: NDArray[np.str_] | None = None
     """What the rows belong to when some belong together, as one day's assets do."""
 
+    source: str = ""
+    """What messages call it, such as the file it was read from; '' for its digest."""
+
     def __post_init__(self) -> None:
         want = (max(1, len(self.seeds)), self.label_N.size)
         if self.cluster_N is not None and self.cluster_N.shape != want[1:]:
@@ -80,6 +83,11 @@ class LossTable:
                 f"first fold {fold}, row {label}.",
                 fix="Remove the repeats; label the rows uniquely.",
             )
+
+    @property
+    def called(self) -> str:
+        """What a message calls it."""
+        return self.source or self.subject[:12]
 
     @property
     def is_deterministic(self) -> bool:
@@ -119,8 +127,8 @@ class LossTable:
         if len(only_mine) or len(only_theirs):
             raise ContractError(
                 f"Both arms must be scored on the same (fold, row) pairs: {len(only_mine)} are "
-                f"only in {self.subject[:12]}{_first(only_mine)}, {len(only_theirs)} only in "
-                f"{other.subject[:12]}{_first(only_theirs)}.",
+                f"only in {self.called}{_first(only_mine)}, {len(only_theirs)} only in "
+                f"{other.called}{_first(only_theirs)}.",
                 fix="Score both models on the same rows; label the rows the same way.",
             )
         if self.window != other.window:
@@ -139,6 +147,7 @@ class LossTable:
             label_N=self.label_N[order_N],
             loss_SN=self.loss_SN[:, order_N],
             cluster_N=None if self.cluster_N is None else self.cluster_N[order_N],
+            source=self.source,
         )._in_clusters_of(other)
 
     def _in_clusters_of(self, other: "LossTable") -> "LossTable":
@@ -148,7 +157,7 @@ class LossTable:
         ):
             raise ContractError(
                 f"Both arms must have their rows in the same clusters; those of "
-                f"{self.subject[:12]} and {other.subject[:12]} differ.",
+                f"{self.called} and {other.called} differ.",
                 fix="Give the same column 'cluster' with both.",
             )
         return self

@@ -100,6 +100,22 @@ def test_a_file_against_a_copy_of_itself_is_one_model(files, tmp_path):
     assert "the same model" in result.stdout
 
 
+def test_files_with_other_rows_are_named_as_they_were_given(files, tmp_path):
+    frame = losses(0.1, num_seeds=5, seed=2).to_frame()
+    short, grouped = tmp_path / "short.csv", tmp_path / "grouped.csv"
+    frame[frame["fold"] < 3].to_csv(short, index=False)
+    frame.assign(cluster=frame["row"]).to_csv(grouped, index=False)
+
+    other_rows = invoke("--baseline", short, "--candidate", files["better"]).exception
+    other_clusters = invoke("--baseline", grouped, "--candidate", files["better"]).exception
+
+    assert f"0 are only in {short}, 100 only in {files['better']} (first: fold 3, row 300)." in str(
+        other_rows
+    )
+    assert str(files["better"]) in str(other_clusters)
+    assert f"{grouped}" in str(other_clusters)
+
+
 @pytest.mark.parametrize(
     ("options", "outcome"),
     [
