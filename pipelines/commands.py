@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -119,6 +120,7 @@ def register(app: typer.Typer) -> None:
         from pipelines.instance import close_ghost_runs, open_instance
         from sluice.pipeline import defs_folder, locate_pipeline, read_pipeline
 
+        _require_free(port)
         home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
         files = [locate_pipeline(name, defs_folder()).resolve() for name in pipeline or []]
         for file in files:
@@ -171,6 +173,20 @@ def register(app: typer.Typer) -> None:
         examine_expectations(
             pipeline, home, window_rows=window_rows, step_rows=step_rows, as_json=as_json
         )
+
+
+def _require_free(port: int) -> None:
+    """Refuse a port now that the UI could not open seconds after it was announced."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise SettingsError(
+                f"The UI must listen on 127.0.0.1 port {port}, and cannot: {error.strerror}.",
+                cause="Another process listens there, or the system keeps the port for itself.",
+                fix="Stop the other one, or give --port another number.",
+            ) from None
 
 
 def _serve_reports(home: Home, *, port: int) -> str:

@@ -1,0 +1,25 @@
+"""``sluice dev`` on a port that somebody has."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from sluice.cli import run_command
+
+
+def test_a_port_that_is_taken_is_told_before_anything_starts(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("the UI was started"))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert run_command(["dev", "--port", str(port)]) == 2
+
+    said = capfd.readouterr().err
+    assert f"must listen on 127.0.0.1 port {port}, and cannot: Address already in use" in said
+    assert "give --port another number" in said
+    assert "Sluice starts" not in said
+    assert not (tmp_path / "home").exists()
