@@ -81,9 +81,12 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _unknown_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    allowed = (error.headers or {}).get("Allow")
     problem = Problem(
-        kind="unknown_route",
-        what=f"There is no such route here ({error.detail}).",
+        kind="unknown_route" if allowed is None else "wrong_method",
+        what=f"There is no such route here ({error.detail})."
+        if allowed is None
+        else f"This route takes {allowed}, got {request.method}.",
         why="",
         do="GET /openapi.json lists the routes.",
         trace=notes_of(request).trace,

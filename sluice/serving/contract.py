@@ -131,7 +131,7 @@ class InputContract(Record):
         missing = [name for name in self.columns if name not in given]
         unknown = [name for name in dict.fromkeys(given) if name not in self.columns]
         twice = len(given) - len(set(given))
-        hint = nearest(missing[0], unknown) if missing else ""
+        hint = nearest(unknown[0], missing) if unknown else ""
         raise WrongInput(
             f"Columns must be exactly the {len(self.columns)} features: "
             f"missing {_listed(missing)}, unknown {_listed(unknown)}, named twice {twice}.{hint}",
@@ -167,7 +167,8 @@ def read_request(body: bytes, *, model: str, max_windows: int) -> PredictRequest
             for problem in found[:5]
         )
         raise WrongInput(
-            f"{len(found)} values of the body are wrong: {told}.",
+            f"{len(found)} {'value' if len(found) == 1 else 'values'} of the body "
+            f"{'is' if len(found) == 1 else 'are'} wrong: {told}.",
             fix="See /openapi.json for the form, and GET /model for the columns.",
         ) from None
     if request.model is not None and request.model != model:

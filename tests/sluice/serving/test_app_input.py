@@ -43,7 +43,7 @@ GOOD = ([0.0, 0.0], [0.0, 0.0], [1.0, 1.0])
         (b"{}", 422, "columns: Field required"),
         (b"[" * 50_000, 400, "must be JSON"),
         (window(*GOOD, columns=("a",)), 422, "missing b, unknown none"),
-        (window(*GOOD, columns=("a", "bb")), 422, "missing b, unknown bb.*Did you mean 'bb'"),
+        (window(*GOOD, columns=("a", "bb")), 422, "missing b, unknown bb.*Did you mean 'b'"),
         (window(*GOOD, columns=("a", "b", "a")), 422, "named twice 1"),
         (window(*GOOD[1:]), 422, "3 rows of 2 values, got 2 rows"),
         (window(*GOOD[1:], [1.0]), 422, r"3 rows .* of 1 to 2 values in windows\.0"),
@@ -117,6 +117,8 @@ def test_an_unknown_route_is_told_in_the_same_form(server: Live) -> None:
 
     assert (missing.status_code, wrong.status_code) == (404, 405)
     assert missing.json()["kind"] == "unknown_route"
+    assert wrong.json()["kind"] == "wrong_method"
+    assert wrong.json()["what"] == "This route takes POST, got GET."
 
 
 def raw(server: Live, head: str, *parts: bytes) -> tuple[bytes, int]:
