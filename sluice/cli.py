@@ -36,7 +36,7 @@ def build_app(wanted: str | None = None) -> typer.Typer:
         help="A gated line from data to a served PyTorch model.",
         no_args_is_help=True,
         add_completion=False,
-        rich_markup_mode="rich",
+        rich_markup_mode="markdown",
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
