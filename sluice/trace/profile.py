@@ -49,7 +49,9 @@ class PhaseTime(Record):
 
     phase: Phase
     share: float = Field(ge=0, le=1, description="Of the time of all steps.")
-    median_us: float = Field(ge=0, description="Of one step [us].")
+    median_us: float = Field(
+        ge=0, description="Of one step; 0 when most steps have nothing of it [us]."
+    )
     p95_us: float = Field(ge=0, description="One step in twenty takes longer [us].")
 
 

@@ -55,11 +55,15 @@ function onDrag(canvas, left, right, width) {
 const LEFT = 58, RIGHT = 8, TOP = 8, BOTTOM = 20, HEIGHT = 170;
 const charts = [];
 
-function scaleOf(lines) {
+function scaleOf(lines, isShare) {
   const values = lines.flatMap((line) => line.map((point) => point[1])).filter(isNumber);
   if (!values.length) return null;
   let low = values[0], high = values[0];
   for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
+  if (isShare || (low === 0 && high === 0)) { // the lowest mark is 0, the highest the largest value
+    const top = high || 1;
+    return { low: -top / 12, high: (top * 13) / 12, isLog: false };
+  }
   const positive = values.filter((value) => value > 0).sort((a, b) => a - b);
   // A few values near 0, as at the end of a schedule, are no reason for logarithms.
   const isLog = low >= 0 && positive.length > 0 && high / positive[Math.floor(positive.length / 20)] > 200;
@@ -69,6 +73,10 @@ function scaleOf(lines) {
   }
   const room = (high - low) * 0.05;
   return { low: low - room, high: high + room, isLog };
+}
+
+function marksOf({ low, high }) { // what rounding leaves of 0 is 0
+  return [0, 1, 2, 3].map((i) => low + ((high - low) * (i + 0.25)) / 3.5).map((mark) => (Math.abs(mark) < 1e-9 * (high - low) ? 0 : mark));
 }
 
 function chart(title, lines) {
@@ -83,7 +91,7 @@ function chart(title, lines) {
     item.append(name + " ");
     return element("b", item);
   });
-  const scale = scaleOf(Object.values(lines));
+  const scale = scaleOf(Object.values(lines), title.startsWith("share "));
   charts.push({ canvas, lines, names, values, scale });
   onDrag(canvas, LEFT, RIGHT);
 }
@@ -99,8 +107,8 @@ function drawChart({ canvas, lines, names, values, scale }) {
     return TOP + (height - TOP - BOTTOM) * (1 - Math.min(Math.max(share, 0), 1));
   };
   if (scale) {
-    for (let i = 0; i <= 3; i++) {
-      const told = scale.low + ((scale.high - scale.low) * (i + 0.25)) / 3.5, value = scale.isLog ? 10 ** told : told;
+    for (const told of marksOf(scale)) {
+      const value = scale.isLog ? 10 ** told : told;
       draw.beginPath(); draw.moveTo(LEFT, y(value)); draw.lineTo(width - RIGHT, y(value)); draw.stroke();
       draw.textAlign = "right"; draw.fillText(said(Number(value.toPrecision(3))), LEFT - 6, y(value) + 4);
     }

@@ -1,5 +1,6 @@
 """Where the time of a step goes: known times, and a loader that is slow (TRACE-17)."""
 
+import re
 import time
 
 import pytest
@@ -9,6 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from sluice.trace.evidence.order import RecentStep
 from sluice.trace.profile import profile
+from sluice.trace.replay.page import replay_page
 from sluice.trace.report import as_text, report_on
 
 
@@ -70,6 +72,19 @@ def test_known_times_are_told_by_what_they_were_for(trace_of, gaps, bottleneck, 
     assert {p.phase: p.share for p in found.phases}[bottleneck] == pytest.approx(share)
     assert found.step_us == sum(gaps.values())
     assert sum(p.share for p in found.phases) == pytest.approx(1)
+
+
+def test_a_phase_of_some_steps_has_no_time_of_a_usual_one(trace_of):
+    trace = timed(trace_of(program()), {"batch": 600, "forward": 100, "ended": 100})
+    slow = trace.recent[-1]
+    late = slow.model_copy(update={"ended_us": slow.ended_us + 9_000})
+    quick = timed(trace, {"batch": 600, "forward": 100, "ended": 0}).recent[:-1]
+    page = replay_page(trace.model_copy(update={"recent": (*quick, late)}), ())
+
+    assert re.search(r"optimizer <b>\d+ %</b> in some steps<", page)
+    assert "data <b>" in page
+    assert " 0.6 ms<" in page
+    assert "</b> 0 ms" not in page
 
 
 def test_a_slow_loader_is_named_and_what_to_do(trace_of, tmp_path):

@@ -154,6 +154,30 @@ def test_tensorboard_gets_the_same_points(trace_of, tmp_path):
 
 @needs_chromium
 @pytest.mark.slow
+def test_the_axis_of_a_share_begins_at_0(trace_of, tmp_path):
+    sync = pytest.importorskip("playwright.sync_api")
+    trace_of(program())
+    (path,) = write_replays(tmp_path / "traces")
+    with sync.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(path.as_uri())
+        marks = page.evaluate(
+            "[0, 0.02, 0.7].map((top) => marksOf(scaleOf([[[1, 0], [2, top]]], true)))"
+        )
+        zero = page.evaluate("marksOf(scaleOf([[[1, 0], [2, 0]]], false))")
+        drawn = page.evaluate(
+            "charts.filter((c) => c.title.startsWith('share')).map((c) => marksOf(c.scale))"
+        )
+        browser.close()
+
+    assert len(drawn) == 1
+    assert marks == [pytest.approx([0, t / 3, 2 * t / 3, t]) for t in (1, 0.02, 0.7)]
+    assert [each[0] for each in [*marks, zero, *drawn]] == [0] * 5
+
+
+@needs_chromium
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390], ids=["desktop", "phone"])
 def test_a_reader_goes_to_the_bad_step_with_one_click(trace_of, tmp_path, width, monkeypatch):
     sync = pytest.importorskip("playwright.sync_api")
