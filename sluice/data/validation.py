@@ -42,7 +42,7 @@ def validate_schema(df: pd.DataFrame, required: Schema, stage: str) -> None:
         available = ", ".join(sorted(map(str, df.columns))) or "none"
         raise SchemaError(
             f"{stage}: the table breaks its schema: {'; '.join(problems)}. "
-            f"Available columns: {available}. Shape: {df.shape[0]} rows, {df.shape[1]} columns.",
+            f"Available columns: {available}. Rows and columns: {df.shape[0]} x {df.shape[1]}.",
             fix="Rename or repair these columns at the source, or correct the declared schema.",
         )
 

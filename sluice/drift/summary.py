@@ -32,7 +32,8 @@ def summarize(
         return "INCONCLUSIVE", *_lacking(unsure, joint, len(columns))
     return (
         "STABLE",
-        f"No drift in {len(columns)} columns of {num_rows:,} rows.",
+        f"No drift in {len(columns)} {'column' if len(columns) == 1 else 'columns'} of "
+        f"{num_rows:,} rows.",
         "Nothing to do.",
     )
 

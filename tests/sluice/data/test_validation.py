@@ -136,7 +136,7 @@ def test_a_column_that_occurs_twice_is_refused():
 
 
 def test_an_empty_table_still_gets_its_answer():
-    assert "Available columns: none. Shape: 0 rows" in refusal(pd.DataFrame())
+    assert "Available columns: none. Rows and columns: 0 x 0." in refusal(pd.DataFrame())
 
 
 def test_nothing_like_the_name_offers_nothing():
