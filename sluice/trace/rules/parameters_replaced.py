@@ -67,7 +67,8 @@ PARAMETERS_REPLACED = Rule(
     fault="parameters replaced",
     requirement="TRACE-9",
     requires="The membership at a step.",
-    contradicted_by="A gradient, or a network, of the parameters that seem to be left over.",
+    contradicted_by="The parameters that the optimizer holds get gradients, or some network has "
+    "them.",
     abstains="Gradients are set by hand, or no parameter with a gradient is outside.",
     judge=_judge,
 )

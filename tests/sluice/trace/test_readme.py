@@ -1,8 +1,10 @@
 """The README's example of a silent fault, run as it stands there (TRACE-1, TRACE-16)."""
 
 import os
+import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,13 @@ def test_the_readmes_training_is_told_its_cause(tmp_path):
 
     assert (done.returncode, done.stdout.split()[0]) == (0, "loss")
     told = " ".join(done.stderr.split())
-    for first, after in (("ended", "seen:"), ("seen:", "why:"), ("why:", "do:"), ("do:", "$")):
+    parts = ("ended", "seen:", "why:", "do:", "not so if:", "time of a step:")
+    for first, after in pairwise(parts):
         wanted = " ".join(shown.partition(first)[2].partition(after)[0].split())
         assert len(wanted) > 20
         assert wanted in told
+    # What follows are times and memory of one machine: they have the same form.
+    last = r"time of a step: [\d.]+ ms \([a-z]+ \d+%.*\) memory at most: \d+ MiB [a-z]+ first: "
+    for said in (told, " ".join(shown.split())):
+        assert re.search(last, said)
+        assert re.search(r"(?<= )/\S+/traces/process-\d+: rank 0, 300 steps", f" {said}")
