@@ -25,6 +25,9 @@ class Schema(Record):
     columns: tuple[Column, ...]
     index_name: str | None = None
     index_kind: ColumnKind | None = None
+    """None takes any, but no text where the index is to be sorted: as text, days are not in order
+    of time. "string" says that text is meant."""
+
     index_unique: bool = True
     index_sorted: bool = True
 

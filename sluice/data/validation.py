@@ -103,10 +103,18 @@ def _index_problems(index: pd.Index, required: Schema) -> list[str]:
         got = f"'{index.name}'" if index.name is not None else "no name"
         problems.append(f"the index must be named '{required.index_name}', got {got}")
     if required.index_kind is not None and not _is_kind(index.dtype, required.index_kind):
-        problems.append(f"the index must be {required.index_kind}, got {index.dtype}")
+        is_text = required.index_kind == "datetime" and index.inferred_type == "string"
+        shown = f": {_first_no_date(index)}" if is_text else ""
+        problems.append(f"the index must be {required.index_kind}, got {index.dtype}{shown}")
     if index.hasnans:
         nulls = np.asarray(index.isna())
         problems.append(f"the index must have no nulls, {_place(index, nulls)}")
+    elif required.index_sorted and required.index_kind is None and index.inferred_type == "string":
+        problems.append(
+            "the index must be dates or numbers to be in order, got text: "
+            f"{_first_no_date(index)} (correct it, or read it with pd.to_datetime; for labels that "
+            "are text on purpose declare index_kind='string')"
+        )
     elif required.index_sorted and not index.is_monotonic_increasing:
         problems.append(f"the index must be sorted, {_first_unsorted(index)}")
     if required.index_unique and not index.is_unique:
@@ -132,6 +140,15 @@ def _first_text(series: "pd.Series[Any]", kind: ColumnKind) -> str:
     if series.dtype.kind == "M" or not bad.any():
         return ""
     return f" with {series[bad].iloc[0]!r} {_place(series.index, bad)}"
+
+
+def _first_no_date(index: pd.Index) -> str:
+    """Name the label that made text of all: pandas reads no dates when one of them is none."""
+    dates = pd.to_datetime(index.astype("str"), format="ISO8601", errors="coerce", utc=True)
+    bad = np.asarray(dates.isna())
+    row = int(bad.argmax())
+    no_date = ", which is no date like 2024-12-31" if bad.any() else ""
+    return f"{index[row]!r} at row {row}{no_date}"
 
 
 def _first_unsorted(index: pd.Index) -> str:

@@ -121,6 +121,30 @@ def test_an_index_without_name_or_dates_is_refused():
     assert "index must be datetime, got int64" in message
 
 
+@pytest.mark.parametrize(
+    ("labels", "seen"),
+    [
+        (["2018-02-28", "2018-02-30", "2018-03-01"], "'2018-02-30' at row 1, which is no date"),
+        (["01/02/2018", "02/02/2018", "01/03/2018"], "'01/02/2018' at row 0, which is no date"),
+        (["2018-02-01", "2018-02-02", "2018-02-03"], "'2018-02-01' at row 0 (correct"),
+        (["a", "b", "c"], "'a' at row 0, which is no date"),
+    ],
+)
+def test_an_index_of_text_is_in_order_of_time_by_chance_only(labels, seen):
+    frame = pd.DataFrame({"close": [1.0, 2.0, 3.0]}, pd.Index(labels))
+    columns = (Column(name="close"),)
+
+    told = refusal(frame, Schema(columns=columns))
+    assert f"dates or numbers to be in order, got text: {seen}" in told
+    assert "index_kind='string'" in told
+    assert "must be sorted" not in told
+    dates = refusal(frame, Schema(columns=columns, index_kind="datetime"))
+    assert f"must be datetime, got str: {seen.partition(' (')[0]}" in dates
+    validate_schema(frame, Schema(columns=columns, index_sorted=False), "raw")
+    if labels[0] != "01/02/2018":
+        validate_schema(frame, Schema(columns=columns, index_kind="string"), "raw")
+
+
 def test_an_index_with_a_hole_is_refused():
     frame = table()
     frame.index = frame.index.where(frame.index != "2020-01-04").rename("date")
