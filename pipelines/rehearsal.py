@@ -48,10 +48,12 @@ def with_rehearsal(
             )
         page = save_rehearsal(found, home=home, environ=os.environ)
     except SluiceError as error:
-        is_good, said = False, f"It did not run: {error}"
+        is_good, said = False, f"the rehearsal did not run: {error}"
     else:
         is_good = found.as_expected
-        said = " ".join([f"{found.summary}.", *found.flaws, f"Report: {page.path}"])
+        said = " ".join(
+            [f"rehearsed, fault {found.summary}.", *found.flaws, f"Report: {page.path}"]
+        )
     seconds = time.perf_counter() - began
     mark = "[green]ok[/green]" if is_good else "[red]no[/red]"
     console.print(f"  {mark}  {'rehearsal':<24} {seconds:6.1f} s", highlight=False)

@@ -36,7 +36,7 @@ def summary(report: RunReport, home: Home, console: Console, *, pipeline: str) -
     if report.rehearsal:
         style = "" if report.rehearsal_good else "bold red"
         console.print(
-            f"  rollout  rehearsed, fault {report.rehearsal}",
+            f"  rollout  {report.rehearsal}",
             markup=False,
             highlight=False,
             style=style,

@@ -11,19 +11,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from sluice.artifacts import ArtifactStore
-from sluice.data.folds import RowRange
-from sluice.errors import ContractError, IntegrityError
+from sluice.errors import IntegrityError
 from sluice.registry.loading import load_members
 from sluice.registry.records import Version
 from sluice.serving.contract import InputContract
 from sluice.training.members import Member
-from sluice.workloads.workload import Workload
+from sluice.workloads.windows import require_windows
 
 Pause = Callable[[], object]
 """Called between two networks: whoever has time may wait there for whoever has not."""
@@ -109,7 +107,7 @@ def load_deployed(version: Version, store: ArtifactStore) -> Deployed:
             fix="Run: sluice registry verify",
         )
     workload, networks = load_members(version, deployed_members(version.lineage.members), store)
-    _require_windows(workload, who)
+    require_windows(workload, who)
     return Deployed(
         version=version.number,
         candidate=version.candidate,
@@ -134,34 +132,3 @@ def require_finite(deployed: Deployed) -> None:
             cause="Its weights or its normaliser hold NaN or infinity.",
             fix="Go back: sluice registry rollback",
         )
-
-
-def _require_windows(workload: Workload, who: str) -> None:
-    """Compare the workload's own examples, when it writes them, with plain windows."""
-    if type(workload).examples is Workload.examples:
-        return
-    length, columns = workload.settings.seq_len, list(workload.feature_columns)
-    num_rows = length + 1
-    frame = pd.DataFrame(
-        {
-            column.name: np.arange(num_rows) / 4 if column.name in columns else np.zeros(num_rows)
-            for column in workload.feature_schema.columns
-        }
-    )
-    try:
-        made = workload.examples(frame, RowRange(start=length - 1, stop=num_rows)).x.numpy()
-    except (ValueError, TypeError, LookupError, RuntimeError) as error:
-        raise _no_windows(who, f"it raised {type(error).__name__} on a small frame") from error
-    values = frame[columns].to_numpy(np.float32)
-    plain = np.stack([values[start : start + length] for start in range(num_rows - length + 1)])
-    if made.shape != plain.shape or not np.array_equal(made, plain):
-        raise _no_windows(who, f"inputs of {made.shape} where windows are {plain.shape}")
-
-
-def _no_windows(who: str, got: str) -> ContractError:
-    return ContractError(
-        f"{who}: its workload must make windows of its feature columns to be served, got {got}.",
-        cause="The workload replaces 'examples', and a client cannot know how.",
-        fix="Let compute_features make the columns, and leave the inputs of 'examples' as they "
-        "are.",
-    )

@@ -230,6 +230,22 @@ def test_bug_in_the_users_code_is_told_with_its_line(
     assert "Traceback" not in told
 
 
+@pytest.mark.parametrize("command", ["poc", "run"])
+def test_inputs_that_no_client_can_send_stop_before_the_training(
+    command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = edited(tmp_path, lambda a: a.update(workload="tests.support.echo:Shouted"))
+
+    assert run_command([command, path]) == 1
+
+    said = capfd.readouterr()
+    told = " ".join((said.out + said.err).split())
+    assert "inputs_can_be_served" in told
+    assert "to be served, 'examples' gives other values" in told
+    assert "super().examples()" in told
+    assert "trained models" not in told
+
+
 def test_unknown_pipeline_offers_the_known_ones(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_command(["run", "sp500_volatilty"]) == 2
     assert "Did you mean 'sp500_volatility'?" in capfd.readouterr().err

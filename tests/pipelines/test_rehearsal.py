@@ -1,5 +1,6 @@
 """ROLL-1, ROLL-2: rehearsals with real servers, real challengers in processes, real HTTP."""
 
+import io
 import json
 import os
 import signal
@@ -16,10 +17,11 @@ from rich.console import Console
 
 from pipelines.rehearsal import with_rehearsal
 from pipelines.run import RunReport
+from pipelines.summary import summary
 from sluice.cli import run_command
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
-from tests.pipelines.conftest import ECHO, ledger_of
+from tests.pipelines.conftest import ECHO, home_at, ledger_of
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +54,7 @@ def test_a_run_that_promoted_ends_with_a_healthy_rehearsal(
     assert report.promoted
     after = with_rehearsal(report, echo, home, Console(stderr=True))
     assert after.rehearsal_good, after.rehearsal
-    assert after.rehearsal.startswith("none: promoted after ")
+    assert after.rehearsal.startswith("rehearsed, fault none: promoted after ")
     assert ", 0 failed." in after.rehearsal
     assert after.wall_seconds > report.wall_seconds
     (page,) = home.reports.glob("rehearsals/echo/none-*.html")
@@ -61,6 +63,20 @@ def test_a_run_that_promoted_ends_with_a_healthy_rehearsal(
     assert not children()
     again = report.model_copy(update={"promoted": False})
     assert with_rehearsal(again, echo, home, Console(stderr=True)) is again
+
+
+def test_one_that_did_not_run_is_told_in_a_sentence(
+    green: tuple[Home, RunReport], echo: PipelineSettings, tmp_path: Path
+) -> None:
+    home, report = green
+    empty = home_at(tmp_path / "empty")
+    with ledger_of(empty):
+        pass
+    after = with_rehearsal(report, echo, empty, Console(stderr=True))
+    assert not after.rehearsal_good
+    page = io.StringIO()
+    summary(after, home, Console(file=page, width=200), pipeline="echo")
+    assert "  rollout  the rehearsal did not run: echo has nothing in production" in page.getvalue()
 
 
 @pytest.mark.exhaustive

@@ -4,8 +4,9 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from sluice.data.folds import RowRange
 from sluice.data.schema import Column, Schema
-from sluice.workloads.workload import Workload, WorkloadSettings
+from sluice.workloads.workload import Examples, Workload, WorkloadSettings
 
 
 class EchoSettings(WorkloadSettings):
@@ -86,6 +87,14 @@ class Typo(Echo):
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         return raw[["call"]].assign(echo=raw["cal"])
+
+
+class Shouted(Echo):
+    """It makes its inputs louder where no client does."""
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        found = super().examples(frame, rows)
+        return Examples(x=2 * found.x, y=found.y, rows=found.rows)
 
 
 class Indifferent(Echo):

@@ -8,6 +8,7 @@ from sluice.failfast.data.data_loading import check_data_loading
 from sluice.failfast.data.feature_frame import check_features
 from sluice.failfast.data.look_ahead import check_look_ahead
 from sluice.failfast.data.raw_schema import check_raw_schema
+from sluice.failfast.data.served_inputs import check_served_inputs
 from sluice.failfast.data.signal import check_signal
 from sluice.failfast.data.split_independence import check_examples_stand_alone
 from sluice.failfast.gate.inputs import GateInputs
@@ -139,6 +140,15 @@ CHECKS: tuple[GateCheck, ...] = (
         name="examples_stand_alone",
         description="An example does not depend on which other rows its split holds.",
         function=lambda i: check_examples_stand_alone(i.workload, i.frame, i.folds, i.settings),
+        limit=lambda times: times.features,
+        needs=("features_compute",),
+        levels=_FULL,
+    ),
+    GateCheck(
+        requirement="POC-8",
+        name="inputs_can_be_served",
+        description="A pipeline's inputs are what a client can send: windows of feature rows.",
+        function=lambda i: check_served_inputs(i.workload, required=i.served),
         limit=lambda times: times.features,
         needs=("features_compute",),
         levels=_FULL,

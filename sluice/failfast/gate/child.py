@@ -56,6 +56,7 @@ class _Wanted:
     training: TrainSettings
     poc: PocSettings
     stored: StoredData | None = None
+    served: bool = False
 
 
 def serve(handle: int) -> None:
@@ -126,6 +127,7 @@ def _run(task: Task, wanted: _Wanted, cls: type, send: Callable[[Message], None]
         folder=task.scratch,
         clock=lambda: datetime.now(UTC),
         stored=wanted.stored,
+        served=wanted.served,
     )
     known = {result.name: result for result in task.done}
     left = [check for check in checks if check.name not in known]
@@ -194,6 +196,7 @@ def _wanted(target: Target) -> _Wanted:
         training=pipeline.training,
         poc=pipeline.poc,
         stored=target.data if isinstance(target, StoredTarget) else None,
+        served=True,
     )
 
 

@@ -50,6 +50,8 @@ class GateInputs:
     clock: Clock
     """The time, with a time zone; also measures how long checks take."""
     stored: StoredData | None = None
+    served: bool = False
+    """It is a pipeline's: what is promoted is to be served."""
 
     @cached_property
     def raw(self) -> pd.DataFrame:

@@ -1,0 +1,52 @@
+"""What can be served: a client sends windows of feature rows, and the network gets just those.
+
+Shape legend: N = windows, L = rows of a window, D = features.
+"""
+
+import numpy as np
+import pandas as pd
+
+from sluice.data.folds import RowRange
+from sluice.errors import ContractError
+from sluice.workloads.workload import Workload
+
+
+def require_windows(workload: Workload, who: str) -> None:
+    """Compare the inputs of the workload's own examples, when it writes them, with plain windows.
+
+    Both are made of a small table of numbers with the declared columns.
+
+    Args:
+        workload: Makes the examples.
+        who: Begins the message.
+
+    Raises:
+        ContractError: They differ, or ``examples`` cannot read the small table.
+    """
+    if type(workload).examples is Workload.examples:
+        return
+    length, columns = workload.settings.seq_len, list(workload.feature_columns)
+    num_rows = length + 1
+    values = np.arange(num_rows * len(columns)).reshape(num_rows, -1) / 4
+    every = dict.fromkeys((*columns, workload.target_column, *workload.feature_schema.names))
+    frame = pd.DataFrame(values, columns=columns).reindex(columns=list(every), fill_value=0.0)
+    try:
+        made = workload.examples(frame, RowRange(start=length - 1, stop=num_rows)).x.numpy()
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
+        raise _no_windows(who, f"{type(error).__name__} on a small table of numbers") from error
+    plain = np.stack([values[start : start + length] for start in (0, 1)]).astype(np.float32)
+    if made.shape != plain.shape:
+        raise _no_windows(who, f"{made.shape} where windows are {plain.shape}")
+    if not np.array_equal(made, plain):
+        raise _no_windows(who, "other values in them")
+
+
+def _no_windows(who: str, got: str) -> ContractError:
+    return ContractError(
+        f"{who}: inputs must be windows (rows, seq_len, features) of the feature columns to be "
+        f"served, 'examples' gives {got}.",
+        cause="The workload replaces 'examples', and what it does to inputs is not done to what a "
+        "client sends.",
+        fix="Leave x as super().examples() makes it; do the rest in compute_features, or in the "
+        "network's forward().",
+    )

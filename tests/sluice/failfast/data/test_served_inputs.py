@@ -1,0 +1,74 @@
+"""POC-8: inputs that no client can send are told before the training, as serving tells them."""
+
+import pytest
+
+from sluice.errors import ContractError
+from sluice.failfast.data.served_inputs import check_served_inputs
+from sluice.workloads.workload import Examples, Workload
+from tests.support.digits_cnn import Digits
+from tests.support.failfast_workloads import Signals
+
+
+def changed(x=lambda x: x, y=lambda y: y):
+    class Changed(Signals):
+        def examples(self, frame, rows):
+            found = super().examples(frame, rows)
+            return Examples(x=x(found.x), y=y(found.y), rows=found.rows)
+
+    return Changed()
+
+
+def reading(column):
+    class Reading(Signals):
+        def examples(self, frame, rows):
+            assert len(frame[column]) == len(frame)
+            return super().examples(frame, rows)
+
+    return Reading()
+
+
+@pytest.mark.parametrize("required", [True, False])
+@pytest.mark.parametrize(
+    "workload",
+    [Signals(), changed(y=lambda y: y[:, 0].long()), reading(Signals.target_column)],
+    ids=["default", "other targets", "reads the target"],
+)
+def test_windows_can_be_served(workload, required):
+    finding = check_served_inputs(workload, required=required)
+
+    assert finding.outcome == "pass"
+    assert "as a client sends them" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("workload", "seen"),
+    [
+        (changed(x=lambda x: x[:, -1]), "(2, 3) where windows are (2, 4, 3)"),
+        (changed(x=lambda x: 2 * x), "other values in them"),
+        (changed(x=lambda x: x.flip(-1)), "other values in them"),
+        (changed(x=lambda x: x.nothing), "AttributeError on a small table"),
+        (reading("elsewhere"), "KeyError on a small table"),
+        (Digits(), "(2, 1, 8, 8) where windows are (2, 1, 64)"),
+    ],
+)
+def test_what_is_no_window_stops_a_pipeline_and_no_script(workload, seen):
+    with pytest.raises(ContractError) as caught:
+        check_served_inputs(workload, required=True)
+    assert seen in caught.value.what
+    assert type(workload).__name__ in caught.value.what
+    assert "super().examples()" in caught.value.fix
+
+    alone = check_served_inputs(workload, required=False)
+    assert alone.outcome == "pass"
+    assert seen in alone.summary
+
+
+def test_a_feature_outside_the_schema_is_a_window_all_the_same():
+    class Undeclared(Signals):
+        feature_schema = Signals.feature_schema.model_copy(update={"columns": ()})
+
+        def examples(self, frame, rows):
+            return super().examples(frame, rows)
+
+    assert Undeclared.examples is not Workload.examples
+    assert check_served_inputs(Undeclared(), required=True).outcome == "pass"
