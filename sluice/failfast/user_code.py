@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from sluice.errors import ContractError, SluiceError, writable
-from sluice.failfast.responses import FailureKind
+from sluice.failfast.responses import FailureKind, respond
 from sluice.failfast.result import Finding
 
 _SHOWN = 300
@@ -34,12 +34,10 @@ _SHAPE_WORDS = re.compile(r"\b(size|sizes|shape|shapes|dimension|dimensions|dim|
 def finding_from(error: BaseException) -> Finding:
     """Return a failed finding that names the exception and the line of the user's code.
 
-    Our own errors keep their cause and fix. A torch error about sizes is a shape mismatch.
+    Our own errors keep their cause, if any, and fix. A torch error about sizes is a shape mismatch.
     """
     if isinstance(error, SluiceError):
-        return Finding(
-            outcome="fail", summary=error.what, kind="code raised", cause=error.cause, fix=error.fix
-        )
+        return Finding(outcome="fail", summary=error.what, cause=error.cause, fix=error.fix)
     message = _message(error)
     kind: FailureKind = "code raised"
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or _MEMORY_WORDS in message:
@@ -70,6 +68,7 @@ def users_code(what: str) -> Iterator[None]:
     except Exception as error:
         raise ContractError(
             f"{what} raised {told(error)} ({place_of(error)}).",
+            cause=respond("code raised").cause,
             fix="Correct that line and start again.",
         ) from error
 

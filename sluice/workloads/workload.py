@@ -122,6 +122,9 @@ class Workload(ABC):
 
         A window may reach back before ``rows``: its past is known by then. Rows with too little
         past are left out.
+
+        Raises:
+            ContractError: No window fits, or a column holds no numbers.
         """
         length = self.settings.seq_len
         positions = np.arange(max(rows.start, length - 1), rows.stop)
@@ -130,9 +133,9 @@ class Workload(ABC):
                 f"Rows {rows.start}:{rows.stop} hold no window of {length} rows.",
                 fix="Shorten seq_len or give more rows.",
             )
-        values = frame.loc[:, list(self.feature_columns)].to_numpy(np.float32)
+        values = _numbers(frame.loc[:, list(self.feature_columns)], "feature")
         windows = values[positions[:, None] + np.arange(1 - length, 1)]
-        targets = frame[self.target_column].to_numpy(np.float32)[positions, None]
+        targets = _numbers(frame.loc[:, [self.target_column]], "target")[positions]
         return Examples(x=torch.from_numpy(windows), y=torch.from_numpy(targets), rows=positions)
 
     def build_model(
@@ -216,3 +219,23 @@ class Workload(ABC):
     def select_epoch(self, scores: Mapping[int, float]) -> int:
         """Return the epoch whose weights are kept, from validation loss by epoch."""
         return best_epoch(scores)
+
+
+def _numbers(columns: pd.DataFrame, what: str) -> NDArray[np.float32]:
+    """Return the columns (N, D) as numbers; one that holds text is told with its first value."""
+    try:
+        return columns.to_numpy(np.float32)
+    except (ValueError, TypeError):
+        for name in columns:
+            numbers = pd.to_numeric(columns[name], errors="coerce")
+            bad = (numbers.isna() & columns[name].notna()).to_numpy()
+            if bad.any():
+                row = int(bad.argmax())
+                raise ContractError(
+                    f"The {what} '{name}' must hold numbers, got {columns[name].iloc[row]!r} at "
+                    f"row {row} (label {columns.index[row]}).",
+                    cause="A network takes no text, and examples() takes the column as it is.",
+                    fix="Turn it into numbers in compute_features, classes into whole numbers from "
+                    "0, and declare Column(kind='int') for them in feature_schema.",
+                ) from None
+        raise

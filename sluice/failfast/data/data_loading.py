@@ -38,7 +38,7 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
     Cost:
         0.4 s for 5 float columns x 1,000,000 rows.
     """
-    broken = find_broken_schema(raw, _ANYTHING, stage="raw", kind="code raised")
+    broken = find_broken_schema(raw, _ANYTHING, stage="raw", kind="raw schema broken")
     if broken is not None:
         return broken
     needed = [c.name for c in schema.columns if not c.nullable and c.name in raw.columns]

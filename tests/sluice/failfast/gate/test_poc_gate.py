@@ -4,10 +4,12 @@ import io
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import numpy as np
 import pytest
 from rich.console import Console
 
-from sluice.errors import GateBlocked
+from sluice.data.schema import Column, Schema
+from sluice.errors import GateBlocked, SourceError
 from sluice.failfast.gate.checks import CHECKS
 from sluice.failfast.gate.display import report_page
 from sluice.failfast.gate.inputs import GateInputs
@@ -123,6 +125,55 @@ def test_an_unknown_architecture_keeps_its_own_fix(gate):
 
     assert "'gru'" in failed.summary
     assert "Name one of these" in failed.fix
+
+
+class NoFile(planted.Signals):
+    def load_rows(self):
+        raise SourceError("There is no file bars.csv.", fix="Correct 'uri'.")
+
+
+class Clumsy(planted.Signals):
+    def load_rows(self):
+        raise FileNotFoundError("bars.csv")
+
+
+class Hole(planted.Signals):
+    def load_rows(self):
+        rows = super().load_rows()
+        return rows.set_index(rows["a"].where(rows.index != 3))
+
+
+@pytest.mark.parametrize(
+    ("workload", "changes", "requirement", "cause"),
+    [
+        (NoFile(), {}, "POC-6", ""),
+        (planted.Signals(), {"model": ModelSettings(architecture="lstn")}, "POC-1", ""),
+        (planted.Signals(planted.SignalSettings(seq_len=5000)), {}, "POC-8", ""),
+        (Clumsy(), {}, "POC-6", "own code raised an exception."),
+        (Hole(), {}, "POC-6", "The source changed"),
+    ],
+)
+def test_only_what_the_users_code_raised_is_put_on_it(gate, workload, changes, requirement, cause):
+    failed = by(gate(workload, **changes), requirement)
+
+    assert failed.outcome == "fail"
+    assert failed.fix
+    assert cause in failed.cause
+    assert bool(failed.cause) == bool(cause)
+
+
+class WordsAsTarget(planted.Signals):
+    feature_schema = Schema(columns=(Column(name="target", kind="string"),))
+
+    def compute_features(self, raw):
+        return super().compute_features(raw).assign(target=np.where(raw["a"] > 0, "dog", "cat"))
+
+
+def test_a_target_of_words_is_told_with_how_to_encode_it(gate):
+    failed = by(gate(WordsAsTarget()), "POC-8")
+
+    assert "The target 'target' must hold numbers, got 'cat' at row 0 (label 0)" in failed.summary
+    assert "classes into whole numbers from 0" in failed.fix
 
 
 def test_an_unwritable_folder_fails_the_log_alone(gate, tmp_path):
