@@ -11,10 +11,7 @@ from sluice.models.scaled import prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.workloads.workload import Examples, Workload
 
-_FLATTEN = (
-    "Return output.squeeze(-1) from forward(), or give the targets a last axis of 1, as "
-    "Workload.examples() does."
-)
+_FLATTEN = "Return output.squeeze(-1) from forward()"
 
 
 def check_instantiation(
@@ -61,7 +58,7 @@ def check_instantiation(
             summary=f"The output must be {required} for targets of {shape(batch.y)}, "
             f"got {shape(output)} for an input of {shape(batch.x)}.",
             kind="shape mismatch",
-            fix=_FLATTEN if tuple(output.shape) == (*required, 1) else "",
+            fix=_shape_fix(workload, batch, output, required),
         )
     num_bad = int((~torch.isfinite(output)).sum())
     if num_bad:
@@ -95,6 +92,23 @@ def too_few(num_examples: int, required: int) -> Finding:
         numbers={"num_examples": num_examples},
         kind="too few rows",
     )
+
+
+def _shape_fix(
+    workload: Workload, batch: Examples, output: Tensor, required: tuple[int, ...]
+) -> str:
+    """Return what to do about a known mistake; "" leaves the general answer."""
+    as_targets = type(workload).output_shape is Workload.output_shape
+    if as_targets and not batch.y.is_floating_point():
+        return (
+            "The targets are whole numbers and the workload has no output_shape() of its own: for "
+            "classes write one that returns (len(y), number of classes), and losses() to match."
+        )
+    if tuple(output.shape) != (*required, 1):
+        return ""
+    if batch.y.ndim > 1:
+        return f"{_FLATTEN}."
+    return f"{_FLATTEN}, or give the targets a last axis of 1, as Workload.examples() does."
 
 
 def _not_finite(workload: Workload, model: nn.Module, batch: Examples) -> str:

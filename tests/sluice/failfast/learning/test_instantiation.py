@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
 
 from sluice.failfast.learning.instantiation import check_instantiation
 from sluice.models.settings import ModelSettings
+from sluice.workloads.workload import Examples
 from tests.support import failfast_workloads as planted
 
 
@@ -37,6 +39,57 @@ def test_a_flat_output_is_a_shape_mismatch(check):
 
     assert (finding.outcome, finding.kind) == ("fail", "shape mismatch")
     assert "must be (32, 1) for targets of (32, 1), got (32,)" in finding.summary
+
+
+class ClassNumbers(planted.Signals):
+    """A classifier that forgot output_shape()."""
+
+    scale_target = False
+
+    def examples(self, frame, rows):
+        found = super().examples(frame, rows)
+        return Examples(x=found.x, y=(found.y[:, 0] > 7).long(), rows=found.rows)
+
+
+class OneClassTooFew(ClassNumbers):
+    def output_shape(self, y):
+        return (len(y), 2)
+
+    def build_model(self, num_features, num_outputs, settings):
+        return super().build_model(num_features, num_outputs - 1, settings)
+
+
+class FlatTargets(planted.Signals):
+    def examples(self, frame, rows):
+        found = super().examples(frame, rows)
+        return Examples(x=found.x, y=found.y[:, 0], rows=found.rows)
+
+    def build_model(self, num_features, num_outputs, settings):
+        return nn.Sequential(super().build_model(num_features, num_outputs, settings))
+
+
+class OneAxisTooMany(planted.Signals):
+    def build_model(self, num_features, num_outputs, settings):
+        model = super().build_model(num_features, num_outputs, settings)
+        return nn.Sequential(model, nn.Unflatten(1, (num_outputs, 1)))
+
+
+@pytest.mark.parametrize(
+    ("workload", "seen", "advice", "other"),
+    [
+        (ClassNumbers, "(32,) for targets of (32,), got (32, 1)", "no output_shape()", "squeeze"),
+        (OneClassTooFew, "(32, 2) for targets of (32,), got (32, 1)", "given num_features", "of 1"),
+        (FlatTargets, "(32,) for targets of (32,), got (32, 1)", "last axis of 1", "classes"),
+        (OneAxisTooMany, "(32, 1) for targets of (32, 1), got (32, 1, 1)", "squeeze", "last axis"),
+    ],
+)
+def test_a_wrong_shape_comes_with_what_mends_it(check, workload, seen, advice, other):
+    finding = check(workload())
+
+    assert seen in finding.summary
+    fix = finding.response[1]
+    assert advice in fix
+    assert other not in fix
 
 
 def test_nan_in_the_weights_is_named(check):
