@@ -183,6 +183,13 @@ DATA_DEFECTS: tuple[Defect, ...] = (
         setup=planted_in(features.RandomAugmentation),
     ),
     Planted(
+        name="inputs that no client can send",
+        check="inputs_can_be_served",
+        says=("LastRowAlone", "(2, 13) where windows are (2, 1, 13)"),
+        advises="super().examples()",
+        setup=planted_in(features.LastRowAlone, served=True),
+    ),
+    Planted(
         name="label outside of the classes",
         check="gradients_flow",
         says=("Target 10 is out of bounds",),

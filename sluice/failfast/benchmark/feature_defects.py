@@ -115,6 +115,15 @@ class SplitScaling(Wine):
         return Examples(x=x, y=found.y, rows=found.rows)
 
 
+class LastRowAlone(Wine):
+    """Gives its network rows, and a client sends windows of them."""
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        """Return inputs (N, D)."""
+        found = super().examples(frame, rows)
+        return Examples(x=found.x[:, -1], y=found.y, rows=found.rows)
+
+
 class RandomAugmentation(Digits):
     """Draws noise in examples(), so that no two calls agree."""
 

@@ -22,10 +22,16 @@ def planted_in(
     training: TrainSettings = TRAINING,
     poc: PocSettings = POC,
     settings: dict[str, Any] | None = None,
+    served: bool = False,
 ) -> Setup:
     """Return the set-up of a workload; what is not given is healthy."""
     return Setup(
-        workload=workload, model=architecture, training=training, poc=poc, settings=settings or {}
+        workload=workload,
+        model=architecture,
+        training=training,
+        poc=poc,
+        settings=settings or {},
+        served=served,
     )
 
 

@@ -34,6 +34,8 @@ class Setup:
     training: TrainSettings = TRAINING
     poc: PocSettings = POC
     seed: int = 0
+    served: bool = False
+    """As a pipeline's is; a workload in a process of its own never is."""
 
     def run(self, folder: Path) -> GateReport:
         """Run the full gate in this process; checks write in ``folder``."""
@@ -48,6 +50,7 @@ class Setup:
             seed=self.seed,
             folder=folder,
             clock=lambda: datetime.now(UTC),
+            served=self.served,
         )
         return run_gate(inputs, level="full")
 
