@@ -1,11 +1,15 @@
 """What may be filed in the registry, and what is said when it may not."""
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
+from sluice.differences import differing
 from sluice.errors import ContractError, UnknownVersion
 from sluice.receipts import Receipt
 from sluice.registry.lineage import Lineage
+from sluice.registry.records import Version
 from sluice.settings import nearest
 
 MAX_NAME = 200
@@ -13,6 +17,23 @@ MAX_NAME = 200
 
 QUESTION = ("candidate", "reference", "window")
 """Roles in the subject of a promotion receipt that make up the question it answers."""
+
+MEASURED = {
+    "best_epoch",
+    "epochs_run",
+    "train_loss",
+    "val_loss",
+    "test_metrics",
+    "trained_through",
+}
+"""What the training of a member found besides the weights; the same weights, the same findings."""
+
+SAME_MEASURE = 1e-4
+"""Results of the same weights on machines that add up in another order differ by less
+[relative, and absolute near 0]."""
+
+MAX_NAMED = 3
+"""Differences that a message names."""
 
 
 def require_consistent(model: str, lineage: Lineage) -> None:
@@ -27,12 +48,45 @@ def require_consistent(model: str, lineage: Lineage) -> None:
             f"A lineage of model {model!r} is required, got one of {lineage.model!r}.",
             fix="Register a candidate under the name of the pipeline that made it.",
         )
-    if lineage.candidate != lineage.candidate_of_parts():
+    problem = lineage.contradiction()
+    if problem:
         raise ContractError(
-            f"The lineage's candidate is {lineage.candidate[:12]}, and its data, config, code and "
-            f"weights make {lineage.candidate_of_parts()[:12]}.",
-            fix="Take candidate, data, config, code and members from one TrainedModels.",
+            f"The lineage of a candidate must fit together, and {problem}.",
+            fix="Take candidate, data, config, code and members from one TrainedModels, and the "
+            "settings that it was trained with.",
         )
+
+
+def require_same_measures(version: Version, lineage: Lineage) -> None:
+    """Refuse a training whose import tells other results than it has here."""
+    found = [
+        f"{path} was imported as {one} and is {other}"
+        for path, one, other in differing(_measures(version.lineage), _measures(lineage))
+        if not _is_same(one, other)
+    ]
+    if found:
+        raise ContractError(
+            f"{version.model} version {version.number} was imported, and its candidate was "
+            f"trained here with other results: {'; '.join(found[:MAX_NAMED])}.",
+            cause="The file it was imported from was changed, and a version stays as it was filed.",
+            fix="Believe no figure of that version; train with other seeds, which is another "
+            "candidate.",
+        )
+
+
+def _measures(lineage: Lineage) -> dict[str, Any]:
+    members = {
+        f"seed {m.seed} fold {m.fold_id}": m.model_dump(include=MEASURED) for m in lineage.members
+    }
+    return {"metrics": lineage.metrics} | members
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if not (isinstance(one, int | float) and isinstance(other, int | float)):
+        return False  # they differ, else they would not be asked about
+    if math.isnan(one) or math.isnan(other):
+        return math.isnan(one) and math.isnan(other)
+    return math.isclose(one, other, rel_tol=SAME_MEASURE, abs_tol=SAME_MEASURE)
 
 
 def question(subject: Mapping[str, str]) -> dict[str, str]:

@@ -65,9 +65,10 @@ class Ledger(LedgerReading):
         Receipts that are new are tied to the version in both cases.
 
         Raises:
-            ContractError: The lineage is of another model, its candidate digest is not that of
-                its parts, or a promotion receipt does not say what it compared, or answers a
-                decided question differently.
+            ContractError: The lineage is of another model, its digests are not those of its
+                parts, or it tells other results than the import of this candidate did; or a
+                promotion receipt does not say what it compared, or answers a decided question
+                differently.
         """
         admission.require_consistent(model, lineage)
         tracing.about(lineage.candidate)
@@ -75,6 +76,8 @@ class Ledger(LedgerReading):
         with self._write() as connection:
             queries.lock_model(connection, model, at=at)
             known = queries.find_version(connection, model, candidate=lineage.candidate)
+            if known and queries.was_imported(connection, known):
+                admission.require_same_measures(known, lineage)
             number = known.number if known else queries.insert_version(connection, lineage, at=at)
             if known is None:
                 tracing.begin_candidate(lineage.candidate, model=model, version=number)
@@ -113,7 +116,7 @@ class Ledger(LedgerReading):
             reason: Where it is from, for the history.
 
         Raises:
-            ContractError: The candidate digest is not that of the lineage's parts.
+            ContractError: The digests in the lineage are not those of its parts.
         """
         promotion.require_words(actor=actor, reason=reason)
         model = lineage.model
@@ -275,7 +278,7 @@ class Ledger(LedgerReading):
             number = promotion.rollback_target(connection, model, pointer)
             target = queries.load_version(connection, model, number)
         tracing.about(target.candidate)
-        promotion.require_own_weights(target)
+        promotion.require_own_parts(target)
         _require_loadable(target, store)
         with self._write() as connection:
             return promotion.commit_move(

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import AwareDatetime, Field
 
+from sluice.digests import digest_json, short
 from sluice.registry.environment import Environment, GitState
 from sluice.settings import Record
 from sluice.training.members import Member, TrainedModels
@@ -72,12 +73,25 @@ class Lineage(Record):
         logs = {f"event log of seed {m.seed} fold {m.fold_id}": m.event_log for m in self.members}
         return logs | self.artifacts
 
-    def candidate_of_parts(self) -> str:
-        """Return the candidate digest that data, config, code and weights really have.
+    def contradiction(self) -> str:
+        """Return what in here does not fit together, as part of a sentence; "" when all does.
 
-        Equal to ``candidate`` unless somebody changed one of them. It ties the weights to the
-        receipts: a receipt names the candidate, the candidate names the weights.
+        It ties what is served to the receipts: a receipt names candidate and config, the candidate
+        names the weights, and the config is the digest of the settings.
         """
+        settings = digest_json(self.resolved_config)
+        if settings != self.config:
+            return f"its config is {short(self.config)}, and its settings make {short(settings)}"
+        found = self.candidate_of_parts()
+        if found != self.candidate:
+            return (
+                f"its candidate is {short(self.candidate)}, and its data, config, code and "
+                f"weights make {short(found)}"
+            )
+        return ""
+
+    def candidate_of_parts(self) -> str:
+        """Return the candidate digest that data, config, code and weights really have."""
         return TrainedModels(
             data=self.data,
             config=self.config,

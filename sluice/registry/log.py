@@ -87,15 +87,19 @@ def find_digest(connection: Connection, table: Table, row_id: int) -> str:
     Raises:
         IntegrityError: There is none: the row was written past the ledger.
     """
-    query = sa.select(log.c.digest).where(log.c.entity == table.name, log.c.key == f"[{row_id}]")
-    digest = connection.execute(query).scalar()
-    if digest is None:
-        raise IntegrityError(
-            f"{table.name} [{row_id}] has no line in the log.",
-            cause="The ledger's database was edited by hand or damaged.",
-            fix="Run sluice registry verify, and restore the database from a backup.",
-        )
-    return str(digest)
+    return str(_find_line(connection, table, key_text([row_id])).digest)
+
+
+def require_as_logged(connection: Connection, table: Table, row: Row[Any]) -> None:
+    """Refuse a row that its line in the log does not tell of.
+
+    Raises:
+        IntegrityError: There is no such line, or the row was changed since it was added.
+    """
+    key = key_text(row_key(table, row))
+    line = _find_line(connection, table, key)
+    if line.content != row_digest(row):
+        raise _edited(f"{table.name} {key} is not as line {line.number} of the log says.")
 
 
 def line_number(table: Table) -> sa.ScalarSelect[int]:
@@ -114,6 +118,22 @@ def key_text(key: list[Any]) -> str:
 def lock_head(connection: Connection) -> Head:
     """Return where the log ends, and let no other writer move it before this transaction ends."""
     return _head(connection, sa.select(log_head.c.lines, log_head.c.digest).with_for_update())
+
+
+def _find_line(connection: Connection, table: Table, key: str) -> Row[Any]:
+    query = sa.select(log).where(log.c.entity == table.name, log.c.key == key)
+    line = connection.execute(query).first()
+    if line is None:
+        raise _edited(f"{table.name} {key} has no line in the log.")
+    return line
+
+
+def _edited(what: str) -> IntegrityError:
+    return IntegrityError(
+        what,
+        cause="The ledger's database was edited by hand or damaged.",
+        fix="Run sluice registry verify, and restore the database from a backup.",
+    )
 
 
 def _head(connection: Connection, query: sa.Select[tuple[int, str]]) -> Head:

@@ -71,7 +71,8 @@ def require_evidence(
             f"{_of(version)} lacks in its lineage: {', '.join(missing)}.",
             fix="Register the candidate again from a pipeline that records them.",
         )
-    require_own_weights(version)
+    require_own_parts(version)
+    queries.require_as_logged(connection, version)
     linked = evidence.load_linked_receipts(connection, version.model, version.number)
     subject = {"data": lineage.data, "config": lineage.config, "code": lineage.code}
     poc = _newest(linked, gate="poc", reference=None)
@@ -105,14 +106,19 @@ def _searched_from(linked: Sequence[LinkedReceipt], lineage: Lineage) -> dict[st
     return {role: receipt.subject[role] for role in ("data", "config", "code")}
 
 
-def require_own_weights(version: Version) -> None:
-    """Refuse a version whose lineage names other inputs or weights than its candidate digest."""
-    found = version.lineage.candidate_of_parts()
-    if not version.candidate == version.lineage.candidate == found:
+def require_own_parts(version: Version) -> None:
+    """Refuse a version whose lineage names other settings, inputs or weights than the gates saw."""
+    problem = version.lineage.contradiction()
+    if not problem and version.lineage.candidate != version.candidate:
+        problem = (
+            f"it is filed as candidate {version.candidate[:12]}, and its lineage names "
+            f"{version.lineage.candidate[:12]}"
+        )
+    if problem:
         raise IntegrityError(
-            f"{_of(version)} is candidate {version.candidate[:12]}, and its lineage names parts "
-            f"of {found[:12]}.",
-            cause="Data, config, code or weights in the lineage were changed after the gates.",
+            f"{_of(version)} is not what the gates saw: {problem}.",
+            cause="Data, config, settings, code or weights in the lineage were changed after the "
+            "gates.",
             fix="Restore the database from a backup, or run the pipeline again.",
         )
 

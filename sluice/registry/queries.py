@@ -153,6 +153,28 @@ def load_version(connection: Connection, model: str, number: int) -> Version:
     )
 
 
+def was_imported(connection: Connection, version: Version) -> bool:
+    """Say whether the version came from another registry."""
+    query = sa.select(history.c.id).where(
+        history.c.model == version.model,
+        history.c.to_version == version.number,
+        history.c.action == "import",
+    )
+    return connection.execute(query).first() is not None
+
+
+def require_as_logged(connection: Connection, version: Version) -> None:
+    """Refuse a version whose row was changed since it was registered.
+
+    Raises:
+        IntegrityError: The row is not as its line in the log says.
+    """
+    query = sa.select(versions).where(
+        versions.c.model == version.model, versions.c.number == version.number
+    )
+    log.require_as_logged(connection, versions, connection.execute(query).one())
+
+
 def insert_version(connection: Connection, lineage: Lineage, *, at: datetime) -> int:
     """Write a new version and return its number; the caller holds the model's lock."""
     highest = connection.execute(

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sluice.artifacts import ArtifactStore
-from sluice.digests import digest_bytes, short
+from sluice.digests import digest_bytes
 from sluice.errors import IntegrityError
 from sluice.files import write_atomic
 from sluice.registry.ledger import Ledger
@@ -80,11 +80,11 @@ def import_version(
     lineage = exported.lineage
     for role, digest in lineage.weights().items():
         require_safetensors(file.artifacts[digest], what=f"{source.name}, {role}")
-    if lineage.candidate != lineage.candidate_of_parts():
+    problem = lineage.contradiction()
+    if problem:
         raise IntegrityError(
-            f"{source.name} is not as it was exported: its lineage names parts of another "
-            f"candidate than {short(lineage.candidate)}.",
-            cause="Data, config, code or weights were changed on the way.",
+            f"{source.name} is not as it was exported: {problem}.",
+            cause="Data, config, settings, code or weights were changed on the way.",
             fix="Export it again; nothing was imported.",
         )
     for content in file.artifacts.values():

@@ -10,7 +10,7 @@ from sluice.artifacts import ArtifactStore
 from sluice.errors import SluiceError
 from sluice.receipts import Receipt
 from sluice.registry import evidence, queries
-from sluice.registry.promotion import require_own_weights
+from sluice.registry.promotion import require_own_parts
 from sluice.registry.records import Finding, HistoryEntry, Problem
 from sluice.registry.tables import (
     decisions,
@@ -40,7 +40,7 @@ def _check_version(
 ) -> Iterator[Finding]:
     try:
         version = queries.load_version(connection, model, number)
-        require_own_weights(version)
+        require_own_parts(version)
     except SluiceError as error:
         yield _finding(model, number, "lineage", error)
         return

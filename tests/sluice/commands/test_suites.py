@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from sluice.artifacts import ArtifactStore
 from sluice.commands import suites
+from sluice.digests import digest_json
 from sluice.errors import ContractError, SettingsError, UnknownVersion
 from sluice.models.scaled import prepare_model
 from sluice.models.settings import ModelSettings
@@ -43,15 +44,17 @@ def register_echo(home: Path) -> None:
         for seed in (0, 1)
         for fold in workload.plan_folds(frame)
     )
+    settings = {
+        "workload": "tests.support.echo:Echo",
+        "workload_settings": workload.settings.model_dump(mode="json"),
+        "model": MODEL.model_dump(mode="json"),
+    }
     lineage = sample_lineage(store, model="echo").model_copy(
         update={
             "members": members,
             "code": code_digest(workload, MODEL),
-            "resolved_config": {
-                "workload": "tests.support.echo:Echo",
-                "workload_settings": workload.settings.model_dump(mode="json"),
-                "model": MODEL.model_dump(mode="json"),
-            },
+            "config": digest_json(settings),
+            "resolved_config": settings,
         }
     )
     lineage = lineage.model_copy(update={"candidate": lineage.candidate_of_parts()})

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from sluice.artifacts import ArtifactStore
-from sluice.digests import digest_bytes
+from sluice.digests import digest_bytes, digest_json
 from sluice.models.linear import LastRowLinear
 from sluice.models.scaled import Scaled
 from sluice.receipts import Receipt
@@ -18,7 +18,14 @@ from sluice.training.weights import pack_model
 
 MODEL = "sp500_volatility"
 NOW = datetime(2025, 3, 14, 9, 26, 53, tzinfo=UTC)
-DATA, CONFIG, CODE, WINDOW = (digest_bytes(w) for w in (b"data", b"config", b"code", b"window"))
+DATA, CODE, WINDOW = (digest_bytes(w) for w in (b"data", b"code", b"window"))
+SETTINGS = {
+    "workload": "tests.support.synthetic:SineWorkload",
+    "workload_settings": {},
+    "model": {"architecture": "linear"},
+    "training": {"learning_rate": 2e-3},
+}
+CONFIG = digest_json(SETTINGS)
 
 
 class Clock:
@@ -65,12 +72,7 @@ def sample_lineage(store: ArtifactStore, *, salt: int = 0, model: str = MODEL) -
         candidate="",
         data=DATA,
         config=CONFIG,
-        resolved_config={
-            "workload": "tests.support.synthetic:SineWorkload",
-            "workload_settings": {},
-            "model": {"architecture": "linear"},
-            "training": {"learning_rate": 2e-3},
-        },
+        resolved_config=SETTINGS,
         code=CODE,
         git=GitState(commit="4f" * 20, dirty=False, diff=None),
         seeds=(0, 1),

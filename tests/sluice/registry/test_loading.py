@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sluice.artifacts import ArtifactStore
+from sluice.digests import digest_json
 from sluice.errors import IntegrityError
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE, Lineage
@@ -27,7 +28,12 @@ def with_weights(lineage: Lineage, weights: str) -> Lineage:
 
 
 def with_config(lineage: Lineage, **changes: Any) -> Lineage:
-    return named(lineage.model_copy(update={"resolved_config": lineage.resolved_config | changes}))
+    return with_settings(lineage, lineage.resolved_config | changes)
+
+
+def with_settings(lineage: Lineage, settings: dict[str, Any]) -> Lineage:
+    update = {"resolved_config": settings, "config": digest_json(settings)}
+    return named(lineage.model_copy(update=update))
 
 
 def named(lineage: Lineage) -> Lineage:
@@ -35,7 +41,9 @@ def named(lineage: Lineage) -> Lineage:
 
 
 def approve(ledger: Ledger, lineage: Lineage, reference: str = BASELINE) -> int:
-    receipts = [poc_receipt(), promotion_receipt(lineage.candidate, reference=reference)]
+    config = lineage.config
+    judged = promotion_receipt(lineage.candidate, reference=reference, subject={"config": config})
+    receipts = [poc_receipt(config=config), judged]
     return ledger.register(MODEL, lineage, receipts).version.number
 
 
@@ -66,7 +74,7 @@ def unloadable(store: ArtifactStore, tmp_path: Path) -> dict[str, tuple[Lineage,
             "version 1 does not load: .*Gone",
         ),
         "no model": (
-            named(good.model_copy(update={"resolved_config": {"x": 1}})),
+            with_settings(good, {"x": 1}),
             "lack workload, workload_settings, model",
         ),
         "pickle": (with_weights(good, store.put(pickled)), "and is a Python pickle.*runs whatever"),

@@ -89,6 +89,52 @@ def test_imported_receipts_promote_nothing(
     assert done.moved
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"mse": 0.643', b'"mse": 0.143'),
+        (b'"sortino": 1.02', b'"sortino": NaN'),
+        (b'"trained_through": "2015-06-30"', b'"trained_through": "2014-06-30"'),
+        (b'"val_loss": 0.64', b'"val_loss": 0.34'),
+        (b'"mse": 0.643', b'"rmse": 0.643'),
+    ],
+)
+def test_import_that_tells_other_results_gets_no_receipt_of_the_same_training(
+    away: tuple[Ledger, ArtifactStore], file: Path, old: bytes, new: bytes
+) -> None:
+    """The candidate is the same: what was trained here would vouch for what was written there."""
+    there, store = away
+    honest = sample_lineage(store, salt=2)
+
+    def forge(parts: Parts) -> None:
+        assert old in parts["version.json"]
+        parts["version.json"] = parts["version.json"].replace(old, new)
+
+    rewrite(file, with_manifest(forge))
+    bring(away, file)
+
+    with pytest.raises(ContractError, match=r"trained here with other results: .* imported as"):
+        there.register(MODEL, honest, [poc_receipt(), promotion_receipt(honest.candidate)])
+
+    assert there.receipts(MODEL, 1) == []
+    assert there.version(MODEL, 1).state == "dev"
+
+
+def test_import_and_the_same_training_are_one_version(
+    away: tuple[Ledger, ArtifactStore], file: Path
+) -> None:
+    """Times, machine and the last bits of a metric may differ."""
+    there, store = away
+    bring(away, file)
+    lineage = sample_lineage(store, salt=2)
+    metrics = lineage.metrics | {"mse": lineage.metrics["mse"] * (1 + 1e-9)}
+    lineage = lineage.model_copy(update={"metrics": metrics, "training_seconds": 99.0})
+
+    registered = there.register(MODEL, lineage, [poc_receipt()])
+
+    assert (registered.version.number, registered.created) == (1, False)
+
+
 def test_same_version_gives_the_same_bytes(
     ledger: Ledger, store: ArtifactStore, file: Path, tmp_path: Path
 ) -> None:
@@ -158,6 +204,11 @@ def other_data(parts: Parts) -> None:
     )
 
 
+def other_workload(parts: Parts) -> None:
+    """What the weights are served with; no digest that a receipt names is touched."""
+    parts["version.json"] = parts["version.json"].replace(b":SineWorkload", b":OtherWorkload")
+
+
 def pickle_for_weights(parts: Parts) -> None:
     """The whole file made to fit: a candidate whose weights are a pickle."""
     name = weights(parts)
@@ -179,7 +230,8 @@ def pickle_for_weights(parts: Parts) -> None:
         (with_manifest(flip), "holds other bytes than its name says"),
         (with_manifest(drop), "is missing"),
         (with_manifest(traverse), "not part of the version"),
-        (with_manifest(other_data), "names parts of another candidate"),
+        (with_manifest(other_data), "not as it was exported: its candidate is"),
+        (with_manifest(other_workload), "its settings make"),
         (with_manifest(pickle_for_weights), "and is a Python pickle"),
         (lambda parts: parts.pop("manifest.json"), "holds no manifest.json"),
         (lambda parts: parts.update({"manifest.json": b"[]"}), "manifest cannot be read"),

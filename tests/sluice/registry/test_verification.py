@@ -138,7 +138,7 @@ def test_swapped_weights_are_no_rollback_target(
         "UPDATE sluice_versions SET lineage = replace(lineage, ?, ?) WHERE number = 1", ours, theirs
     )
 
-    with pytest.raises(IntegrityError, match="lineage names parts of"):
+    with pytest.raises(IntegrityError, match=r"not what the gates saw: .* weights make"):
         ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
 
 
@@ -152,8 +152,39 @@ def test_swapped_weights_are_not_promoted(
         "UPDATE sluice_versions SET lineage = replace(lineage, ?, ?) WHERE number = 3", ours, theirs
     )
 
-    with pytest.raises(IntegrityError, match="lineage names parts of"):
+    with pytest.raises(IntegrityError, match=r"not what the gates saw: .* weights make"):
         ledger.promote(MODEL, 3, expected=2, actor="a", reason="r", store=store)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("synthetic:SineWorkload", "echo:Echo", "its settings make"),
+        ('"workload_settings":{}', '"workload_settings":{"rows":9}', "its settings make"),
+        ('"mse":0.643', '"mse":0.001', r"sluice_versions \[.*, 3\] is not as line \d+ of the log"),
+    ],
+)
+def test_edited_lineage_is_not_promoted(
+    ledger: Ledger, store: ArtifactStore, intruder: Intruder, old: str, new: str, said: str
+) -> None:
+    """Weights and digests are all right; what is served and shown is another thing."""
+    register_sample(ledger, store, salt=3, reference=ledger.version(MODEL, 2).candidate)
+    intruder.run(
+        "UPDATE sluice_versions SET lineage = replace(lineage, ?, ?) WHERE number = 3", old, new
+    )
+
+    with pytest.raises(IntegrityError, match=said):
+        ledger.promote(MODEL, 3, expected=2, actor="a", reason="r", store=store)
+
+
+def test_edited_settings_are_no_rollback_target(
+    ledger: Ledger, store: ArtifactStore, intruder: Intruder
+) -> None:
+    intruder.run("UPDATE sluice_versions SET lineage = replace(lineage, 'SineW', 'W')")
+
+    assert (1, "lineage") in found(ledger, store)
+    with pytest.raises(IntegrityError, match="its settings make"):
+        ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
 
 
 def test_emptied_lineage(ledger: Ledger, store: ArtifactStore, intruder: Intruder) -> None:
