@@ -24,21 +24,35 @@ Judge = Callable[[Sequence[Receipt]], Receipt]
 
 
 def load_linked_receipts(connection: Connection, model: str, number: int) -> list[LinkedReceipt]:
-    """Return the receipts of one version in the order they were linked.
+    """Return the receipts of one version, the newest word of each gate last.
+
+    A gate that says the same again has said it later. An answer of the promotion gate keeps the
+    place where it was linked: it is given once, and handed over as often as somebody asks.
 
     Raises:
-        IntegrityError: A receipt's content is not what its digest says.
+        IntegrityError: A receipt's content is not what its digest says, or it is not in the log.
     """
+    last = sa.select(recordings.c.receipt, sa.func.max(recordings.c.id).label("id"))
+    recorded = last.group_by(recordings.c.receipt).subquery()
     rows = connection.execute(
-        sa.select(receipts.c.digest, receipts.c.payload, version_receipts.c.linked_at)
+        sa.select(
+            receipts.c.digest,
+            receipts.c.payload,
+            version_receipts.c.id.label("link"),
+            recorded.c.id.label("recording"),
+        )
         .join(version_receipts, version_receipts.c.receipt == receipts.c.digest)
+        .outerjoin(recorded, recorded.c.receipt == receipts.c.digest)
         .where(version_receipts.c.model == model, version_receipts.c.number == number)
-        .order_by(version_receipts.c.id)
-    )
-    return [
-        LinkedReceipt(receipt=parse_receipt(row.digest, row.payload), linked_at=row.linked_at)
-        for row in rows
-    ]
+    ).all()
+    linked = []
+    for row in rows:
+        receipt = parse_receipt(row.digest, row.payload)
+        line = log.find_number(connection, version_receipts, row.link)
+        if row.recording is not None and receipt.gate != "promotion":
+            line = max(line, log.find_number(connection, recordings, row.recording))
+        linked.append(LinkedReceipt(receipt=receipt, line=line))
+    return sorted(linked, key=lambda each: each.line)
 
 
 def save_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> None:
@@ -88,16 +102,15 @@ def newest_receipt(connection: Connection, gate: str, subject: Mapping[str, str]
 def link_receipts(
     connection: Connection, found: Iterable[Receipt], *, model: str, number: int, at: datetime
 ) -> None:
-    """Store receipts and tie them to a version, each once."""
-    linked = set(
-        connection.execute(
-            sa.select(version_receipts.c.receipt).where(
-                version_receipts.c.model == model, version_receipts.c.number == number
-            )
-        ).scalars()
-    )
+    """Store receipts and tie them to a version, each once; one handed over again is recorded again.
+
+    Except an answer of the promotion gate: that stays where it was given.
+    """
+    linked = load_linked_receipts(connection, model, number)
+    newest = {each.receipt.gate: each.receipt.digest for each in linked}
+    known = {each.receipt.digest for each in linked}
     for receipt in found:
-        if receipt.digest not in linked:
+        if receipt.digest not in known:
             save_receipt(connection, receipt, at=at)
             log.append(
                 connection,
@@ -107,7 +120,10 @@ def link_receipts(
                 receipt=receipt.digest,
                 linked_at=at,
             )
-            linked.add(receipt.digest)
+            known.add(receipt.digest)
+        elif receipt.gate != "promotion" and newest[receipt.gate] != receipt.digest:
+            log_receipt(connection, receipt, at=at)
+        newest[receipt.gate] = receipt.digest
 
 
 def keep_imported(

@@ -62,7 +62,8 @@ class Ledger(LedgerReading):
     ) -> Registration:
         """File a candidate under the next number; a known candidate keeps the one it has.
 
-        Receipts that are new are tied to the version in both cases.
+        Receipts that are new are tied to the version in both cases. One that it has is its gate's
+        newest word again, unless it is an answer of the promotion gate, which is given once.
 
         Raises:
             ContractError: The lineage is of another model, its digests are not those of its

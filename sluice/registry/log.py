@@ -90,6 +90,15 @@ def find_digest(connection: Connection, table: Table, row_id: int) -> str:
     return str(_find_line(connection, table, key_text([row_id])).digest)
 
 
+def find_number(connection: Connection, table: Table, row_id: int) -> int:
+    """Return the number of the line that tells of a row: what came later has a higher one.
+
+    Raises:
+        IntegrityError: There is none: the row was written past the ledger.
+    """
+    return int(_find_line(connection, table, key_text([row_id])).number)
+
+
 def require_as_logged(connection: Connection, table: Table, row: Row[Any]) -> None:
     """Refuse a row that its line in the log does not tell of.
 

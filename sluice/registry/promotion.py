@@ -5,7 +5,7 @@ undoes as a whole. The pointer carries a revision; the move is refused when it i
 one the checks were made against, so of two racing promoters one is told that it lost.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -20,7 +20,7 @@ from sluice.errors import (
 )
 from sluice.registry import evidence, queries
 from sluice.registry.lineage import BASELINE, Lineage
-from sluice.registry.records import Action, HistoryEntry, LinkedReceipt, Pointer, Promotion, Version
+from sluice.registry.records import Action, LinkedReceipt, Pointer, Promotion, Version
 from sluice.registry.trail import production_trail
 
 
@@ -75,22 +75,26 @@ def require_evidence(
     queries.require_as_logged(connection, version)
     linked = evidence.load_linked_receipts(connection, version.model, version.number)
     subject = {"data": lineage.data, "config": lineage.config, "code": lineage.code}
-    poc = _newest(linked, gate="poc", reference=None)
     searched_from = _searched_from(linked, lineage) or subject
+    poc = _newest(linked, gate="poc", about=searched_from)
     receipts.require(poc.receipt if poc else None, gate="poc", subject=searched_from)
-    reference = BASELINE
-    if pointer.version is not None:
-        reference = queries.load_version(connection, version.model, pointer.version).candidate
-    promotion = _newest(linked, gate="promotion", reference=reference)
+    compared = {"reference": _reference(connection, version.model, pointer)}
+    judged = _newest(linked, gate="promotion", about=compared)
     receipt = receipts.require(
-        promotion.receipt if promotion else None,
+        judged.receipt if judged else None,
         gate="promotion",
-        subject=subject | {"candidate": version.candidate, "reference": reference},
+        subject=subject | compared | {"candidate": version.candidate},
     )
-    if promotion is not None and not reinstate:
-        entries = queries.load_history(connection, version.model)
-        _refuse_rolled_back(version, entries, approved_at=promotion.linked_at)
+    if judged is not None and not reinstate:
+        _refuse_rolled_back(connection, version, approved=judged.line)
     return receipt.digest
+
+
+def _reference(connection: Connection, model: str, pointer: Pointer) -> str:
+    """Return what a promotion receipt must have compared with, now."""
+    if pointer.version is None:
+        return BASELINE
+    return queries.load_version(connection, model, pointer.version).candidate
 
 
 def _searched_from(linked: Sequence[LinkedReceipt], lineage: Lineage) -> dict[str, str] | None:
@@ -98,10 +102,10 @@ def _searched_from(linked: Sequence[LinkedReceipt], lineage: Lineage) -> dict[st
 
     A search goes from the settings that the POC gate saw to those of the version.
     """
-    search = _newest(linked, gate="search", reference=None)
+    found = {"data": lineage.data, "found": lineage.config}
+    search = _newest(linked, gate="search", about=found)
     if search is None and not lineage.num_trials:
         return None
-    found = {"data": lineage.data, "found": lineage.config}
     receipt = receipts.require(search.receipt if search else None, gate="search", subject=found)
     return {role: receipt.subject[role] for role in ("data", "config", "code")}
 
@@ -208,20 +212,20 @@ def require_words(**texts: str) -> None:
 
 
 def _newest(
-    linked: Sequence[LinkedReceipt], *, gate: str, reference: str | None
+    linked: Sequence[LinkedReceipt], *, gate: str, about: Mapping[str, str]
 ) -> LinkedReceipt | None:
-    """Return the last receipt of a gate, preferably one about ``reference``."""
+    """Return the last receipt of a gate, preferably one whose subject has all of ``about``."""
     of_gate = [r for r in linked if r.receipt.gate == gate]
-    about = [r for r in of_gate if r.receipt.subject.get("reference") == reference]
-    candidates = about or of_gate
+    fitting = [r for r in of_gate if about.items() <= r.receipt.subject.items()]
+    candidates = fitting or of_gate
     return candidates[-1] if candidates else None
 
 
-def _refuse_rolled_back(
-    version: Version, entries: Sequence[HistoryEntry], *, approved_at: datetime
-) -> None:
+def _refuse_rolled_back(connection: Connection, version: Version, *, approved: int) -> None:
+    """Refuse a version that was left by a rollback after line ``approved`` of the log."""
+    entries = queries.load_history(connection, version.model)
     left = [e for e in entries if e.action == "rollback" and e.from_version == version.number]
-    if left and left[-1].at >= approved_at:
+    if left and queries.history_line(connection, left[-1]) > approved:
         raise GateBlocked(
             f"{_of(version)} was rolled back by {left[-1].actor} at {_when(left[-1].at)} "
             f"({left[-1].reason}), after its promotion receipt was recorded.",

@@ -109,6 +109,11 @@ def append_history(
     )
 
 
+def history_line(connection: Connection, entry: HistoryEntry) -> int:
+    """Return the number of the log's line that tells of a line of history."""
+    return log.find_number(connection, history, entry.id)
+
+
 def last_move(connection: Connection, model: str) -> HistoryEntry | None:
     """Return the line of the last move of the pointer, or None."""
     query = sa.select(history).where(history.c.model == model, history.c.revision.is_not(None))

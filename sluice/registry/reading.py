@@ -108,7 +108,7 @@ class LedgerReading:
             return queries.find_version(connection, model, candidate=candidate)
 
     def receipts(self, model: str, number: int) -> list[LinkedReceipt]:
-        """Return the receipts of one version in the order they were tied to it."""
+        """Return the receipts of one version, the newest word of each gate last."""
         with self._database.read() as connection:
             return evidence.load_linked_receipts(connection, model, number)
 

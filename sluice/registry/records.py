@@ -36,10 +36,10 @@ class Registration(Record):
 
 
 class LinkedReceipt(Record):
-    """A receipt, and when the ledger tied it to a version."""
+    """A receipt that the ledger tied to a version."""
 
     receipt: Receipt
-    linked_at: datetime
+    line: int = Field(description="Of the log: when it became the newest word, whatever the clock.")
 
 
 class Pointer(Record):

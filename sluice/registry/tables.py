@@ -82,7 +82,8 @@ receipts = Table(
 )
 
 # One row each time a receipt is recorded: "fail, pass, the same fail again" ends in a fail, though
-# the last receipt has the digest of the first.
+# the last receipt has the digest of the first. A version's receipts are linked once, and take their
+# order from here.
 recordings = Table(
     "sluice_recordings",
     metadata,

@@ -1,6 +1,7 @@
 """REG-2: promotion on evidence, rollback along the history, neither by force."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,11 @@ from sluice.errors import (
 )
 from sluice.receipts import Receipt
 from sluice.registry.ledger import Ledger
+from sluice.registry.lineage import Lineage
 from tests.sluice.registry.ledger_samples import (
     MODEL,
+    NOW,
+    Clock,
     artifact_path,
     poc_receipt,
     promote_chain,
@@ -30,6 +34,7 @@ from tests.sluice.registry.one_database import ON_BOTH
 from tests.sluice.registry.one_database import url as url
 
 OTHER = "d" * 64
+AHEAD = NOW + timedelta(hours=2)
 
 
 def promote(ledger: Ledger, store: ArtifactStore, number: int, expected: int | None) -> None:
@@ -203,6 +208,67 @@ def test_a_later_no_outweighs_an_earlier_yes(ledger: Ledger, store: ArtifactStor
         promote(ledger, store, 1, None)
 
 
+def test_yes_that_is_handed_over_again_is_no_newer_than_the_no(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
+    """A run on the old window finds its standing answer and registers it with the version."""
+    test_a_later_no_outweighs_an_earlier_yes(ledger, store)
+    lineage = ledger.version(MODEL, 1).lineage
+    ledger.register(MODEL, lineage, [poc_receipt(), promotion_receipt(lineage.candidate)])
+
+    with pytest.raises(GateBlocked, match="said REJECT"):
+        promote(ledger, store, 1, None)
+
+
+def hand_over(ledger: Ledger, lineage: Lineage, receipt: Receipt) -> None:
+    ledger.register(MODEL, lineage, [receipt])
+
+
+def record(ledger: Ledger, _: Lineage, receipt: Receipt) -> None:
+    ledger.record_receipt(receipt)
+
+
+@ON_BOTH
+@pytest.mark.parametrize("say", [hand_over, record])
+def test_gate_that_says_the_same_again_has_the_last_word(
+    ledger: Ledger,
+    store: ArtifactStore,
+    say: Callable[[Ledger, Lineage, Receipt], None],
+) -> None:
+    """Fail, pass, the same fail, the same pass: a receipt keeps its digest and moves."""
+    lineage = sample_lineage(store)
+    ledger.register(MODEL, lineage, [BAD_POC, promotion_receipt(lineage.candidate), POC])
+    say(ledger, lineage, BAD_POC)
+    with pytest.raises(GateBlocked, match="poc gate said fail"):
+        promote(ledger, store, 1, None)
+
+    say(ledger, lineage, POC)
+    lines = [linked.line for linked in ledger.receipts(MODEL, 1)]
+    hand_over(ledger, lineage, POC)
+    assert [linked.line for linked in ledger.receipts(MODEL, 1)] == lines  # the newest already
+
+    promote(ledger, store, 1, None)
+    assert ledger.verify(MODEL, store=store) == []
+
+
+def test_poc_gate_on_other_settings_is_beside_the_point(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
+    """Two searches that start from other settings find the same ones."""
+    lineage = sample_lineage(store).model_copy(update={"num_trials": 20})
+    first = search_receipt(searched=OTHER)
+    again = first.model_copy(update={"evidence": {"num_trials": 21}})
+    ledger.register(MODEL, lineage, [AS_WRITTEN, first, promotion_receipt(lineage.candidate)])
+    ledger.register(
+        MODEL, lineage, [poc_receipt(config="b" * 64), search_receipt(searched="b" * 64)]
+    )
+    ledger.register(MODEL, lineage, [again])
+
+    promote(ledger, store, 1, None)
+
+    assert production(ledger) == 1
+
+
 def test_incomplete_lineage_is_not_promoted(ledger: Ledger, store: ArtifactStore) -> None:
     """REG-1: metrics and environment are part of a version."""
     full = sample_lineage(store)
@@ -306,6 +372,36 @@ def test_rolled_back_version_returns_on_newer_evidence(
     promote(ledger, store, 2, 1)
 
     assert production(ledger) == 2
+
+
+def test_clock_that_was_ahead_at_the_approval_brings_nothing_back(
+    url: str, store: ArtifactStore
+) -> None:
+    """What came later is told by the log: the clock was set back before the rollback."""
+    with Ledger.open(url, clock=Clock()) as now, Ledger.open(url, clock=Clock(AHEAD)) as ahead:
+        promote_chain(now, store, 1)
+        register_sample(ahead, store, salt=2, reference=now.version(MODEL, 1).candidate)
+        promote(now, store, 2, 1)
+        rollback(now, store, 2)
+
+        with pytest.raises(GateBlocked, match="rolled back by bob"):
+            promote(now, store, 2, 1)
+
+
+def test_clock_that_was_ahead_at_the_rollback_keeps_nothing_out(
+    url: str, store: ArtifactStore
+) -> None:
+    with Ledger.open(url, clock=Clock()) as now, Ledger.open(url, clock=Clock(AHEAD)) as ahead:
+        promote_chain(now, store, 2)
+        rollback(ahead, store, 2)
+        lineage = now.version(MODEL, 2).lineage
+        reference = now.version(MODEL, 1).candidate
+        newer = promotion_receipt(lineage.candidate, reference=reference, window="b" * 64)
+        now.register(MODEL, lineage, [newer])
+
+        promote(now, store, 2, 1)
+
+        assert production(now) == 2
 
 
 def test_reinstate_is_no_way_around_the_gate(ledger: Ledger, store: ArtifactStore) -> None:
