@@ -7,12 +7,8 @@ from sluice.registry.ledger import Ledger
 
 def require_present_rules(pipeline: PipelineSettings, ledger: Ledger, number: int) -> None:
     """Refuse a version that was judged under other settings of gate, guards or suites than now."""
-    judged = [
-        linked.receipt.subject.get("rules")
-        for linked in ledger.receipts(pipeline.name, number)
-        if linked.receipt.gate == "promotion"
-    ]
-    if judged and judged[-1] != pipeline.promotion_rules:
+    verdict = ledger.verdict(pipeline.name, number)
+    if verdict is not None and verdict.subject.get("rules") != pipeline.promotion_rules:
         raise GateBlocked(
             f"{pipeline.name} version {number} was judged under other settings of gate, guards or "
             "suites than the pipeline has now.",

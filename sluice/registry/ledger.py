@@ -243,17 +243,21 @@ class Ledger(LedgerReading):
                     at=None,
                 )
             promotion.check_expected(connection, model, expected)
+            promotion.require_evidence(connection, found, pointer=pointer, reinstate=reinstate)
+        _require_loadable(found, store)
+        at = self._clock()
+        with self._write() as connection:
+            queries.lock_model(connection, model, at=at)
+            # Loading takes seconds: a newer verdict may have been filed since.
             receipt = promotion.require_evidence(
                 connection, found, pointer=pointer, reinstate=reinstate
             )
-        _require_loadable(found, store)
-        with self._write() as connection:
             return promotion.commit_move(
                 connection,
                 found,
                 action="promote",
                 pointer=pointer,
-                at=self._clock(),
+                at=at,
                 actor=actor,
                 reason=reason,
                 receipt=receipt,

@@ -18,6 +18,7 @@ from sluice.errors import (
     PromotionConflict,
     UnknownVersion,
 )
+from sluice.receipts import Receipt
 from sluice.registry import evidence, queries
 from sluice.registry.lineage import BASELINE, Lineage
 from sluice.registry.records import Action, LinkedReceipt, Pointer, Promotion, Version
@@ -78,16 +79,24 @@ def require_evidence(
     searched_from = _searched_from(linked, lineage) or subject
     poc = _newest(linked, gate="poc", about=searched_from)
     receipts.require(poc.receipt if poc else None, gate="poc", subject=searched_from)
-    compared = {"reference": _reference(connection, version.model, pointer)}
-    judged = _newest(linked, gate="promotion", about=compared)
+    reference = _reference(connection, version.model, pointer)
+    judged = _newest(linked, gate="promotion", about={"reference": reference})
     receipt = receipts.require(
         judged.receipt if judged else None,
         gate="promotion",
-        subject=subject | compared | {"candidate": version.candidate},
+        subject=subject | {"candidate": version.candidate, "reference": reference},
     )
     if judged is not None and not reinstate:
         _refuse_rolled_back(connection, version, approved=judged.line)
     return receipt.digest
+
+
+def find_verdict(connection: Connection, model: str, number: int) -> Receipt | None:
+    """Return the promotion receipt that moving to a version now would rest on, passed or not."""
+    linked = evidence.load_linked_receipts(connection, model, number)
+    reference = _reference(connection, model, queries.load_pointer(connection, model))
+    judged = _newest(linked, gate="promotion", about={"reference": reference})
+    return judged.receipt if judged else None
 
 
 def _reference(connection: Connection, model: str, pointer: Pointer) -> str:

@@ -189,14 +189,17 @@ class RolloutLedger(Ledger):
         with self._database.read() as connection:
             version = queries.load_version(connection, model, rollout.version)
             pointer = promotion.check_expected(connection, model, rollout.production_version)
-            receipt = promotion.require_evidence(
-                connection, version, pointer=pointer, reinstate=False
-            )
+            promotion.require_evidence(connection, version, pointer=pointer, reinstate=False)
         loading.require_loadable(version, store)
         at: datetime = self._clock()
         reason = f"every step of rollout {rollout.id[:12]} held"
         transition = changes.promote(rollout, now=at, actor=actor, reason=f"Because {reason}.")
         with self._write() as connection:
+            queries.lock_model(connection, model, at=at)
+            # Loading takes seconds: a newer verdict may have been filed since.
+            receipt = promotion.require_evidence(
+                connection, version, pointer=pointer, reinstate=False
+            )
             promotion.commit_move(
                 connection,
                 version,

@@ -1,5 +1,6 @@
 """Small real candidates for the registry's tests: weights on disk, lineage, receipts."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -26,6 +27,19 @@ SETTINGS = {
     "training": {"learning_rate": 2e-3},
 }
 CONFIG = digest_json(SETTINGS)
+
+
+class InterruptedStore(ArtifactStore):
+    """Something happens while the first artifact is read: a promotion reads them for seconds."""
+
+    def __init__(self, root: Path, happens: Callable[[], object]) -> None:
+        super().__init__(root)
+        self._waiting = [happens]
+
+    def get(self, digest: str) -> bytes:
+        while self._waiting:
+            self._waiting.pop()()
+        return super().get(digest)
 
 
 class Clock:

@@ -22,6 +22,7 @@ from tests.sluice.registry.ledger_samples import (
     MODEL,
     NOW,
     Clock,
+    InterruptedStore,
     artifact_path,
     poc_receipt,
     promote_chain,
@@ -206,6 +207,24 @@ def test_a_later_no_outweighs_an_earlier_yes(ledger: Ledger, store: ArtifactStor
 
     with pytest.raises(GateBlocked, match="said REJECT"):
         promote(ledger, store, 1, None)
+
+
+@ON_BOTH
+def test_no_that_is_filed_while_the_networks_load_is_heard(
+    url: str, ledger: Ledger, store: ArtifactStore, tmp_path: Path
+) -> None:
+    register_sample(ledger, store, salt=1)
+    lineage = ledger.version(MODEL, 1).lineage
+    later = promotion_receipt(lineage.candidate, window="a" * 64, outcome="REJECT")
+
+    def file_it() -> None:
+        with Ledger.open(url, clock=Clock()) as another:
+            another.register(MODEL, lineage, [later])
+
+    with pytest.raises(GateBlocked, match="said REJECT"):
+        promote(ledger, InterruptedStore(tmp_path / "artifacts", file_it), 1, None)
+
+    assert production(ledger) is None
 
 
 def test_yes_that_is_handed_over_again_is_no_newer_than_the_no(

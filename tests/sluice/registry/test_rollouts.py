@@ -27,9 +27,11 @@ from sluice.rollout.weights import Weights
 from tests.sluice.registry.ledger_samples import (
     MODEL,
     Clock,
+    InterruptedStore,
     artifact_path,
     poc_receipt,
     promote_chain,
+    promotion_receipt,
     register_sample,
     sample_lineage,
 )
@@ -317,6 +319,28 @@ def test_a_held_challenger_that_does_not_load_goes_back_with_the_reason(
     assert done.outcome == "roll_back"
     assert "it cannot be promoted" in done.reason
     assert production(ledger) == 1
+
+
+@ON_BOTH
+def test_a_no_that_is_filed_while_the_networks_load_ends_the_rollout(
+    url: str, ledger: RolloutLedger, tmp_path: Path
+) -> None:
+    hold_all(ledger)
+    lineage = ledger.version(MODEL, 2).lineage
+    reference = ledger.version(MODEL, 1).candidate
+    later = promotion_receipt(
+        lineage.candidate, reference=reference, window="a" * 64, outcome="REJECT"
+    )
+
+    def file_it() -> None:
+        with RolloutLedger.open(url, clock=Clock()) as another:
+            another.register(MODEL, lineage, [later])
+
+    store = InterruptedStore(tmp_path / "artifacts", file_it)
+    done = ledger.finish_rollout(MODEL, actor="s", store=store)
+
+    assert (done.outcome, production(ledger)) == ("roll_back", 1)
+    assert "it cannot be promoted: The promotion gate said REJECT" in done.reason
 
 
 def test_a_pointer_moved_by_hand_ends_the_rollout(
