@@ -53,12 +53,14 @@ def check_instantiation(
         )
     required = workload.output_shape(batch.y)
     if tuple(output.shape) != required:
+        cause, fix = _known_mistake(workload, batch, output, required)
         return Finding(
             outcome="fail",
             summary=f"The output must be {required} for targets of {shape(batch.y)}, "
             f"got {shape(output)} for an input of {shape(batch.x)}.",
             kind="shape mismatch",
-            fix=_shape_fix(workload, batch, output, required),
+            cause=cause,
+            fix=fix,
         )
     num_bad = int((~torch.isfinite(output)).sum())
     if num_bad:
@@ -94,21 +96,22 @@ def too_few(num_examples: int, required: int) -> Finding:
     )
 
 
-def _shape_fix(
+def _known_mistake(
     workload: Workload, batch: Examples, output: Tensor, required: tuple[int, ...]
-) -> str:
-    """Return what to do about a known mistake; "" leaves the general answer."""
+) -> tuple[str, str]:
+    """Return cause and fix of a mistake in the shape; "" leaves the general answer."""
     as_targets = type(workload).output_shape is Workload.output_shape
     if as_targets and not batch.y.is_floating_point():
         return (
-            "The targets are whole numbers and the workload has no output_shape() of its own: for "
-            "classes write one that returns (len(y), number of classes), and losses() to match."
+            "The targets are whole numbers, and the workload has no output_shape() of its own.",
+            "For classes write output_shape(), which returns (len(y), number of classes), and "
+            "losses() to match.",
         )
     if tuple(output.shape) != (*required, 1):
-        return ""
+        return "", ""
     if batch.y.ndim > 1:
-        return f"{_FLATTEN}."
-    return f"{_FLATTEN}, or give the targets a last axis of 1, as Workload.examples() does."
+        return "", f"{_FLATTEN}."
+    return "", f"{_FLATTEN}, or give the targets a last axis of 1, as Workload.examples() does."
 
 
 def _not_finite(workload: Workload, model: nn.Module, batch: Examples) -> str:

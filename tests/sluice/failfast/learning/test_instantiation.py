@@ -77,7 +77,12 @@ class OneAxisTooMany(planted.Signals):
 @pytest.mark.parametrize(
     ("workload", "seen", "advice", "other"),
     [
-        (ClassNumbers, "(32,) for targets of (32,), got (32, 1)", "no output_shape()", "squeeze"),
+        (
+            ClassNumbers,
+            "(32,) for targets of (32,), got (32, 1)",
+            "write output_shape()",
+            "squeeze",
+        ),
         (OneClassTooFew, "(32, 2) for targets of (32,), got (32, 1)", "given num_features", "of 1"),
         (FlatTargets, "(32,) for targets of (32,), got (32, 1)", "last axis of 1", "classes"),
         (OneAxisTooMany, "(32, 1) for targets of (32, 1), got (32, 1, 1)", "squeeze", "last axis"),
