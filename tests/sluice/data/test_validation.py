@@ -43,7 +43,7 @@ def test_missing_columns_come_with_nearest_available_and_shape():
     assert "'close' is missing (nearest: 'Close')" in message
     assert "'volume' is missing (nearest: 'vol')" in message
     assert "Available columns: Close, note, vol." in message
-    assert "6 rows, 3 columns" in message
+    assert "Rows and columns: 6 x 3." in message
 
 
 def test_every_problem_is_said_at_once():

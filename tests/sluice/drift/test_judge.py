@@ -154,7 +154,8 @@ def test_new_names_are_normal_where_every_stretch_of_the_reference_has_its_own()
 def test_a_value_that_a_constant_column_never_had_is_drift():
     reference = reference_of(pd.DataFrame({"k": np.full(1000, 3.0)}))
 
-    assert judge(reference, pd.DataFrame({"k": np.full(300, 3.0)})).verdict == "STABLE"
+    same = judge(reference, pd.DataFrame({"k": np.full(300, 3.0)}))
+    assert (same.verdict, same.reason) == ("STABLE", "No drift in 1 column of 300 rows.")
     moved = judge(reference, pd.DataFrame({"k": np.r_[np.full(290, 3.0), np.full(10, 3.5)]}))
     assert moved.verdict == "DRIFT"
     assert math.isnan(moved.columns[0].effect)
