@@ -68,7 +68,7 @@ def write_down(connection: Connection, rows: Iterable[tuple[Table, Row[Any]]]) -
 
 def row_key(table: Table, row: Row[Any]) -> list[Any]:
     """Return the values of the row's primary key."""
-    return [row._mapping[column.name] for column in table.primary_key]
+    return [_plain(row._mapping[column.name]) for column in table.primary_key]
 
 
 def row_digest(row: Row[Any]) -> str:
@@ -78,7 +78,7 @@ def row_digest(row: Row[Any]) -> str:
 
 def line_digest(*, number: int, entity: str, key: str, content: str, previous: str) -> str:
     """Return the digest of one line."""
-    return digest_json([number, entity, key, content, previous])
+    return digest_json([_plain(part) for part in (number, entity, key, content, previous)])
 
 
 def find_digest(connection: Connection, table: Table, row_id: int) -> str:
@@ -148,11 +148,9 @@ def _edited(what: str) -> IntegrityError:
 def _head(connection: Connection, query: sa.Select[tuple[int, str]]) -> Head:
     row = connection.execute(query).first()
     if row is None:
-        raise IntegrityError(
-            "The log of the registry has lost its head.",
-            cause="The ledger's database was edited by hand or damaged.",
-            fix="Restore the database from a backup.",
-        )
+        raise _edited("The log of the registry has lost its head.")
+    if not (isinstance(row.lines, int) and isinstance(row.digest, str)):
+        raise _edited("The head of the registry's log cannot be read.")
     return Head(lines=row.lines, digest=row.digest)
 
 
@@ -178,4 +176,6 @@ def _extend(connection: Connection, head: Head, rows: Iterable[tuple[Table, Row[
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="microseconds")
+    if isinstance(value, bytes):  # SQLite keeps them in any column; no text is a list
+        return [value.hex()]
     return value

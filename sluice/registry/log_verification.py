@@ -25,7 +25,7 @@ def check(connection: Connection) -> Iterator[Finding]:
     yield from _check_chain(connection, lines)
     told = {(line.entity, line.key): line for line in lines}
     for table in LOGGED:
-        for row in connection.execute(sa.select(table).order_by(*table.primary_key)):
+        for row in connection.execute(_as_stored(table)):
             line = told.pop((table.name, key_text(row_key(table, row))), None)
             if line is None:
                 yield _found(f"{_name(table, row)} has no line in the log.", row)
@@ -33,6 +33,12 @@ def check(connection: Connection) -> Iterator[Finding]:
                 yield _found(f"{_name(table, row)} is not as line {line.number} says.", row)
     for entity, key in told:
         yield _found(f"{entity} {key} is in the log, and the row is gone.")
+
+
+def _as_stored(table: Table) -> sa.Select[Any]:
+    """Select every row of a table, moments as the text that they are: one may be damaged."""
+    columns = [sa.type_coerce(c, getattr(c.type, "impl", c.type)).label(c.name) for c in table.c]
+    return sa.select(*columns).order_by(*table.primary_key)
 
 
 def _check_chain(connection: Connection, lines: Sequence[Row[Any]]) -> Iterator[Finding]:

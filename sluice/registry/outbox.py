@@ -14,7 +14,8 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from sluice.registry.log import find_digest
-from sluice.registry.records import Event, HistoryEntry
+from sluice.registry.queries import parse_entry
+from sluice.registry.records import Event
 from sluice.registry.tables import deliveries, history
 from sluice.settings import Record
 
@@ -46,8 +47,7 @@ def pending(connection: Connection, model: str, consumer: str) -> list[Event]:
         .order_by(history.c.id)
     ).all()
     return [
-        Event(key=find_digest(connection, history, row.id), entry=HistoryEntry(**row._mapping))
-        for row in rows
+        Event(key=find_digest(connection, history, row.id), entry=parse_entry(row)) for row in rows
     ]
 
 

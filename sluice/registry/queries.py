@@ -1,10 +1,12 @@
 """Models, versions, pointer and history: rows read and appended in the caller's transaction."""
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from pydantic import ValidationError
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from sluice.errors import IntegrityError
 from sluice.registry import log
@@ -26,6 +28,12 @@ from sluice.registry.tables import (
     version_receipts,
     versions,
 )
+from sluice.settings import Record
+
+R = TypeVar("R", bound=Record)
+
+MAX_NUMBER = 2**31 - 1
+"""Highest number that the column of a version takes, in PostgreSQL; no driver is asked for more."""
 
 
 def model_names(connection: Connection) -> list[str]:
@@ -55,7 +63,9 @@ def load_pointer(connection: Connection, model: str) -> Pointer:
             pointers.c.model == model, pointers.c.name == PRODUCTION
         )
     ).first()
-    return Pointer(version=None, revision=0) if row is None else Pointer(**row._mapping)
+    if row is None:
+        return Pointer(version=None, revision=0)
+    return _parse(Pointer, f"The pointer of {model}", row._asdict())
 
 
 def move_pointer(connection: Connection, model: str, *, to: int, revision: int) -> bool:
@@ -73,11 +83,24 @@ def move_pointer(connection: Connection, model: str, *, to: int, revision: int) 
 
 
 def load_history(connection: Connection, model: str) -> list[HistoryEntry]:
-    """Return the audit of one model, oldest first."""
+    """Return the audit of one model, oldest first.
+
+    Raises:
+        IntegrityError: A line cannot be read.
+    """
     rows = connection.execute(
         sa.select(history).where(history.c.model == model).order_by(history.c.id)
     )
-    return [HistoryEntry(**row._mapping) for row in rows]
+    return [parse_entry(row) for row in rows]
+
+
+def parse_entry(row: Row[Any]) -> HistoryEntry:
+    """Return a line of history as it was stored.
+
+    Raises:
+        IntegrityError: It cannot be read.
+    """
+    return _parse(HistoryEntry, f"Line {row.id} of the history", row._asdict())
 
 
 def append_history(
@@ -118,7 +141,7 @@ def last_move(connection: Connection, model: str) -> HistoryEntry | None:
     """Return the line of the last move of the pointer, or None."""
     query = sa.select(history).where(history.c.model == model, history.c.revision.is_not(None))
     row = connection.execute(query.order_by(history.c.id.desc())).first()
-    return None if row is None else HistoryEntry(**row._mapping)
+    return None if row is None else parse_entry(row)
 
 
 def load_versions(connection: Connection, model: str) -> list[Version]:
@@ -132,6 +155,8 @@ def find_version(
     connection: Connection, model: str, *, number: int | None = None, candidate: str | None = None
 ) -> Version | None:
     """Return the version with this number, or with this candidate; None when there is none."""
+    if number is not None and number > MAX_NUMBER:
+        return None
     is_it = versions.c.candidate == candidate if number is None else versions.c.number == number
     row = connection.execute(
         sa.select(versions.c.number).where(versions.c.model == model, is_it)
@@ -143,19 +168,15 @@ def load_version(connection: Connection, model: str, number: int) -> Version:
     """Return a version that is known to exist, with its state.
 
     Raises:
-        IntegrityError: Its lineage cannot be read.
+        IntegrityError: It or its lineage cannot be read.
     """
     row = connection.execute(
         sa.select(versions).where(versions.c.model == model, versions.c.number == number)
     ).one()
-    return Version(
-        model=row.model,
-        number=row.number,
-        candidate=row.candidate,
-        state=_state(connection, row.model, row.number, row.candidate),
-        registered_at=row.registered_at,
-        lineage=_parse_lineage(row.lineage, row.model, row.number),
-    )
+    lineage = _parse_lineage(row.lineage, row.model, row.number)
+    state = _state(connection, row.model, row.number, row.candidate)
+    what = f"{row.model} version {row.number}"
+    return _parse(Version, what, {**row._mapping, "state": state, "lineage": lineage})
 
 
 def was_imported(connection: Connection, version: Version) -> bool:
@@ -202,13 +223,23 @@ def _parse_lineage(text: str, model: str, number: int) -> Lineage:
     try:
         return Lineage.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise IntegrityError(
-            f"The lineage of {model} version {number} cannot be read: "
-            f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}.",
-            cause="The ledger's database was edited by hand or damaged.",
-            fix="Restore the database from a backup.",
-        ) from None
+        raise _unreadable(f"The lineage of {model} version {number}", error) from None
+
+
+def _parse(kind: type[R], what: str, values: Mapping[str, Any]) -> R:
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        raise _unreadable(what, error) from None
+
+
+def _unreadable(what: str, error: ValidationError) -> IntegrityError:
+    first = error.errors()[0]
+    return IntegrityError(
+        f"{what} cannot be read: {'.'.join(str(p) for p in first['loc'])}: {first['msg']}.",
+        cause="The ledger's database was edited by hand or damaged.",
+        fix="Restore the database from a backup.",
+    )
 
 
 def _state(connection: Connection, model: str, number: int, candidate: str) -> State:

@@ -20,6 +20,8 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from sluice.errors import IntegrityError
+
 SCHEMA_VERSION = 4
 PRODUCTION = "production"
 
@@ -41,8 +43,24 @@ class UtcTime(TypeDecorator[datetime]):
         return value.astimezone(UTC).isoformat(timespec="microseconds")
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """Return the moment that was stored."""
-        return None if value is None else datetime.fromisoformat(value)
+        """Return the moment that was stored.
+
+        Raises:
+            IntegrityError: It is no moment, or one without a time zone.
+        """
+        if value is None:
+            return None
+        try:
+            found = datetime.fromisoformat(value)
+        except (TypeError, ValueError):
+            found = None
+        if found is None or found.tzinfo is None:
+            raise IntegrityError(
+                f"A moment in the registry must have a date and a time zone, got {value!r}.",
+                cause="The ledger's database was edited by hand or damaged.",
+                fix="Run sluice registry verify, and restore the database from a backup.",
+            )
+        return found
 
 
 metadata = MetaData()

@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 
 import sqlalchemy as sa
-from pydantic import ValidationError
 from sqlalchemy import Connection
 
 from sluice.artifacts import ArtifactStore
-from sluice.errors import SluiceError
-from sluice.receipts import Receipt
+from sluice.errors import IntegrityError, SluiceError
 from sluice.registry import evidence, queries
 from sluice.registry.promotion import require_own_parts
 from sluice.registry.records import Finding, HistoryEntry, Problem
@@ -63,16 +61,16 @@ def _check_version(
 
 def _check_tables(connection: Connection, model: str, store: ArtifactStore) -> Iterator[Finding]:
     """Read every table that a decision names as what it was made from."""
-    payloads = connection.execute(
-        sa.select(receipts.c.payload)
+    rows = connection.execute(
+        sa.select(receipts.c.digest, receipts.c.payload)
         .join(decisions, decisions.c.receipt == receipts.c.digest)
         .where(decisions.c.model == model)
         .order_by(decisions.c.id)
-    ).scalars()
-    for payload in list(payloads):
+    ).all()
+    for row in rows:
         try:
-            receipt = Receipt.model_validate_json(payload)
-        except ValidationError:  # _check_receipts says so
+            receipt = evidence.parse_receipt(row.digest, row.payload)
+        except IntegrityError:  # _check_receipts says so
             continue
         for role, digest in dict(receipt.evidence.get("tables") or {}).items():
             try:
@@ -112,9 +110,17 @@ def _check_receipts(connection: Connection, model: str) -> Iterator[Finding]:
 
 def _check_moves(connection: Connection, model: str) -> Iterator[Finding]:
     """Replay the history: it must be gapless and end where the pointer points."""
-    entries = queries.load_history(connection, model)
+    try:
+        entries = queries.load_history(connection, model)
+    except IntegrityError as error:
+        yield _finding(model, None, "history", error)
+        return
+    try:
+        pointer = queries.load_pointer(connection, model)
+    except IntegrityError as error:
+        yield _finding(model, None, "pointer", error)
+        return
     moves = [entry for entry in entries if entry.action in ("promote", "rollback")]
-    pointer = queries.load_pointer(connection, model)
     for before, after in zip((None, *moves), moves, strict=False):
         yield from _check_step(before, after)
     last = moves[-1].to_version if moves else None
@@ -162,7 +168,7 @@ def _check_step(before: HistoryEntry | None, after: HistoryEntry) -> Iterator[Fi
 def _finding(model: str, number: int | None, problem: Problem, error: SluiceError) -> Finding:
     return Finding(
         model=model,
-        version=number,
+        version=number if isinstance(number, int) else None,  # SQLite keeps text there as well
         problem=problem,
         what=" ".join(part for part in (error.what, error.cause) if part),
         fix=error.fix,

@@ -244,6 +244,60 @@ def test_rollback_refuses_a_moved_pointer(
 @pytest.mark.parametrize(
     ("statement", "problems"),
     [
+        ("UPDATE sluice_history SET at = 'yesterday' WHERE id = 1", ["history", "log"]),
+        ("UPDATE sluice_history SET at = substr(at, 1, 19) WHERE id = 1", ["history", "log"]),
+        ("UPDATE sluice_history SET action = 'weird' WHERE id = 1", ["history", "log"]),
+        ("UPDATE sluice_history SET reason = x'ff00' WHERE id = 1", ["history", "log"]),
+        ("UPDATE sluice_history SET from_version = 'a' WHERE id = 1", ["history", "log"]),
+        ("UPDATE sluice_receipts SET recorded_at = x'ff' WHERE gate = 'poc'", ["log"]),
+        (
+            "UPDATE sluice_receipts SET payload = replace(payload, '\"unit\"', '\"tables\"') "
+            "WHERE gate = 'promotion'",
+            ["receipt", "receipt", "log", "log"],
+        ),
+        ("UPDATE sluice_log SET previous = x'ff' WHERE number = 1", ["log", "log"]),
+        ("UPDATE sluice_log_head SET lines = 'x'", ["log"]),
+    ],
+)
+def test_unreadable_row_is_a_finding_and_the_others_are_read(
+    ledger: Ledger, store: ArtifactStore, intruder: Intruder, statement: str, problems: list[str]
+) -> None:
+    """SQLite keeps any value in any column."""
+    store.path(ledger.version(MODEL, 2).lineage.members[0].weights).unlink()
+    intruder.run(statement)
+
+    assert [problem for _, problem in found(ledger, store)] == ["artifact", *problems]
+
+
+@pytest.mark.parametrize(
+    ("statement", "problems"),
+    [
+        ("UPDATE sluice_versions SET registered_at = 'x' WHERE number = 1", {"lineage", "log"}),
+        ("UPDATE sluice_versions SET candidate = x'ff' WHERE number = 1", {"lineage", "log"}),
+        ("UPDATE sluice_versions SET number = 'x' WHERE number = 1", {"lineage", "log"}),
+        ("UPDATE sluice_pointers SET version = 'x'", {"lineage", "pointer"}),
+    ],
+)
+def test_unreadable_version_or_pointer_is_a_finding(
+    ledger: Ledger, store: ArtifactStore, intruder: Intruder, statement: str, problems: set[str]
+) -> None:
+    intruder.run(statement)
+
+    assert {problem for _, problem in found(ledger, store)} == problems
+
+
+def test_unreadable_history_moves_nothing(
+    ledger: Ledger, store: ArtifactStore, intruder: Intruder
+) -> None:
+    intruder.run("UPDATE sluice_history SET at = substr(at, 1, 19)")
+
+    with pytest.raises(IntegrityError, match=r"must have a date and a time zone, got '2025-03-14T"):
+        ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
+
+
+@pytest.mark.parametrize(
+    ("statement", "problems"),
+    [
         ("DELETE FROM sluice_history WHERE revision = 1", ["history", "pointer"]),
         ("DELETE FROM sluice_history WHERE revision = 2", ["pointer"]),
         ("UPDATE sluice_history SET from_version = 9 WHERE revision = 2", ["history"]),
