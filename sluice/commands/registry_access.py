@@ -12,25 +12,43 @@ from rich.console import RenderableType
 from sluice.artifacts import ArtifactStore
 from sluice.commands.output import results
 from sluice.home import Home
+from sluice.registry.admission import require_text
 from sluice.registry.ledger import Ledger
 from sluice.registry.signing import SigningKey
 
 if TYPE_CHECKING:
     from sluice.registry.rollouts import RolloutLedger
 
-Model = Annotated[str, typer.Argument(help="Name of the pipeline.", show_default=False)]
+
+def as_text(parameter: typer.CallbackParam, value: str | None) -> str | None:
+    """Return what was typed, when it can be written down."""
+    if value is not None:
+        require_text(value, what=str(parameter.name))
+    return value
+
+
+Model = Annotated[
+    str, typer.Argument(help="Name of the pipeline.", callback=as_text, show_default=False)
+]
 AnyModel = Annotated[
-    str | None, typer.Argument(help="Name of the pipeline; all when left out.", show_default=False)
+    str | None,
+    typer.Argument(
+        help="Name of the pipeline; all when left out.", callback=as_text, show_default=False
+    ),
 ]
 Number = Annotated[int, typer.Argument(min=1, help="Number of the version.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why, for the history.", show_default=False)]
+Reason = Annotated[
+    str,
+    typer.Option("--reason", help="Why, for the history.", callback=as_text, show_default=False),
+]
 Actor = Annotated[
     str | None,
     typer.Option(
         "--actor",
         envvar="SLUICE_ACTOR",
         help="Who, for the history; the user of the operating system when left out.",
+        callback=as_text,
         show_default=False,
     ),
 ]

@@ -15,6 +15,7 @@ from sluice.commands.registry_access import (
     AsJson,
     KeyFile,
     Model,
+    as_text,
     current_user,
     known,
     open_rollouts,
@@ -30,7 +31,12 @@ if TYPE_CHECKING:
 _TRIES = 20
 """The sensor looks every few seconds, and each look may come in between."""
 
-Why = Annotated[str, typer.Option("--reason", help="Why, for the history.", show_default="by hand")]
+Why = Annotated[
+    str,
+    typer.Option(
+        "--reason", help="Why, for the history.", callback=as_text, show_default="by hand"
+    ),
+]
 
 
 def add_to(group: typer.Typer) -> None:

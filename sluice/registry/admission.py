@@ -124,6 +124,17 @@ def require_standing(standing: Receipt, receipt: Receipt) -> None:
         )
 
 
+def require_text(text: str, *, what: str) -> None:
+    """Refuse what cannot be written: bytes of a command line that are no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ContractError(
+            f"The {what} must be text in UTF-8, got {text[:80]!r}.",
+            fix="Type it again, in a terminal that writes UTF-8.",
+        ) from None
+
+
 def require_past(when: datetime, *, now: datetime) -> None:
     """Refuse a moment without a time zone, or one that has not come."""
     if when.tzinfo is None:

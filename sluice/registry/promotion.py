@@ -19,7 +19,7 @@ from sluice.errors import (
     UnknownVersion,
 )
 from sluice.receipts import Receipt
-from sluice.registry import evidence, queries
+from sluice.registry import admission, evidence, queries
 from sluice.registry.lineage import BASELINE, Lineage
 from sluice.registry.records import Action, LinkedReceipt, Pointer, Promotion, Version
 from sluice.registry.trail import production_trail
@@ -211,8 +211,9 @@ def rollback_target(connection: Connection, model: str, pointer: Pointer) -> int
 
 
 def require_words(**texts: str) -> None:
-    """Refuse an empty actor or reason: the audit must say who and why."""
+    """Refuse an empty or unreadable actor or reason: the audit must say who and why."""
     for name, text in texts.items():
+        admission.require_text(text, what=name)
         if not text.strip():
             raise ContractError(
                 f"A move of the production pointer needs {name}, got an empty text.",

@@ -292,3 +292,36 @@ def test_looking_where_there_is_no_registry_makes_none(
 )
 def test_help_has_an_example(command: str) -> None:
     assert f"Example: sluice registry {command}" in invoke(command, "--help")
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize(
+    "command", [("show", MODEL), ("promote", MODEL, "--reason", "r"), ("export", MODEL)]
+)
+def test_number_beyond_every_column_is_an_unknown_version(command: tuple[str, ...]) -> None:
+    name, model, *options = command
+    target = ["x.sluice"] if name == "export" else []
+    for number in ("2147483648", "99999999999999999999"):
+        with pytest.raises(UnknownVersion, match=f"has no version {number}"):
+            invoke(name, model, number, *target, *options)
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("show", "\udcff"), "model"),
+        (("list", "\udcff"), "model"),
+        (("verify", "\udcff"), "model"),
+        (("rollback", MODEL, "--reason", "a\udcff"), "reason"),
+        (("rollback", MODEL, "--reason", "r", "--actor", "\udcff"), "actor"),
+    ],
+)
+def test_bytes_that_are_no_text_are_a_mistake_of_the_caller(
+    arguments: tuple[str, ...], what: str
+) -> None:
+    """Python reads byte FF of a command line as the surrogate DCFF, which no database takes."""
+    with pytest.raises(ContractError, match=rf"The {what} must be text in UTF-8, got '.*udcff"):
+        invoke(*arguments)
+
+    assert invoke_json("show", MODEL)["number"] == 2
