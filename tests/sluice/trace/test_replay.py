@@ -98,8 +98,8 @@ def test_text_of_the_program_cannot_leave_its_place(trace_of):
     ("program_line", "title"),
     [
         (("-c", "--fork"), "python -c"),
-        (("/work/train.py", "--rate", "1"), "train.py"),
-        (("/work/fits/__main__.py",), "fits"),
+        (("/srv/train.py", "--rate", "1"), "train.py"),
+        (("/srv/fits/__main__.py",), "fits"),
         (("-m",), "python -m"),
         ((), "a Python process"),
     ],
