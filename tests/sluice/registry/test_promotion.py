@@ -237,6 +237,22 @@ def test_yes_that_is_handed_over_again_is_no_newer_than_the_no(
 
     with pytest.raises(GateBlocked, match="said REJECT"):
         promote(ledger, store, 1, None)
+    newest = ledger.find_receipt("promotion", {"candidate": lineage.candidate})
+    assert newest is not None
+    assert newest.outcome == "REJECT"
+
+
+def test_answer_about_the_same_candidate_of_another_model_is_no_newer_one_here(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
+    """Two pipelines that differ in name alone share candidates, and so their receipts."""
+    test_a_later_no_outweighs_an_earlier_yes(ledger, store)
+    twin = sample_lineage(store, salt=1, model="other")
+    ledger.register("other", twin, [promotion_receipt(twin.candidate)])
+
+    assert ledger.version(MODEL, 1).candidate == twin.candidate
+    with pytest.raises(GateBlocked, match="said REJECT"):
+        promote(ledger, store, 1, None)
 
 
 def hand_over(ledger: Ledger, lineage: Lineage, receipt: Receipt) -> None:

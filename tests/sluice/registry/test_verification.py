@@ -14,6 +14,7 @@ from tests.sluice.registry.ledger_samples import (
     MODEL,
     Clock,
     artifact_path,
+    poc_receipt,
     promote_chain,
     register_sample,
     sample_lineage,
@@ -284,6 +285,13 @@ def test_unreadable_version_or_pointer_is_a_finding(
     intruder.run(statement)
 
     assert {problem for _, problem in found(ledger, store)} == problems
+
+
+def test_nothing_is_written_behind_an_unreadable_head(ledger: Ledger, intruder: Intruder) -> None:
+    intruder.run("UPDATE sluice_log_head SET lines = 'x'")
+
+    with pytest.raises(IntegrityError, match=r"head of the registry's log cannot be read"):
+        ledger.record_receipt(poc_receipt())
 
 
 def test_unreadable_history_moves_nothing(
