@@ -127,7 +127,7 @@ class Loop:
                 if "group" in odd:
                     more = nn.Linear(2, 2)
                     optimizer.add_param_group({"params": more.parameters()})
-                optimizer.step()
+                optimizer.step(*[lambda: 0.0] * ("closure" in odd))
                 self.clear("after", optimizer, odd)
                 if "no schedule" not in odd:
                     scheduler.step()
@@ -147,7 +147,7 @@ class Loop:
 
 ODD = (
     "no zero", "in place", "twice", "no backward", "no clip", "zero late", "group", "no schedule",
-    "evaluates", "evaluates bare", "another",
+    "evaluates", "evaluates bare", "another", "closure",
 )  # fmt: skip
 
 
@@ -228,6 +228,22 @@ def test_a_loss_that_is_not_finite_is_told_at_its_step_with_its_input(both):
     told = [{(f.fault, f.step) for f in judge(t)} for t in (every, some)]
     assert told[0] == told[1]
     assert told[0]
+
+
+def test_so_is_a_target_that_is_not_finite(both):
+    def program():
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(100):
+            x = torch.randn(8, 4)
+            y = x[:, :1].clone()
+            y[3] = float("nan") if step == 90 else y[3]
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+
+    for trace in both(program):
+        assert ("non-finite input", 91) in {(f.fault, f.step) for f in judge(trace)}
 
 
 def test_what_a_program_did_before_it_raised_is_told(both):
