@@ -86,9 +86,11 @@ def answers(url: str) -> bool:
 
 
 def test_in_the_background_of_a_script_it_ends_when_told_to(home: Home) -> None:
-    with serve(home) as (_, process):
+    with serve(home) as (url, process):
         process.terminate()
         process.wait(timeout=60)
+
+        assert not answers(url)
 
 
 def test_ui_loads_every_asset_job_schedule_and_sensor(ui: str) -> None:
