@@ -14,9 +14,10 @@ def dependence(features_ND: Tensor, targets: Sequence[float], *, is_class: bool)
     """Return by how many deviations targets follow the features more than shuffled ones do.
 
     The statistics are that of Hilbert and Schmidt for a linear and two Gaussian kernels, and the
-    strongest correlation of a single feature; the largest of the four is returned. Of 120 sets of
-    1,024 rows without any relation none reached 2.6; a target of which one fiftieth is told by one
-    feature of ten is beyond 3 three times in four.
+    strongest correlation of a single feature; the largest of the four is returned. Of 450 sets
+    of 512 or 1,024 rows with five or ten classes without any relation four were beyond 3 and two
+    beyond 4; a number of which one fiftieth is told by one feature of ten is beyond 3 in seven of
+    ten sets of 800 rows.
 
     Args:
         features_ND: N rows of D features.

@@ -58,6 +58,18 @@ class OptimizerEntry:
         """Return its parameters, group by group."""
         return [p for group in self.groups for p in group["params"]]
 
+    def moments(self, parameter: Tensor) -> list[Tensor]:
+        """Return what it keeps of the gradients of a parameter, as Adam and momentum do."""
+        optimizer = self.ref()
+        kept = {} if optimizer is None else optimizer.state.get(parameter, {})
+        return [
+            moment
+            for moment in kept.values()
+            if isinstance(moment, Tensor)
+            and moment.is_floating_point()
+            and moment.shape == parameter.shape
+        ]
+
     @property
     def groups(self) -> list[dict[str, Any]]:
         """Its parameter groups; none when it is gone."""

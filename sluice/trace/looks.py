@@ -3,6 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
+from sluice.trace.evidence.values import GradientFact
 from sluice.trace.inventory import OptimizerEntry
 from sluice.trace.lane import Lane
 from sluice.trace.valuing import gradient_fact, spoiled_fact
@@ -74,7 +75,8 @@ class Looks:
         for entry in tracer.inventory.optimizers.entries:
             fact = spoiled_fact(entry, tracer.inventory, tracer.steps, loss)
             if fact is not None:
-                tracer.recorder.write("gradient", fact)
+                kind = "gradient" if isinstance(fact, GradientFact) else "spoiled"
+                tracer.recorder.write(kind, fact)
 
     def _tell(self, entry: OptimizerEntry, lane: Lane) -> None:
         tracer = self._tracer

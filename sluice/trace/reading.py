@@ -31,7 +31,7 @@ from sluice.trace.evidence.surroundings import (
     WrapperFact,
 )
 from sluice.trace.evidence.trace import VERSION, End, Note, SchedulerFact, Start, Trace
-from sluice.trace.evidence.values import GradientFact, ValueFact
+from sluice.trace.evidence.values import GradientFact, SpoiledFact, ValueFact
 from sluice.trace.storage import HISTORY, RECENT, workers_file
 from sluice.trace.words import OVERFLOW, as_mark
 
@@ -121,6 +121,7 @@ def read_trace(folder: Path) -> Trace:
             parallels=_all(ParallelFact, kept, "parallel"),
             values=_all(ValueFact, kept, "value"),
             gradients=_all(GradientFact, kept, "gradient"),
+            spoiled=_all(SpoiledFact, kept, "spoiled"),
             flows=_all(FlowFact, kept, "flow"),
             masks=_all(MaskFact, kept, "mask"),
             probes=_all(ProbeFact, kept, "probe"),

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.trace.deferred import Deferred
-from sluice.trace.evidence.values import GradientFact, ValueFact
+from sluice.trace.evidence.values import GradientFact, SpoiledFact, ValueFact
 from sluice.trace.fingerprints import row_fingerprints
 from sluice.trace.gradients import not_finite
 from sluice.trace.inventory import Inventory, OptimizerEntry
@@ -82,21 +82,24 @@ def _num_different(values: Tensor) -> int:
 
 def spoiled_fact(
     entry: OptimizerEntry, inventory: Inventory, step: int, loss: float
-) -> GradientFact | None:
+) -> GradientFact | SpoiledFact | None:
     """Return whose gradients were not finite at the last step: the weights are not since.
 
+    Where the optimizer keeps moments, and those of these weights are finite, it was no gradient.
     None when all weights are finite, or none is: whichever did that is not told by them.
     """
     given = [p for p in entry.parameters() if p.requires_grad]
     bad = not_finite([p.detach() for p in given])
     if not bad or len(bad) == len(given):
         return None
+    named = tuple(inventory.parameters.find(given[i]).index for i in bad)
+    moments = [m for i in bad for m in entry.moments(given[i])]
+    if moments and not not_finite(moments):
+        return SpoiledFact(
+            step=step, optimizer=entry.index, parameters=named, num_parameters=len(given)
+        )
     return GradientFact(
-        step=step,
-        optimizer=entry.index,
-        parameters=tuple(inventory.parameters.find(given[i]).index for i in bad),
-        num_gradients=len(given),
-        loss=loss,
+        step=step, optimizer=entry.index, parameters=named, num_gradients=len(given), loss=loss
     )
 
 

@@ -26,7 +26,7 @@ from sluice.trace.evidence.surroundings import (
     WorkerFact,
     WrapperFact,
 )
-from sluice.trace.evidence.values import GradientFact, ValueFact
+from sluice.trace.evidence.values import GradientFact, SpoiledFact, ValueFact
 
 VERSION = 1
 """Of the files; a reader refuses a newer one."""
@@ -105,6 +105,7 @@ class Trace(Record):
     parallels: tuple[ParallelFact, ...]
     values: tuple[ValueFact, ...]
     gradients: tuple[GradientFact, ...]
+    spoiled: tuple[SpoiledFact, ...]
     flows: tuple[FlowFact, ...]
     masks: tuple[MaskFact, ...]
     probes: tuple[ProbeFact, ...]

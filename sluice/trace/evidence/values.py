@@ -34,3 +34,16 @@ class GradientFact(Record):
     parameters: tuple[int, ...] = Field(description="Whose gradient was not finite, in its order.")
     num_gradients: int
     loss: float = Field(description="NaN when it is unknown, too.")
+
+
+class SpoiledFact(Record):
+    """Weights that were not finite before the first loss that was not, by no gradient.
+
+    What their optimizer keeps of their gradients is finite: its own arithmetic, or the program
+    between two steps, wrote them.
+    """
+
+    step: int = Field(description="The last step that was made.")
+    optimizer: int
+    parameters: tuple[int, ...]
+    num_parameters: int = Field(description="Of the optimizer.")

@@ -26,7 +26,13 @@ def first_abnormal(trace: Trace) -> Abnormal | None:
     gradients from the loss back, weights. Only steps with statistics tell of all tensors; the loss
     and the first gradients that are not finite are told of at every step.
     """
-    found = [*_inputs(trace), *_measured(trace), *_gradients(trace), *_losses(trace)]
+    found = [
+        *_inputs(trace),
+        *_measured(trace),
+        *_gradients(trace),
+        *_spoiled(trace),
+        *_losses(trace),
+    ]
     return min(found, key=lambda place: place[:2], default=(0, 0, None))[2]
 
 
@@ -94,6 +100,14 @@ def _gradients(trace: Trace) -> Iterator[_Place]:
             what = f"it is not finite, as those of {len(fact.parameters)} parameters"
             place = Abnormal(step=fact.step, tensor=f"gradient of {name}", what=what)
             yield fact.step, _GRADIENT, place
+
+
+def _spoiled(trace: Trace) -> Iterator[_Place]:
+    for fact in trace.spoiled:
+        bad, names = fact.parameters[-1], trace.membership
+        name = f"parameter {bad}" if names is None else names.name_of(bad)
+        what = "numbers that are not finite, whose gradients were"
+        yield fact.step, _WEIGHT, Abnormal(step=fact.step, tensor=f"weights of {name}", what=what)
 
 
 def _losses(trace: Trace) -> Iterator[_Place]:

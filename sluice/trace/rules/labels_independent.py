@@ -17,6 +17,8 @@ _MANY_STEPS = 100
 _DEPENDS, _MAY_DEPEND = 3.0, 2.0
 """Deviations from which targets follow the inputs, and from which numbers or two classes may: a
 hundredth of their variance is lost in the noise, and honest all the same."""
+_CLASSES_DEPEND = 4.0
+"""From which more than two classes do: permuted ones are by chance beyond 3 once in a hundred."""
 _LONG_STEPS, _NOTHING = 300, 0.985
 """Steps, and share of the loss of a constant answer that the last half of the losses of two classes
 has not come below: as good as an evaluation, as even by heart nothing was learned."""
@@ -56,10 +58,10 @@ def _of(rule: Rule, trace: Trace, network: int, pairs: Sequence[PairFact]) -> Fi
     learned = _losses(trace)
     if not judged and (not learned or fmean(learned) < _AT_PRIOR * prior):
         return None
-    deviations = _dependence(pairs, targets)
-    if not deviations < _DEPENDS:
-        return None
     has_classes = is_class and len(set(targets)) > 2
+    deviations = _dependence(pairs, targets)
+    if not deviations < (_CLASSES_DEPEND if has_classes else _DEPENDS):
+        return None
     is_plain = has_classes or deviations < _MAY_DEPEND
     is_long = has_classes and trace.num_steps >= _MANY_STEPS
     if learned and len(set(targets)) == 2:

@@ -22,13 +22,14 @@ def _is_bad_soon(trace: Trace, step: int) -> bool:
 
 
 def _first_other(trace: Trace) -> float:
-    """Return the first step of a bad gradient under a good loss, or of a bad loss.
+    """Return the first step of a bad gradient under a good loss, bad weights, or a bad loss.
 
     After it one network hands bad numbers to the next.
     """
     grads = [g.step for g in trace.gradients if math.isfinite(g.loss)]
     losses = [n.step for n in trace.numbers if not all(map(math.isfinite, n.losses))]
-    return min([*grads, *losses], default=math.inf)
+    weights = [s.step for s in trace.spoiled]
+    return min([*grads, *weights, *losses], default=math.inf)
 
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:

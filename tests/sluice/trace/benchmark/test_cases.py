@@ -94,3 +94,16 @@ def test_a_frozen_backbone_in_evaluation_mode_after_a_first_phase_is_no_question
     )
 
     assert PARAMETERS_OUTSIDE(trace) == EVAL_WHILE_TRAINING(trace) == ()
+
+
+@pytest.mark.slow
+def test_permuted_labels_that_follow_the_inputs_by_chance_are_told(trace_of, tmp_path):
+    """Of these the strongest relation of one feature lies more than 3 deviations above shuffled."""
+    case = next(case for case in FAULT_CASES if case.number == 5)
+    setup = Setup(net="mlp", seed=111, folder=tmp_path, has_fault=True)
+
+    found = judge(trace_of(lambda: case.program(setup)))
+
+    told = next(f for f in found if f.fault == "labels independent of inputs")
+    assert told.severity == "error"
+    assert 3 < told.evidence["deviations"] < 4

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from sluice.trace import randomness
 from sluice.trace.attach import traced
 from sluice.trace.cadence import Cadence
+from sluice.trace.diagnosis import diagnose
 from sluice.trace.reading import find_traces, read_trace
 from sluice.trace.replay.abnormal import first_abnormal
 from sluice.trace.rules import library
@@ -124,6 +125,37 @@ def test_weights_that_one_step_spoiled_tell_whose_gradient_it_was(trace_of):
         4,
         "gradient of Unit.phi.weight",
     )
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
+@pytest.mark.parametrize("written", [True, False])
+def test_a_weight_that_was_written_between_steps_is_no_gradients_doing(
+    trace_of, optimizer, written
+):
+    """The moments are finite where the weight is not; without moments, nobody can tell."""
+
+    def program():
+        model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+        updates = optimizer(model.parameters(), lr=1e-3)
+        for number in range(90):
+            hidden = model[0](numbers(16, seed=number))
+            if number == 80 and not written:
+                hidden.register_hook(lambda g: g * torch.nan)
+            step(updates, model[2](model[1](hidden)).square().mean())
+            if number == 80 and written:
+                with torch.no_grad():
+                    model[0].weight[3, 2] = torch.nan
+
+    trace = trace_of(program)
+    first = diagnose(judge(trace))[0].finding
+
+    is_known = written and optimizer is torch.optim.Adam
+    assert [fact.step for fact in trace.spoiled] == [81] * is_known
+    assert first.fault == ("loss not finite" if is_known else "non-finite gradient")
+    assert first.step == 81
+    if is_known:
+        assert "Linear.weight of 4 parameters" in first.what
+        assert first_abnormal(trace).tensor == "weights of Linear.weight"
 
 
 @pytest.mark.parametrize(("fills", "severity"), [(False, "error"), (True, "warning")])
