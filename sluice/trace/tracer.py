@@ -23,6 +23,7 @@ from sluice.trace.lane import Lane
 from sluice.trace.looks import Looks
 from sluice.trace.measuring import StepInWork, begin_step, end_step, peak_memory
 from sluice.trace.patches import Patches
+from sluice.trace.phases import Phases
 from sluice.trace.recorder import EndedStep, Recorder
 from sluice.trace.routine import Routine
 from sluice.trace.seams.means import check_seal
@@ -42,9 +43,6 @@ _MOST_GRADIENTS = 3
 
 _MOST_ENDED = 64
 """Steps that wait until they are sorted."""
-
-_NEXT_PHASE = 64
-"""Steps after which an optimizer that is new begins a training of its own."""
 
 _MOST_MARKS = 4096
 """Marks without a step, as of a long evaluation, before repeats are folded."""
@@ -72,10 +70,10 @@ class Tracer:
     # runs between two operations of the program finds nothing at hand.
     __slots__ = (
         "__weakref__", "_began", "_describe", "_ended", "_last_step", "_lock", "_measured",
-        "_next_phase", "_settles", "_threads", "acts", "after_step", "backward_codes",
+        "_settles", "_threads", "acts", "after_step", "backward_codes",
         "backward_marks", "before_end", "before_step", "by_hand", "cadence", "clock", "flows",
         "has_norms", "has_statistics", "inputs", "inventory", "is_on", "local", "looks", "losses",
-        "numbers", "on_begin", "on_end", "own_steps", "patches", "recorder", "routine",
+        "numbers", "on_begin", "on_end", "own_steps", "patches", "phases", "recorder", "routine",
         "row_prints", "say", "schedulers", "settings", "steps", "survey",
     )  # fmt: skip
 
@@ -127,6 +125,7 @@ class Tracer:
         self.survey = Survey(self.inventory, self.recorder)
         self.looks = Looks(self)
         self.routine = Routine(self)
+        self.phases = Phases(self)
         self.steps, self.numbers = 0, count(1)
         """Of the last step, and of those that come: two threads never get the same."""
         self.has_norms = True
@@ -137,7 +136,6 @@ class Tracer:
         """Of backward passes, by their flags."""
         self.backward_marks: set[int] = set()
         """All of these."""
-        self._next_phase = _NEXT_PHASE
         self._ended: list[tuple[Any, ...]] = []
         self._settles = 0
         """The step at which what ended is sorted."""
@@ -300,8 +298,10 @@ class Tracer:
         """See what an optimizer is about to do."""
         if not entry.steps:
             self.own_steps = None
-            if self.steps >= self._next_phase:
-                self._begin_phase()
+        if (not entry.steps or self.phases.jumps) and self.phases.may_begin():
+            with self._lock:
+                self._settle()
+                self.phases.begin()
         flags: tuple[str, ...] = ()
         # A closure brings the gradients later.
         if not lane.has_closure:
@@ -329,17 +329,6 @@ class Tracer:
             if self.has_norms:
                 lane.work = begin_step(entry, sampled=self.settings.sampled_weights)
             lane.spent += self.clock() - began
-
-    def _begin_phase(self) -> None:
-        """Look at a second training in a run, as of a new head, as closely as at the first."""
-        with self._lock:
-            self._next_phase = 2 * self.steps  # of many, as in a search, ever fewer
-            self._settle()
-            self.cadence.begin_again()
-        self.survey.begin_again(self.steps)
-        for network in self.inventory.networks.entries:
-            network.next_flow = self.steps
-        self.has_norms = True
 
     def end_step(self, lane: Lane, entry: OptimizerEntry) -> None:
         """Close the word of a step that was made, or skipped by a scaler."""
@@ -394,6 +383,7 @@ class Tracer:
         self.has_norms, self.has_statistics = is_due, is_due and self.cadence.is_whole
         self._settles = self.steps + min(max(self.cadence.due_in, 1), _MOST_ENDED)
         self.recorder.settle(rows)
+        self.phases.hear(rows)
         self.routine.settle(rows, self._threads)
 
     def _measure(self, lane: Lane, entry: OptimizerEntry, work: StepInWork) -> None:
@@ -414,6 +404,7 @@ class Tracer:
         self._settle()
         began, num = self.clock(), len(self._measured)
         self.recorder.read_deferred()
+        self.phases.read()
         for step, optimizers, outputs in self._measured:
             fact = StepMeasures(
                 step=step,

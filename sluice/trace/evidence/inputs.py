@@ -97,6 +97,7 @@ class PairFact(Record):
     """Rows of an input beside the targets that they were learned with."""
 
     step: int = Field(description="Steps made before it.")
+    phase: int = Field(0, description="Of the run: each begins with rows of its own.")
     network: int
     kind: str = Field(description="Of the loss function.")
     is_class: bool = Field(description="The targets are class ids.")

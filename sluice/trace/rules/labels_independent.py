@@ -28,34 +28,39 @@ _LEAST_OF_CLASS = 10
 
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
-    found = []
-    for network in sorted({p.network for p in trace.pairs}):
-        pairs = [p for p in trace.pairs if p.network == network]
+    found: dict[int, Finding] = {}
+    for network, phase in sorted({(p.network, p.phase) for p in trace.pairs}):
+        pairs = [p for p in trace.pairs if (p.network, p.phase) == (network, phase)]
         kinds = {p.kind for p in pairs}
         widths = {p.num_features for p in pairs}
         if len(kinds) > 1 or len(widths) > 1 or _is_same_each_time(pairs):
             continue
-        finding = _of(rule, trace, network, pairs)
+        finding = _of(rule, trace, network, pairs, since=pairs[0].step if phase else 0)
         if finding is not None:
-            found.append(finding)
-    return tuple(found)
+            found.setdefault(network, finding)
+    return tuple(found.values())
 
 
-def _of(rule: Rule, trace: Trace, network: int, pairs: Sequence[PairFact]) -> Finding | None:
+def _of(
+    rule: Rule, trace: Trace, network: int, pairs: Sequence[PairFact], *, since: int
+) -> Finding | None:
     targets = [t for p in pairs for t in p.targets]
-    if len(targets) < _LEAST_ROWS or trace.num_steps < _LEAST_STEPS or len(set(targets)) < 2:
+    num_steps = trace.num_steps - since
+    if len(targets) < _LEAST_ROWS or num_steps < _LEAST_STEPS or len(set(targets)) < 2:
         return None
     kind, is_class = pairs[0].kind, pairs[0].is_class
     if is_class and Counter(targets).most_common(2)[1][1] < _LEAST_OF_CLASS:
         return None
     several = [p.prior for p in pairs if p.prior is not None]
     prior = fmean(several) if several else _prior(kind, targets)
-    passes = [e for e in trace.evaluations if e.network == network and e.kind == kind]
-    later = [e.mean for e in passes if e.step]
+    passes = [
+        e for e in trace.evaluations if (e.network, e.kind) == (network, kind) and e.step >= since
+    ]
+    later = [e.mean for e in passes if e.step > since]
     judged = later or [e.mean for e in passes]
     if prior is None or any(not v >= _AT_PRIOR * prior for v in judged):
         return None
-    learned = _losses(trace)
+    learned = _losses(trace, since)
     if not judged and (not learned or fmean(learned) < _AT_PRIOR * prior):
         return None
     has_classes = is_class and len(set(targets)) > 2
@@ -63,10 +68,10 @@ def _of(rule: Rule, trace: Trace, network: int, pairs: Sequence[PairFact]) -> Fi
     if not deviations < (_CLASSES_DEPEND if has_classes else _DEPENDS):
         return None
     is_plain = has_classes or deviations < _MAY_DEPEND
-    is_long = has_classes and trace.num_steps >= _MANY_STEPS
+    is_long = has_classes and num_steps >= _MANY_STEPS
     if learned and len(set(targets)) == 2:
         late = fmean(learned[len(learned) // 2 :])
-        is_long = trace.num_steps >= _LONG_STEPS and late >= _NOTHING * prior
+        is_long = num_steps >= _LONG_STEPS and late >= _NOTHING * prior
     is_sure = (bool(judged) or is_long) and not pairs[0].is_whole and is_plain
     name = network_name(trace, network)
     seen = (
@@ -96,8 +101,8 @@ def _is_same_each_time(pairs: Sequence[PairFact]) -> bool:
     return len(whole) > 1 and len({t[:shortest] for t in whole}) == 1
 
 
-def _losses(trace: Trace) -> list[float]:
-    return [v for n in trace.numbers for v in n.losses if math.isfinite(v)]
+def _losses(trace: Trace, since: int) -> list[float]:
+    return [v for n in trace.numbers if n.step > since for v in n.losses if math.isfinite(v)]
 
 
 def _prior(kind: str, targets: Sequence[float]) -> float | None:

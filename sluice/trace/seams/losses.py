@@ -134,6 +134,12 @@ class LossWatch:
         self._num_early = 0
         self.checks_ids = torch.cuda.is_available()
 
+    def begin_phase(self) -> None:
+        """Look at the next calls, and at targets beside their rows, as at the first ones."""
+        for known in self._keys.values():
+            known.calls = 0
+        self._pairs.begin_phase()
+
     # ---- calls
 
     def called(

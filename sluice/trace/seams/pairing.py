@@ -29,6 +29,12 @@ class Pairing:
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
+        self._phase = -1
+        self.begin_phase()
+
+    def begin_phase(self) -> None:
+        """Begin anew: what was kept before belongs to another training."""
+        self._phase += 1
         self._num: dict[int, int] = {}
         self._known: set[int] = set()
         self._scaling: dict[int, Scaling] = {}
@@ -77,6 +83,7 @@ class Pairing:
                 return
             fact = PairFact(
                 step=tracer.steps,
+                phase=self._phase,
                 network=lane.called,
                 kind=kind,
                 is_class=column[1],

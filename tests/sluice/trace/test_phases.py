@@ -1,0 +1,101 @@
+"""A run is looked at anew where an optimizer is new or losses jump (TRACE-1, TRACE-2)."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sluice.trace.rules.library import judge
+from sluice.trace.settings import TraceSettings
+
+
+def rows(num, *, source):
+    """Four classes that eight numbers tell; each source tells them in its own way."""
+    draws = torch.Generator().manual_seed(source)
+    centres = torch.randn(4, 8, generator=draws)
+    y = torch.randint(4, (num,), generator=draws)
+    return centres[y] + 0.5 * torch.randn(num, 8, generator=draws), y
+
+
+def train_on(model, optimizer, x, y, *, steps):
+    order = torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        picked = torch.randint(len(y), (32,), generator=order)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x[picked]), y[picked]).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        F.cross_entropy(model(x), y)
+    model.train()
+
+
+@pytest.mark.parametrize("is_permuted", [True, False])
+def test_labels_of_a_second_source_are_judged_by_themselves(trace_of, is_permuted):
+    def program():
+        model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
+        optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+        train_on(model, optimizer, *rows(2000, source=1), steps=400)
+        x, y = rows(2000, source=2)
+        if is_permuted:
+            y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(3))]
+        train_on(model, optimizer, x, y, steps=500)
+
+    trace = trace_of(program)
+    found = [(f.fault, f.severity) for f in judge(trace) if f.severity == "error"]
+
+    assert {pair.phase for pair in trace.pairs} == {0, 1}
+    assert found == [("labels independent of inputs", "error")] * is_permuted
+    if is_permuted:
+        (error,) = [f for f in judge(trace) if f.severity == "error"]
+        assert 400 < error.step <= 600
+
+
+def phases_of(trace_of, losses):
+    """Return before which steps a phase began, of a run with these losses."""
+
+    def program():
+        weight = nn.Parameter(torch.zeros(1))
+        optimizer = torch.optim.SGD([weight], lr=1e-9)
+        for loss in losses.tolist():
+            optimizer.zero_grad()
+            (loss + weight.sum()).backward()
+            optimizer.step()
+
+    trace = trace_of(program, TraceSettings(most_steps_between=10_000))
+    return [fact.step for fact in trace.values]
+
+
+def noise(num):
+    return torch.randn(num, generator=torch.Generator().manual_seed(4))
+
+
+POWERS = [1, 2, 3, 5, 9, 17, 33, 65, 129, 257, 513]
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        pytest.param(noise(1000), id="noise"),
+        pytest.param(noise(1000) + torch.linspace(50, 0, 1000), id="learning"),
+        pytest.param(torch.cat([noise(500), noise(500) - 5]), id="a fall"),
+        pytest.param(noise(1000) + 100 * (torch.arange(1000) % 50 == 0), id="spikes"),
+    ],
+)
+def test_losses_that_do_not_jump_up_begin_no_phase(trace_of, losses):
+    assert phases_of(trace_of, losses) == POWERS
+
+
+def test_losses_that_jump_up_begin_a_phase(trace_of):
+    first, *_ = sorted({*phases_of(trace_of, torch.cat([noise(500), noise(500) + 5]))} - {*POWERS})
+
+    assert 516 < first < 660
+
+
+def test_losses_that_jump_all_the_time_begin_ever_fewer_phases(trace_of):
+    jumps = 100 * torch.arange(40).repeat_interleave(150) + noise(6000)
+
+    looked_at = phases_of(trace_of, jumps)
+
+    assert len(looked_at) < 80
+    assert min(b - a for a, b in zip(looked_at[-3:], looked_at[-2:], strict=False)) > 100
