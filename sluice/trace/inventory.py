@@ -45,6 +45,8 @@ class OptimizerEntry:
     num_groups: int = 0
     rates: list[Any] = field(default_factory=list)
     """Learning rates of the last step, by group."""
+    searches: bool = False
+    """It runs its closure more than once in a step, as LBFGS does, or not at all."""
     rests: bool = False
     """It has gradients from before the trace, and may never be used again."""
     codes: dict[tuple[str, ...], int] = field(default_factory=dict)

@@ -61,6 +61,8 @@ class Lane:
     stepper: Any = None
     """Its entry."""
     has_closure: bool = False
+    evaluations: int = 0
+    """So often it ran in this step."""
     network: Any = None
     """The entry of the network whose forward runs."""
     measures: bool = False

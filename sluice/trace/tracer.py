@@ -302,13 +302,10 @@ class Tracer:
             with self._lock:
                 self._settle()
                 self.phases.begin()
-        flags: tuple[str, ...] = ()
-        # A closure brings the gradients later.
-        if not lane.has_closure:
-            may_be_zero = lane.zero_after_backward or (
-                entry.look.seen is not None and entry.look.is_cleared()
-            )
-            flags = entry.watch.at_step(entry, may_be_zero=may_be_zero)
+        may_be_zero = lane.zero_after_backward or (
+            entry.look.seen is not None and entry.look.is_cleared()
+        )
+        flags = entry.watch.at_step(entry, may_be_zero=may_be_zero)
         if lane.has_closure or lane.in_scaler or lane.in_backward:
             flags = (
                 *flags,
@@ -316,7 +313,7 @@ class Tracer:
                 *("by scaler",) * lane.in_scaler,
                 *("in backward",) * lane.in_backward,
             )
-        if lane.sealed and not lane.has_closure:
+        if lane.sealed:
             check_seal(lane)
             flags += ("edited",) * lane.is_edited
         code = entry.codes.get(flags)

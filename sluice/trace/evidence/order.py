@@ -51,10 +51,11 @@ MarkKind = Literal[
 - update scale: ``GradScaler.update``.
 - step: an optimizer begins its step. subject: optimizer. Flags: one of "fresh", "none", "zero",
   "stale", the gradients it finds: new since its last step, all absent, all zero, those of its last
-  step; "carried" when they were never cleared since its last step. Instead of these "closure" when
-  it has one. Also "by scaler"; "in backward"; "edited" when the program itself changed gradients
-  of several backward passes.
-- stepped: the step of an optimizer with a closure ended; its closure's marks are in between.
+  step; "carried" when they were never cleared since its last step. Also "closure" when it has
+  one: it begins when that ran once; "by scaler"; "in backward"; "edited" when the program itself
+  changed gradients of several backward passes.
+- stepped: the step of an optimizer ended that runs its closure more than once in a step, or never;
+  the marks of the later runs are in between.
 - skip: a gradient scaler left out the step of an optimizer. subject: optimizer.
 - schedule: a learning-rate scheduler's step. subject: scheduler; about: its optimizer.
 - mode: ``train()`` or ``eval()``. subject: network, -1 for a part of one; flags: "train", "eval".

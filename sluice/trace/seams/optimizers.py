@@ -2,6 +2,7 @@
 
 import functools
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from sluice.trace.inventory import OptimizerEntry
+from sluice.trace.lane import Lane
 from sluice.trace.tracer import Tracer
 
 
@@ -17,12 +20,14 @@ def watch_optimizers(tracer: Tracer) -> None:
     """Mark the steps and the clearing of all optimizers, those that are there and later ones."""
     local = tracer.local
 
-    def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(
+        optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if not tracer.is_on:
-            return
+            return None
         lane = local.lane
         if lane.stepping is not None and lane.stepping is not optimizer:
-            return  # one optimizer inside another, which wraps it: one step
+            return None  # one optimizer inside another, which wraps it: one step
         try:
             if lane.at >= 0:
                 entry = lane.stepper
@@ -35,7 +40,7 @@ def watch_optimizers(tracer: Tracer) -> None:
                 ):
                     lane.at += 1
                     lane.stepping = optimizer
-                    return
+                    return None
                 tracer.routine.leave(lane)
             closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
             optimizers = tracer.inventory.optimizers
@@ -43,16 +48,19 @@ def watch_optimizers(tracer: Tracer) -> None:
             if entry is None or entry.ref() is not optimizer:
                 entry = optimizers.find(optimizer)
             lane.stepper = entry
-            lane.stepping, lane.has_closure = optimizer, closure is not None
+            lane.stepping, lane.has_closure = optimizer, callable(closure)
             if len(optimizer.param_groups) != entry.num_groups:
                 entry.num_groups, tracer.inventory.is_stale = len(optimizer.param_groups), True
-            tracer.begin_step(lane, entry)
-            if optimizer._optimizer_step_pre_hooks:
-                entry.watch.await_update()
-            for look in tracer.before_step:
-                look(entry, optimizer)
+            if callable(closure):
+                lane.evaluations = 0
+                told = _told(tracer, lane, entry, optimizer, closure)
+                if "closure" in kwargs:
+                    return args, {**kwargs, "closure": told}
+                return (args[0], told, *args[2:]), kwargs
+            _begin(tracer, lane, entry, optimizer)
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
+        return None
 
     def after(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
         lane = local.lane
@@ -64,8 +72,12 @@ def watch_optimizers(tracer: Tracer) -> None:
                 tracer.routine.end_step(lane)
                 return
             if lane.has_closure:
-                tracer.mark(lane, "stepped", entry.index)
-                entry.watch.remember()
+                entry.searches |= lane.evaluations != 1
+                if not lane.evaluations:
+                    tracer.mark(lane, "step", entry.index, flags=("closure",))
+                if entry.searches:
+                    tracer.mark(lane, "stepped", entry.index)
+                    entry.watch.remember()
             # By hand, in a hook of its own; one after the step may clear as it likes.
             may_clear = optimizer._optimizer_step_pre_hooks
             if may_clear and not optimizer._optimizer_step_post_hooks and entry.watch.is_zeroed():
@@ -85,6 +97,35 @@ def watch_optimizers(tracer: Tracer) -> None:
         entry = tracer.inventory.optimizers.find(optimizer)
         entry.rests = any(p.grad is not None for p in entry.parameters())
         entry.watch.is_cleared = not entry.rests
+
+
+def _begin(tracer: Tracer, lane: Lane, entry: OptimizerEntry, optimizer: Any) -> None:
+    tracer.begin_step(lane, entry)
+    if optimizer._optimizer_step_pre_hooks:
+        entry.watch.await_update()
+    for look in tracer.before_step:
+        look(entry, optimizer)
+
+
+def _told(
+    tracer: Tracer, lane: Lane, entry: OptimizerEntry, optimizer: Any, closure: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return a closure after whose first run the step begins: its gradients are there then."""
+
+    @functools.wraps(closure)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        try:
+            found = closure(*args, **kwargs)
+        except BaseException:
+            lane.stepping = None  # the program may catch it
+            raise
+        if tracer.is_on and lane.stepping is optimizer:
+            lane.evaluations += 1
+            if lane.evaluations == 1:
+                tracer.guard(_begin, tracer, lane, entry, optimizer)
+        return found
+
+    return told
 
 
 def _those_there() -> list[Any]:

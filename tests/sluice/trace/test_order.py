@@ -1,14 +1,17 @@
 """Which events are marks, and which are torch talking to itself (TRACE-1)."""
 
+import contextlib
+import functools
 import gc
 import weakref
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from sluice.trace.subjects import Registry
-from tests.support.traced import faulty
+from tests.support.traced import faulty, healthy
 from tests.support.traced.healthy import HEALTHY
 
 
@@ -40,11 +43,69 @@ def test_a_skipped_step_is_told_from_one_that_was_made(trace_of):
     assert trace.numbers[0].scale is None or trace.numbers[0].scale > trace.numbers[-1].scale
 
 
-def test_a_closure_has_its_marks_inside_of_the_step(trace_of):
+def test_a_closure_that_runs_more_than_once_has_its_later_marks_inside_of_the_step(trace_of):
     (word, *_) = kinds(trace_of(HEALTHY["closure"]))
+    at = word.index("step")
 
-    assert (word[0], word[-1]) == ("step", "stepped")
-    assert {"zero", "forward", "backward"} <= set(word[1:-1])
+    assert {"zero", "forward", "backward"} == set(word[:at]) - {"epoch", "batch", "mode"}
+    assert {"zero", "forward", "backward"} == set(word[at + 1 : -1])
+    assert word[-1] == "stepped"
+
+
+@pytest.mark.parametrize("kind", ["by name", "by place"])
+def test_a_closure_that_runs_once_is_told_as_a_step_without_one(trace_of, kind):
+    def program(*, with_closure):
+        model, batch = healthy.net(), healthy.rows()[:]
+        optimizer = torch.optim.Adam(model.parameters())
+
+        def closure():
+            loss = F.cross_entropy(model(batch[0]), batch[1])
+            optimizer.zero_grad()
+            loss.backward()
+            return loss
+
+        for _ in range(4):
+            if not with_closure:
+                closure()
+                optimizer.step()
+            elif kind == "by name":
+                optimizer.step(closure=closure)
+            else:
+                optimizer.step(closure)
+
+    words = kinds(trace_of(functools.partial(program, with_closure=True)))
+
+    assert {*words} == {("forward", "zero", "backward", "step")}
+    plain = kinds(trace_of(functools.partial(program, with_closure=False)))
+    assert {*words} == {*plain}
+
+
+def test_an_optimizer_that_never_runs_its_closure_has_a_step_all_the_same(trace_of):
+    class Deaf(torch.optim.SGD):
+        def step(self, closure=None):  # noqa: ARG002
+            super().step()
+
+    def program():
+        model = healthy.net()
+        optimizer = Deaf(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.step(lambda: 0.0)
+
+    trace = trace_of(program)
+
+    assert trace.num_steps == 3
+    assert kinds(trace)[0] == ("step", "stepped")
+
+
+def test_a_closure_that_raises_hides_no_other_optimizer(trace_of):
+    def program():
+        model = healthy.net()
+        first, second = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
+        with contextlib.suppress(ZeroDivisionError):
+            first.step(lambda: 1 / 0)
+        second.step()
+
+    assert trace_of(program).num_steps == 1
 
 
 def test_an_object_at_the_address_of_a_dead_one_is_another():
