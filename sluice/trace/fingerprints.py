@@ -198,21 +198,37 @@ def state_fingerprint(state: Any) -> int:
     if not isinstance(state, Mapping):
         return 0
     tensors = [v for v in state.values() if isinstance(v, Tensor) and v.is_floating_point()]
-    if not tensors or len(tensors) > _MOST_TENSORS:
+    # A network that is read from a file may have no numbers before.
+    if not tensors or len(tensors) > _MOST_TENSORS or any(t.is_meta for t in tensors):
         return 0
     some = [t.detach().reshape(-1)[:_NUMBERS_OF_EACH].float().cpu() for t in tensors]
     return zlib.crc32(torch.cat(some).numpy().tobytes()) or 1
 
 
+def bare(tensor: Tensor) -> Tensor | None:
+    """Return a tensor without what a class of its own adds, as names of what its rows are.
+
+    None where that class holds its numbers in another way, as a distributed tensor does.
+    """
+    kind = type(tensor)
+    if kind is Tensor or kind is torch.nn.Parameter:
+        return tensor
+    has_numbers = not tensor.is_meta and "__torch_dispatch__" not in {
+        name for base in kind.__mro__ if base is not Tensor for name in vars(base)
+    }
+    return tensor.as_subclass(Tensor) if has_numbers else None
+
+
 def tensors_in(batch: Any) -> list[Tensor]:
     """Return the tensors of a batch: alone, in a sequence or mapping, one level deep."""
     if isinstance(batch, Tensor):
-        return [batch]
+        batch = [batch]
     if isinstance(batch, dict):
         batch = list(batch.values())
-    if isinstance(batch, list | tuple):
-        return [item for item in batch if isinstance(item, Tensor)][:_MOST_FIELDS]
-    return []
+    if not isinstance(batch, list | tuple):
+        return []
+    found = [bare(item) for item in batch if isinstance(item, Tensor)][:_MOST_FIELDS]
+    return [tensor for tensor in found if tensor is not None]
 
 
 def content_fingerprint(batch: Any) -> int:

@@ -18,8 +18,8 @@ _FIRST = 64
 """Steps after which a second training may begin."""
 
 _LATEST, _BEFORE = 32, 256
-"""The middle one of so many losses is above all of so many before them: other data, another loss,
-or something broke."""
+"""The middle one of so many losses is above all of so many before them, or each is 0: other data,
+another loss, or something broke."""
 
 _EVERY = 16
 """They are compared so often that more than half of the latest are new when those before are not
@@ -82,5 +82,6 @@ class Phases:
             self._since += 1
             if self._since >= _EVERY and len(self._losses) == _LATEST + _BEFORE:
                 self._since, told = 0, [*self._losses]
-                if statistics.median(told[_BEFORE:]) > max(told[:_BEFORE]):
+                latest, before = told[_BEFORE:], told[:_BEFORE]
+                if statistics.median(latest) > max(before) or not any(latest):
                     self.jumps = True

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from pydantic import Field
+
 from sluice.settings import Record
 from sluice.trace.diagnosis import Diagnosis, diagnose
 from sluice.trace.evidence.trace import Trace
@@ -21,6 +23,7 @@ class ProcessReport(Record):
     rank: int
     steps: int
     ending: str
+    is_cut_off: bool = Field(False, description="Tracing stopped, and the program went on.")
     notes: tuple[str, ...]
     profile: Profile | None
     diagnoses: tuple[Diagnosis, ...]
@@ -49,6 +52,7 @@ def _report(folder: Path, trace: Trace, between: Sequence[Finding]) -> ProcessRe
         rank=trace.start.rank,
         steps=trace.num_steps,
         ending=_ending(trace),
+        is_cut_off=_has_failed(trace),
         notes=(*(note.text for note in trace.notes), *failed),
         profile=profile(trace),
         diagnoses=diagnose([*findings, *between]),
@@ -61,7 +65,9 @@ def as_text(report: ProcessReport) -> str:
     lines += [f"  note: {note}" for note in report.notes]
     for diagnosis in report.diagnoses:
         lines += _lines(diagnosis)
-    if not report.diagnoses:
+    if report.is_cut_off:
+        lines.append(f"  what came after step {report.steps} was not looked at")
+    elif not report.diagnoses:
         lines.append("  nothing wrong was found")
     if report.profile is not None:
         lines += _time(report.profile)
@@ -74,9 +80,10 @@ def _lines(diagnosis: Diagnosis) -> Iterable[str]:
         f"  {_SEVERITY[finding.severity]}, step {diagnosis.step}: {diagnosis.fault} "
         f"({diagnosis.confidence:.0%})"
     )
-    yield f"    seen: {finding.what}"
-    for other in diagnosis.findings[1:]:
-        yield f"          {other.what}"
+    seen, *others = dict.fromkeys(f.what for f in diagnosis.findings)
+    yield f"    seen: {seen}"
+    for other in others:
+        yield f"          {other}"
     yield f"    why:  {finding.cause}"
     yield f"    do:   {finding.fix}"
     yield f"    not so if: {finding.contradicted_by}"
@@ -104,7 +111,13 @@ def _ranks(traces: Sequence[Trace]) -> list[Trace]:
     return [by_rank[rank] for rank in sorted(by_rank)]
 
 
+def _has_failed(trace: Trace) -> bool:
+    return any(note.kind == "failed" for note in trace.notes)
+
+
 def _ending(trace: Trace) -> str:
+    if _has_failed(trace):
+        return "tracing stopped before the program ended"
     if trace.end is None:
         return "killed or still running"
     return f"ended by {trace.end.raised}" if trace.end.raised else "ended"

@@ -48,6 +48,7 @@ def _of(rule: Rule, trace: Trace, learned: InputFact, judged: list[InputFact]) -
     still = [c for c in learned.columns if c.smallest == c.largest]
     if not still or len(learned.columns) < _LEAST_COLUMNS or len(still) == len(learned.columns):
         return None
+    is_narrow = len(learned.columns) <= _NARROW
     is_table = len(learned.shape) == 2 and _is_blank(still, learned)
     for reason, certain in (
         ("so are other columns, each at a number of its own", still if is_table else []),
@@ -58,10 +59,12 @@ def _of(rule: Rule, trace: Trace, learned: InputFact, judged: list[InputFact]) -
         ("those beside it vary", [c for c in still if _is_hole(c, learned)]),
     ):
         if certain:
+            # A scaler leaves a 0 where pixels or words never occur, too.
+            may_be_meant = "standardised" in reason and len(certain) > 1 and not is_narrow
             column = certain[0]
             listed = numbers([c.column for c in certain[:_SHOWN]], len(certain))
             return rule.finding(
-                severity="error",
+                severity="confirm" if may_be_meant else "error",
                 step=learned.first_step + 1,
                 what=f"{network_name(trace, learned.network)}: column {listed} of "
                 f"{learned.shape[-1] if not learned.by_position else len(learned.columns)} is "
@@ -69,7 +72,7 @@ def _of(rule: Rule, trace: Trace, learned: InputFact, judged: list[InputFact]) -
                 f"batch, and {reason}.",
                 cause="What this column could tell is lost to the network.",
                 fix="Look for the step of the preprocessing that fills or drops this column.",
-                confidence=0.9,
+                confidence=0.5 if may_be_meant else 0.9,
                 column=column.column,
                 num_columns=len(certain),
                 num_rows=learned.num_rows,
@@ -191,6 +194,6 @@ CONSTANT_COLUMN = Rule(
     contradicted_by="A column that is kept for what occurs later.",
     abstains="Another network returns rows of this shape, as an encoder whose features have a unit "
     "that rests; or the column is one of a raw table, or at the border of an image, as pixels are "
-    "that no image uses.",
+    "that no image uses. Several of more than 32 standardised ones are a question.",
     judge=_judge,
 )

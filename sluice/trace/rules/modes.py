@@ -23,7 +23,8 @@ def learns_from(word: StepWord, network: int) -> tuple[Mark, ...]:
     """Return the forward passes of which the step that ends a word has gradients.
 
     A backward pass follows them, and nothing clears what it left, as after a look at Fisher's
-    information.
+    information. Beside one in training mode, those in evaluation mode are an evaluation without
+    ``no_grad``.
     """
     end = word.step_mark
     if end is None or end.kind != "step":
@@ -33,4 +34,6 @@ def learns_from(word: StepWord, network: int) -> tuple[Mark, ...]:
         (i for i in word.find("zero") if word.marks[i].subject in (end.subject, -1)), default=-1
     )
     after = {i: next((b for b in backward if b > i), -1) for i, _ in forwards(word, network)}
-    return tuple(m for i, m in forwards(word, network) if after[i] > cleared and "grad" in m.flags)
+    found = [m for i, m in forwards(word, network) if after[i] > cleared and "grad" in m.flags]
+    training = [mark for mark in found if "training" in mark.flags]
+    return tuple(training or found)

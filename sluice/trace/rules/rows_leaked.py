@@ -7,6 +7,7 @@ from sluice.trace.evidence.inputs import RowsFact
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
 from sluice.trace.rules.losses import network_name
+from sluice.trace.rules.steps import optimizers_in
 
 _LEAST = 3
 _LEAST_SHARE = 0.005
@@ -39,7 +40,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     for network in sorted({f.network for f in trace.rows}):
         learned = [f for f in trace.rows if f.network == network and f.is_learning]
         looked = [f for f in trace.rows if f.network == network and not f.is_learning]
-        facts = [*learned, *_without_loop(looked)]
+        facts = [*learned, *_without_loop(looked, turns=max(len(optimizers_in(trace)), 1))]
         loaders = {f.loader for f in learned}
         if not learned:
             continue
@@ -62,10 +63,11 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _without_loop(judged: list[RowsFact]) -> list[RowsFact]:
+def _without_loop(judged: list[RowsFact], *, turns: int) -> list[RowsFact]:
     """Leave out calls that belong to learning: made at one step after the other on other rows.
 
     So are the answers to the next states in reinforcement learning, and a decoder's own words.
+    Where several optimizers take turns, the next of these calls comes so many steps later.
     """
     rows: dict[int, set[int]] = {}
     for fact in judged:
@@ -73,7 +75,7 @@ def _without_loop(judged: list[RowsFact]) -> list[RowsFact]:
     inside = {
         step
         for step in rows
-        for beside in (step - 1, step + 1)
+        for beside in range(step - turns, step + turns + 1)
         if beside in rows and rows[beside] != rows[step]
     }
     if len(inside) < _LEAST_IN_LOOP:

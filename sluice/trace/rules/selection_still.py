@@ -16,6 +16,8 @@ _BETTER = 3
 _MANY, _HARDLY = 5, 0.7
 """Such evaluations, and share of the first loss that is left, where the second was saved, too."""
 _FALL = 0.8
+_DRAWN = re.compile(r"tmp[a-z0-9_]{8}$")
+"""The end of a path, as ``tempfile`` draws it."""
 _NEAR = 0.99
 
 
@@ -45,13 +47,15 @@ def _records(losses: Sequence[float], best: float) -> int:
 def _places(trace: Trace, since: int) -> list[tuple[SaveFact, ...]]:
     """Return what was saved since a step, by its place; names that differ in numbers are one.
 
-    A copy that another network begins with at once is none that is kept.
+    So are those that were drawn for a file that is renamed when it is whole. A copy that another
+    network begins with at once is none that is kept.
     """
     handed = {(x.step, x.content) for x in trace.loads if x.what == "network" and x.content}
     found: dict[tuple[str, str], list[SaveFact]] = {}
     for save in trace.saves:
         if save.step >= since and (save.step, save.content) not in handed:
-            found.setdefault((save.to, re.sub(r"\d+", "#", save.path)), []).append(save)
+            place = re.sub(r"\d+", "#", _DRAWN.sub("tmp#", save.path))
+            found.setdefault((save.to, place), []).append(save)
     return [tuple(saves) for saves in found.values()]
 
 

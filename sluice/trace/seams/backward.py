@@ -93,8 +93,11 @@ def _before(tracer: Tracer, lane: Lane, loss: Tensor | None) -> None:
         lane.losses.append(value)
         means = lane.means
         lane.is_raw_mean = (bool(means) and means[-1]() is loss) or is_raw_mean(loss, lane)
-        if tracer.by_hand is not None and (tracer.by_hand.looks_left or tracer.has_statistics):
-            tracer.by_hand.look(loss)
+        by_hand = tracer.by_hand
+        if by_hand is not None:
+            by_hand.meet(loss)
+            if by_hand.looks_left or tracer.has_statistics:
+                by_hand.look(loss)
         # Only here can it be told what a loss came from.
         if type(value) is float and not isfinite(value) and tracer.losses is not None:
             tracer.losses.bad_loss()

@@ -21,6 +21,8 @@ from sluice.trace.tracer import Tracer
 
 _LOOKS = 8
 """Backward passes at the start that are looked at."""
+_FORM, _MOST_FORMS = 4, 64
+"""Functions that a loss was made by last, which tell how it is computed, and such ways."""
 _MOST_LATER = 128
 """Later ones, at steps with statistics: a loss may be another one in a second phase."""
 _MOST_NODES = 32
@@ -61,6 +63,19 @@ class ByHand:
         """Begin anew."""
         self.looks_left = _LOOKS
         self._later, self._looked_at = Thin(_MOST_LATER), -1
+        self._forms: set[tuple[str, ...]] = set()
+
+    def meet(self, loss: Tensor) -> None:
+        """Look at the first losses that are computed in another way than those so far, too."""
+        form: list[str] = []
+        node = loss.grad_fn
+        while node is not None and len(form) < _FORM:
+            form.append(node.name())
+            node = node.next_functions[0][0] if node.next_functions else None
+        told = tuple(form)
+        if told not in self._forms and len(self._forms) < _MOST_FORMS:
+            self._forms.add(told)
+            self.looks_left = _LOOKS
 
     def look(self, loss: Tensor) -> None:
         """See whether rows meet the targets of others, or probabilities are taken for logits."""

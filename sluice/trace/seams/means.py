@@ -39,11 +39,22 @@ def _is_mean(node: Any) -> bool:
         if found is None:
             continue
         name = found.name()
+        if name in ("DivBackward0", "MulBackward0") and _is_one(found):
+            waiting.append(found.next_functions[0][0])
+            continue
         if name == "MeanBackward0" or getattr(found, "_saved_reduction", None) == _MEAN:
             return True
         if name in ("AddBackward0", "SubBackward0"):
             waiting += [term for term, _ in found.next_functions]
     return False
+
+
+def _is_one(node: Any) -> bool:
+    """Tell whether something is multiplied or divided by the number 1, as a number of batches."""
+    other = getattr(node, "_saved_other", None)
+    if node.next_functions[1][0] is not None or not isinstance(other, Tensor):
+        return False
+    return not other.dim() and other.is_cpu and float(other) == 1
 
 
 _PROBES = 2

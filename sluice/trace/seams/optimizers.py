@@ -26,8 +26,8 @@ def watch_optimizers(tracer: Tracer) -> None:
         if not tracer.is_on:
             return None
         lane = local.lane
-        if lane.stepping is not None and lane.stepping is not optimizer:
-            return None  # one optimizer inside another, which wraps it: one step
+        if lane.stepping is not None:
+            return None  # one optimizer, or a step of its class, inside another: one step
         try:
             if lane.at >= 0:
                 entry = lane.stepper
