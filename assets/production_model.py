@@ -5,15 +5,13 @@ import os
 import dagster as dg
 from pydantic import Field
 
-from assets.promotion_rules import require_present_rules
-from assets.resources import State, utc_now
+from assets.resources import State
 from assets.rollout import ROLLOUT
 from assets.traced import traced
 from sluice.errors import GateBlocked
 from sluice.pipeline import PipelineSettings
 from sluice.registry.records import Promotion
 from sluice.registry.rollouts import RolloutLedger
-from sluice.rollout.changes import withdraw
 from sluice.tracking.registry_mirror import mirror_history
 
 
@@ -41,11 +39,6 @@ def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, state: State, config: PromotionConfig
     ) -> dg.MaterializeResult[Promotion]:
         with state.ledger() as ledger:
-            try:
-                require_present_rules(pipeline, ledger, config.version)
-            except GateBlocked as blocked:
-                _withdraw_held(ledger, pipeline.name, config.version, blocked)
-                raise
             promotion = _move(pipeline, ledger, config.version, state, run_id=context.run.run_id)
             version = ledger.version(pipeline.name, config.version)
             mirror_history(
@@ -91,6 +84,7 @@ def _move(
             actor="promotion_job",
             reason=f"the gate said PROMOTE (run {run_id[:8]})",
             store=state.store,
+            rules=pipeline.promotion_rules,
         )
     rollout = ledger.rollout(pipeline.name)
     if rollout is None or rollout.version != number:
@@ -100,7 +94,9 @@ def _move(
             fix=f"Start the job {pipeline.name}_rollout with this version, or move production by "
             f"hand: sluice registry promote {pipeline.name} {number}",
         )
-    transition = ledger.finish_rollout(pipeline.name, actor="promotion_job", store=state.store)
+    transition = ledger.finish_rollout(
+        pipeline.name, actor="promotion_job", store=state.store, rules=pipeline.promotion_rules
+    )
     if transition.rollout.phase != "promoted":
         raise GateBlocked(transition.reason, fix=transition.remedy)
     return Promotion(
@@ -111,13 +107,3 @@ def _move(
         revision=rollout.pointer_revision + 1,
         at=transition.at,
     )
-
-
-def _withdraw_held(ledger: RolloutLedger, model: str, number: int, blocked: GateBlocked) -> None:
-    """End a rollout that held and may not be promoted: it would keep all traffic for ever."""
-    rollout = ledger.rollout(model)
-    if rollout is None or rollout.version != number or rollout.phase != "held":
-        return
-    reason = f"Every step held, and it cannot be promoted: {blocked.what}"
-    transition = withdraw(rollout, now=utc_now(), reason=reason, remedy=blocked.fix)
-    ledger.record_transition(rollout, transition)

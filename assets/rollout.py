@@ -5,7 +5,6 @@ from pydantic import Field
 
 from assets.features import FeatureSet
 from assets.metadata import table
-from assets.promotion_rules import require_present_rules
 from assets.resources import State
 from assets.traced import traced
 from sluice.data.table import load_table
@@ -45,7 +44,6 @@ def rollout_asset(pipeline: PipelineSettings, settings: RolloutSettings) -> dg.A
         features: FeatureSet,
     ) -> dg.MaterializeResult[Transition]:
         with state.ledger() as ledger:
-            require_present_rules(pipeline, ledger, config.version)
             transition, agreement = start_delivery(
                 ledger,
                 pipeline.name,
@@ -56,6 +54,7 @@ def rollout_asset(pipeline: PipelineSettings, settings: RolloutSettings) -> dg.A
                 store=state.store,
                 actor="rollout_job",
                 reason=f"The gate said PROMOTE (run {context.run.run_id[:8]}).",
+                rules=pipeline.promotion_rules,
             )
         context.log.info(transition.summary)
         return dg.MaterializeResult(

@@ -8,7 +8,6 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from dagster._core.storage.tags import RUN_KEY_TAG
 
 from assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
-from assets.promotion_rules import require_present_rules
 from assets.resources import State, utc_now
 from assets.rollout import ROLLOUT
 from pipelines.asked_run import asked_run
@@ -147,8 +146,7 @@ def request_promotion(
 def _refusal(pipeline: PipelineSettings, ledger: RolloutLedger, version: int) -> str:
     """Return why no run could bring a version into production; "" when one can."""
     try:
-        require_present_rules(pipeline, ledger, version)
-        ledger.require_promotable(pipeline.name, version)
+        ledger.require_promotable(pipeline.name, version, rules=pipeline.promotion_rules)
     except GateBlocked as blocked:
         return str(blocked)
     return ""

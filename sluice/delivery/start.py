@@ -32,6 +32,7 @@ def start_delivery(
     store: ArtifactStore,
     actor: str,
     reason: str,
+    rules: str,
 ) -> tuple[Transition, Agreement]:
     """Start bringing a version into production.
 
@@ -46,6 +47,7 @@ def start_delivery(
         store: Where the weights lie.
         actor: Who, for the record.
         reason: Why, for the record.
+        rules: Digest of the settings that the verdict must have been given under.
 
     Returns:
         The first transition, and how far apart both models are on the held-out rows.
@@ -57,7 +59,7 @@ def start_delivery(
     """
     agreement = _agreement(ledger, model, version, frame=frame, folds=folds, store=store)
     transition = ledger.start_rollout(
-        model, version, settings, actor=actor, reason=reason, agreement=agreement
+        model, version, settings, actor=actor, reason=reason, agreement=agreement, rules=rules
     )
     return transition, agreement
 

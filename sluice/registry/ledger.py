@@ -181,12 +181,13 @@ class Ledger(LedgerReading):
                 if evidence.count_decisions(connection, model) == len(earlier):
                     return evidence.decide(connection, model, receipt, at=at)
 
-    def require_promotable(self, model: str, version: int) -> None:
+    def require_promotable(self, model: str, version: int, *, rules: str | None = None) -> None:
         """Refuse a version that the evidence recorded for it keeps out of production; move nothing.
 
         Raises:
             UnknownVersion: There is no such version.
-            GateBlocked: The evidence is missing, says no, or is about something else.
+            GateBlocked: The evidence is missing, says no, is about something else, or was given
+                under other rules.
             IntegrityError: A receipt or the lineage was changed after it was written.
         """
         with self._database.read() as connection:
@@ -194,7 +195,9 @@ class Ledger(LedgerReading):
             if found is None:
                 raise admission.unknown(model, version, queries.model_names(connection))
             pointer = queries.load_pointer(connection, model)
-            promotion.require_evidence(connection, found, pointer=pointer, reinstate=False)
+            promotion.require_evidence(
+                connection, found, pointer=pointer, reinstate=False, rules=rules
+            )
 
     @traced
     def promote(
@@ -207,6 +210,7 @@ class Ledger(LedgerReading):
         reason: str,
         store: ArtifactStore,
         reinstate: bool = False,
+        rules: str | None = None,
     ) -> Promotion:
         """Put a version into production on the evidence recorded for it.
 
@@ -219,10 +223,13 @@ class Ledger(LedgerReading):
             store: Where its artifacts lie; all are read back and its networks loaded first.
             reinstate: Also accept a receipt from before this version was rolled back. Every
                 gate still applies.
+            rules: Digest of the settings that the verdict must have been given under; None from
+                whoever has none, a person.
 
         Raises:
             UnknownVersion: There is no such version.
-            GateBlocked: The evidence is missing, says no, or is about something else.
+            GateBlocked: The evidence is missing, says no, is about something else, or was given
+                under other rules.
             PromotionConflict: Something other than ``expected`` is in production.
             IntegrityError: An artifact, receipt or lineage is missing or was changed.
         """
@@ -233,6 +240,7 @@ class Ledger(LedgerReading):
                 raise admission.unknown(model, version, queries.model_names(connection))
             tracing.about(found.candidate)
             pointer = queries.load_pointer(connection, model)
+            promotion.require_rules(connection, found, pointer=pointer, rules=rules)
             if pointer.version == version:
                 return Promotion(
                     model=model,
@@ -243,14 +251,16 @@ class Ledger(LedgerReading):
                     at=None,
                 )
             promotion.check_expected(connection, model, expected)
-            promotion.require_evidence(connection, found, pointer=pointer, reinstate=reinstate)
+            promotion.require_evidence(
+                connection, found, pointer=pointer, reinstate=reinstate, rules=rules
+            )
         _require_loadable(found, store)
         at = self._clock()
         with self._write() as connection:
             queries.lock_model(connection, model, at=at)
             # Loading takes seconds: a newer verdict may have been filed since.
             receipt = promotion.require_evidence(
-                connection, found, pointer=pointer, reinstate=reinstate
+                connection, found, pointer=pointer, reinstate=reinstate, rules=rules
             )
             return promotion.commit_move(
                 connection,

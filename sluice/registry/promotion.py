@@ -18,7 +18,6 @@ from sluice.errors import (
     PromotionConflict,
     UnknownVersion,
 )
-from sluice.receipts import Receipt
 from sluice.registry import admission, evidence, queries
 from sluice.registry.lineage import BASELINE, Lineage
 from sluice.registry.records import Action, LinkedReceipt, Pointer, Promotion, Version
@@ -56,13 +55,18 @@ def conflict(connection: Connection, model: str, expected: int | None) -> Promot
 
 
 def require_evidence(
-    connection: Connection, version: Version, *, pointer: Pointer, reinstate: bool
+    connection: Connection,
+    version: Version,
+    *,
+    pointer: Pointer,
+    reinstate: bool,
+    rules: str | None,
 ) -> str:
     """Return the digest of the promotion receipt that allows this version into production.
 
     Raises:
-        GateBlocked: A receipt is missing, failed, or about something else; the lineage is
-            incomplete; or the version was rolled back after it was approved.
+        GateBlocked: A receipt is missing, failed, about something else or given under other rules;
+            the lineage is incomplete; or the version was rolled back after it was approved.
         IntegrityError: A receipt or the lineage was changed after it was written.
     """
     lineage = version.lineage
@@ -74,6 +78,7 @@ def require_evidence(
         )
     require_own_parts(version)
     queries.require_as_logged(connection, version)
+    require_rules(connection, version, pointer=pointer, rules=rules)
     linked = evidence.load_linked_receipts(connection, version.model, version.number)
     subject = {"data": lineage.data, "config": lineage.config, "code": lineage.code}
     searched_from = _searched_from(linked, lineage) or subject
@@ -91,12 +96,32 @@ def require_evidence(
     return receipt.digest
 
 
-def find_verdict(connection: Connection, model: str, number: int) -> Receipt | None:
-    """Return the promotion receipt that moving to a version now would rest on, passed or not."""
-    linked = evidence.load_linked_receipts(connection, model, number)
-    reference = _reference(connection, model, queries.load_pointer(connection, model))
+def require_rules(
+    connection: Connection, version: Version, *, pointer: Pointer, rules: str | None
+) -> None:
+    """Refuse a version that was judged under other settings of gate, guards or suites than now.
+
+    The verdict that counts is the one that moving to the version would rest on, passed or not. A
+    version that nobody judged is left to the evidence.
+
+    Args:
+        connection: Of the caller's transaction.
+        version: To be moved to.
+        pointer: Where production points.
+        rules: Digest of the present settings; None from whoever has none, a person.
+    """
+    if rules is None:
+        return
+    linked = evidence.load_linked_receipts(connection, version.model, version.number)
+    reference = _reference(connection, version.model, pointer)
     judged = _newest(linked, gate="promotion", about={"reference": reference})
-    return judged.receipt if judged else None
+    if judged is not None and judged.receipt.subject.get("rules") != rules:
+        raise GateBlocked(
+            f"{_of(version)} was judged under other settings of gate, guards or suites than the "
+            "pipeline has now.",
+            cause="The file was changed after the decision, which stands for its window.",
+            fix="Run the pipeline on a newer window, or put the settings back.",
+        )
 
 
 def _reference(connection: Connection, model: str, pointer: Pointer) -> str:

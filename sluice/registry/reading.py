@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from sluice.receipts import Receipt
-from sluice.registry import admission, evidence, promotion, queries
+from sluice.registry import admission, evidence, queries
 from sluice.registry.database import Database
 from sluice.registry.records import HistoryEntry, LinkedReceipt, Version
 from sluice.registry.signing import SigningKey
@@ -111,14 +111,6 @@ class LedgerReading:
         """Return the receipts of one version, the newest word of each gate last."""
         with self._database.read() as connection:
             return evidence.load_linked_receipts(connection, model, number)
-
-    def verdict(self, model: str, number: int) -> Receipt | None:
-        """Return the promotion receipt that moving to a version now would rest on, or None.
-
-        It is about what is in production now, when there is one about that.
-        """
-        with self._database.read() as connection:
-            return promotion.find_verdict(connection, model, number)
 
     def imported_receipts(self, model: str, number: int) -> list[Receipt]:
         """Return the receipts that came with an imported version; none for one made here."""

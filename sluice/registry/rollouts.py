@@ -73,6 +73,7 @@ class RolloutLedger(Ledger):
         actor: str,
         reason: str,
         agreement: Agreement | None = None,
+        rules: str | None = None,
     ) -> Transition:
         """Start bringing a version into production, on the evidence a promotion needs.
 
@@ -85,12 +86,15 @@ class RolloutLedger(Ledger):
             agreement: Of both models on held-out rows, kept in the same transaction: a rollout
                 whose start was cut short must not go on without that guard. None when nobody
                 measured it; then predictions are not compared.
+            rules: Digest of the settings that the verdict must have been given under; None from
+                whoever has none, a person.
 
         Raises:
             UnknownVersion: There is no such version.
             RolloutConflict: Another rollout of the model is under way; the message says whose.
-            GateBlocked: The evidence is missing, says no, or is about something else; or nothing
-                is in production that it could be compared with, or the version itself is.
+            GateBlocked: The evidence is missing, says no, is about something else or was given
+                under other rules; or nothing is in production that it could be compared with, or
+                the version itself is.
             IntegrityError: A receipt or the lineage was changed after it was written.
         """
         promotion.require_words(actor=actor, reason=reason)
@@ -106,7 +110,7 @@ class RolloutLedger(Ledger):
                 raise _under_way(connection, last)
             production = _require_other_production(connection, found, pointer)
             receipt = promotion.require_evidence(
-                connection, found, pointer=pointer, reinstate=False
+                connection, found, pointer=pointer, reinstate=False, rules=rules
             )
             epoch = pointer.revision + 1
             if last is not None:
@@ -148,7 +152,9 @@ class RolloutLedger(Ledger):
             rollout_rows.move(connection, transition, revision=before.revision)
 
     @traced
-    def finish_rollout(self, model: str, *, actor: str, store: ArtifactStore) -> Transition:
+    def finish_rollout(
+        self, model: str, *, actor: str, store: ArtifactStore, rules: str | None = None
+    ) -> Transition:
         """Promote the challenger of a rollout whose every step held; repeat it after a crash.
 
         The pointer and the rollout move together or not at all. A challenger that may not be
@@ -158,6 +164,7 @@ class RolloutLedger(Ledger):
             model: Its name.
             actor: Who, for the history.
             store: Where the artifacts lie; all are read back and the networks loaded first.
+            rules: As in ``start_rollout``.
 
         Returns:
             The transition promote or roll_back; the last one again when it had ended before.
@@ -171,7 +178,7 @@ class RolloutLedger(Ledger):
             if rollout.is_over:
                 return rollout_rows.load_transitions(connection, rollout.id)[-1]
         try:
-            return self._promote_held(rollout, actor=actor, store=store)
+            return self._promote_held(rollout, actor=actor, store=store, rules=rules)
         except (GateBlocked, IntegrityError) as error:
             transition = changes.withdraw(
                 rollout,
@@ -182,14 +189,18 @@ class RolloutLedger(Ledger):
         self.record_transition(rollout, transition)
         return transition
 
-    def _promote_held(self, rollout: Rollout, *, actor: str, store: ArtifactStore) -> Transition:
+    def _promote_held(
+        self, rollout: Rollout, *, actor: str, store: ArtifactStore, rules: str | None
+    ) -> Transition:
         from sluice.registry import loading  # brings torch
 
         model = rollout.model
         with self._database.read() as connection:
             version = queries.load_version(connection, model, rollout.version)
             pointer = promotion.check_expected(connection, model, rollout.production_version)
-            promotion.require_evidence(connection, version, pointer=pointer, reinstate=False)
+            promotion.require_evidence(
+                connection, version, pointer=pointer, reinstate=False, rules=rules
+            )
         loading.require_loadable(version, store)
         at: datetime = self._clock()
         reason = f"every step of rollout {rollout.id[:12]} held"
@@ -198,7 +209,7 @@ class RolloutLedger(Ledger):
             queries.lock_model(connection, model, at=at)
             # Loading takes seconds: a newer verdict may have been filed since.
             receipt = promotion.require_evidence(
-                connection, version, pointer=pointer, reinstate=False
+                connection, version, pointer=pointer, reinstate=False, rules=rules
             )
             promotion.commit_move(
                 connection,
