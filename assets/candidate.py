@@ -89,6 +89,10 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         )
         with state.ledger() as ledger:
             known = ledger.version_of(pipeline.name, trained_models.candidate)
+            if known and ledger.receipts(pipeline.name, known.number):
+                git = known.lineage.git
+            else:  # new, or imported: no gate here spoke about it
+                git = read_git(source, store=state.store)
             receipts = [
                 require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)
                 for gate, subject in (
@@ -105,7 +109,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                     config=trained_models.config,
                     resolved_config=tuned.config,
                     code=trained_models.code,
-                    git=known.lineage.git if known else read_git(source, store=state.store),
+                    git=git,
                     seeds=trained_models.seeds,
                     num_trials=best_config.num_trials,
                     members=trained_models.members,

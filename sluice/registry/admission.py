@@ -9,7 +9,6 @@ from sluice.differences import differing
 from sluice.errors import ContractError, UnknownVersion
 from sluice.receipts import Receipt
 from sluice.registry.lineage import Lineage
-from sluice.registry.records import Version
 from sluice.settings import nearest
 
 MAX_NAME = 200
@@ -33,7 +32,7 @@ SAME_MEASURE = 1e-4
 [relative, and absolute near 0]."""
 
 MAX_NAMED = 3
-"""Differences that a message names."""
+"""Differences that a line of history names."""
 
 
 def require_consistent(model: str, lineage: Lineage) -> None:
@@ -57,21 +56,17 @@ def require_consistent(model: str, lineage: Lineage) -> None:
         )
 
 
-def require_same_measures(version: Version, lineage: Lineage) -> None:
-    """Refuse a training whose import tells other results than it has here."""
+def own_reason(reason: str, *, imported: Lineage, own: Lineage) -> str:
+    """Return why an imported version is registered, and which results its file told wrong."""
     found = [
         f"{path} was imported as {one} and is {other}"
-        for path, one, other in differing(_measures(version.lineage), _measures(lineage))
+        for path, one, other in differing(_measures(imported), _measures(own))
         if not _is_same(one, other)
     ]
-    if found:
-        raise ContractError(
-            f"{version.model} version {version.number} was imported, and its candidate was "
-            f"trained here with other results: {'; '.join(found[:MAX_NAMED])}.",
-            cause="The file it was imported from was changed, and a version stays as it was filed.",
-            fix="Believe no figure of that version; train with other seeds, which is another "
-            "candidate.",
-        )
+    said = f"{reason} here, which counts from now on"
+    if not found:
+        return said
+    return f"{said}; the file it came from told other results: {'; '.join(found[:MAX_NAMED])}"
 
 
 def _measures(lineage: Lineage) -> dict[str, Any]:

@@ -62,14 +62,16 @@ class Ledger(LedgerReading):
     ) -> Registration:
         """File a candidate under the next number; a known candidate keeps the one it has.
 
+        A version that was imported tells from now on what was made here: a file may tell anything
+        that the candidate's digest does not bind, its results and its drift reference among it.
+
         Receipts that are new are tied to the version in both cases. One that it has is its gate's
         newest word again, unless it is an answer of the promotion gate, which is given once.
 
         Raises:
-            ContractError: The lineage is of another model, its digests are not those of its
-                parts, or it tells other results than the import of this candidate did; or a
-                promotion receipt does not say what it compared, or answers a decided question
-                differently.
+            ContractError: The lineage is of another model, or its digests are not those of its
+                parts; or a promotion receipt does not say what it compared, or answers a decided
+                question differently.
         """
         admission.require_consistent(model, lineage)
         tracing.about(lineage.candidate)
@@ -77,10 +79,12 @@ class Ledger(LedgerReading):
         with self._write() as connection:
             queries.lock_model(connection, model, at=at)
             known = queries.find_version(connection, model, candidate=lineage.candidate)
-            if known and queries.was_imported(connection, known):
-                admission.require_same_measures(known, lineage)
             number = known.number if known else queries.insert_version(connection, lineage, at=at)
-            if known is None:
+            is_foreign = known is not None and queries.is_only_imported(connection, known)
+            if known is not None and is_foreign:
+                queries.keep_own_lineage(connection, known, lineage, at=at)
+                reason = admission.own_reason(reason, imported=known.lineage, own=lineage)
+            if known is None or is_foreign:
                 tracing.begin_candidate(lineage.candidate, model=model, version=number)
                 queries.append_history(
                     connection,

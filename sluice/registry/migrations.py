@@ -64,7 +64,7 @@ def _add_log(connection: Connection) -> None:
     tables.metadata.create_all(connection, tables=list(added))
     guard(connection, (tables.models, tables.imported_receipts, tables.log, tables.signatures))
     log.start(connection)
-    later = (tables.rollouts, tables.rollout_transitions)
+    later = (tables.rollouts, tables.rollout_transitions, tables.own_lineages)
     before = tuple(table for table in tables.LOGGED if table not in (*added, *later))
     log.write_down(connection, [(t, row) for t in before for row in _rows(connection, t)])
     # Until now each version was mirrored as it was made: nothing of that is told again.
@@ -86,6 +86,12 @@ def _add_observations(connection: Connection) -> None:
     tables.metadata.create_all(connection, tables=list(added))
 
 
+def _add_own_lineages(connection: Connection) -> None:
+    """From 4 to 5: what training here made of candidates that had been imported."""
+    tables.metadata.create_all(connection, tables=[tables.own_lineages])
+    guard(connection, (tables.own_lineages,))
+
+
 def _rows(connection: Connection, table: Table) -> list[Row[Any]]:
     return list(connection.execute(sa.select(table).order_by(*table.primary_key)))
 
@@ -97,5 +103,6 @@ STEPS: Mapping[int, Callable[[Connection], None]] = {
     1: _add_log,
     2: _add_rollouts,
     3: _add_observations,
+    4: _add_own_lineages,
 }
 """What leads on from a schema, by its number."""

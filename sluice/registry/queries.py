@@ -23,6 +23,7 @@ from sluice.registry.tables import (
     PRODUCTION,
     history,
     models,
+    own_lineages,
     pointers,
     receipts,
     version_receipts,
@@ -173,20 +174,24 @@ def load_version(connection: Connection, model: str, number: int) -> Version:
     row = connection.execute(
         sa.select(versions).where(versions.c.model == model, versions.c.number == number)
     ).one()
-    lineage = _parse_lineage(row.lineage, row.model, row.number)
+    own = connection.execute(_own_lineage(model, number)).first()
+    lineage = _parse_lineage((own or row).lineage, row.model, row.number)
     state = _state(connection, row.model, row.number, row.candidate)
     what = f"{row.model} version {row.number}"
     return _parse(Version, what, {**row._mapping, "state": state, "lineage": lineage})
 
 
-def was_imported(connection: Connection, version: Version) -> bool:
-    """Say whether the version came from another registry."""
-    query = sa.select(history.c.id).where(
+def is_only_imported(connection: Connection, version: Version) -> bool:
+    """Say whether all that is known of the version came from another registry."""
+    imported = sa.select(history.c.id).where(
         history.c.model == version.model,
         history.c.to_version == version.number,
         history.c.action == "import",
     )
-    return connection.execute(query).first() is not None
+    own = _own_lineage(version.model, version.number)
+    return (
+        connection.execute(imported).first() is not None and connection.execute(own).first() is None
+    )
 
 
 def require_as_logged(connection: Connection, version: Version) -> None:
@@ -199,6 +204,9 @@ def require_as_logged(connection: Connection, version: Version) -> None:
         versions.c.model == version.model, versions.c.number == version.number
     )
     log.require_as_logged(connection, versions, connection.execute(query).one())
+    own = connection.execute(_own_lineage(version.model, version.number)).first()
+    if own is not None:
+        log.require_as_logged(connection, own_lineages, own)
 
 
 def insert_version(connection: Connection, lineage: Lineage, *, at: datetime) -> int:
@@ -217,6 +225,26 @@ def insert_version(connection: Connection, lineage: Lineage, *, at: datetime) ->
         registered_at=at,
     )
     return number
+
+
+def keep_own_lineage(
+    connection: Connection, version: Version, lineage: Lineage, *, at: datetime
+) -> None:
+    """Let an imported version tell what training here made; the caller holds the model's lock."""
+    log.append(
+        connection,
+        own_lineages,
+        model=version.model,
+        number=version.number,
+        lineage=lineage.model_dump_json(),
+        registered_at=at,
+    )
+
+
+def _own_lineage(model: str, number: int) -> sa.Select[tuple[Any, ...]]:
+    return sa.select(own_lineages).where(
+        own_lineages.c.model == model, own_lineages.c.number == number
+    )
 
 
 def _parse_lineage(text: str, model: str, number: int) -> Lineage:

@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 from sluice.errors import IntegrityError
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 PRODUCTION = "production"
 
 _NAME = String(200)
@@ -185,6 +185,18 @@ imported_receipts = Table(
     sqlite_autoincrement=True,
 )
 
+# What training here made of a candidate that had been imported before. A file may tell anything
+# that the candidate's digest does not bind, so this is what the version says from then on.
+own_lineages = Table(
+    "sluice_own_lineages",
+    metadata,
+    Column("model", _NAME, primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("lineage", Text, nullable=False),
+    Column("registered_at", UtcTime, nullable=False),
+    ForeignKeyConstraint(["model", "number"], ["sluice_versions.model", "sluice_versions.number"]),
+)
+
 rollouts = Table(
     "sluice_rollouts",
     metadata,
@@ -314,6 +326,7 @@ LOGGED = (
     history,
     rollouts,
     rollout_transitions,
+    own_lineages,
 )
 """Tables whose every row has a line in the log; in the order a migration writes them down."""
 

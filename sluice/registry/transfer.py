@@ -6,6 +6,7 @@ from sluice.artifacts import ArtifactStore
 from sluice.digests import digest_bytes
 from sluice.errors import IntegrityError
 from sluice.files import write_atomic
+from sluice.registry.admission import require_consistent
 from sluice.registry.ledger import Ledger
 from sluice.registry.records import Registration
 from sluice.registry.signing import SigningKey
@@ -87,6 +88,7 @@ def import_version(
             cause="Data, config, settings, code or weights were changed on the way.",
             fix="Export it again; nothing was imported.",
         )
+    require_consistent(lineage.model, lineage)  # before anything is stored
     for content in file.artifacts.values():
         store.put(content)
     registered = next((e for e in exported.history if e.revision is None), None)

@@ -120,6 +120,26 @@ def test_second_schema_gets_rollouts_and_loses_nothing(old: str, store: Artifact
     database.close()
 
 
+def test_fourth_schema_gets_a_place_for_what_was_made_here(old: str, store: ArtifactStore) -> None:
+    Ledger.open(old, clock=later()).close()
+    engine = sa.create_engine(old.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE sluice_own_lineages"))
+        connection.execute(sa.update(tables.schema_version).values(number=4))
+    engine.dispose()
+
+    with Ledger.open(old, clock=later()) as ledger:
+        assert ledger.version(MODEL, 2).state == "production"
+        assert ledger.verify(None, store=store) == []
+    row = {"model": MODEL, "number": 2, "lineage": "{}", "registered_at": NOW}
+    database = Database.open(old, create=False)
+    with database.write() as connection:
+        log.append(connection, tables.own_lineages, **row)
+    with pytest.raises(StorageError, match="append-only"), database.write() as connection:
+        connection.execute(sa.delete(tables.own_lineages))
+    database.close()
+
+
 class Killed(BaseException):
     """Stands for a process that ends here."""
 

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from sluice.artifacts import ArtifactStore
 from sluice.digests import digest_bytes
 from sluice.errors import ContractError, GateBlocked, IntegrityError, SluiceError, StorageError
 from sluice.registry.ledger import Ledger
 from sluice.registry.signing import SigningKey
+from sluice.registry.tables import own_lineages
 from sluice.registry.transfer import export_version, import_version
 from tests.sluice.registry.ledger_samples import (
     MODEL,
@@ -99,10 +101,10 @@ def test_imported_receipts_promote_nothing(
         (b'"mse": 0.643', b'"rmse": 0.643'),
     ],
 )
-def test_import_that_tells_other_results_gets_no_receipt_of_the_same_training(
+def test_import_that_tells_other_results_is_outdone_by_the_same_training(
     away: tuple[Ledger, ArtifactStore], file: Path, old: bytes, new: bytes
 ) -> None:
-    """The candidate is the same: what was trained here would vouch for what was written there."""
+    """The candidate is the same: training here must not vouch for what was written there."""
     there, store = away
     honest = sample_lineage(store, salt=2)
 
@@ -112,12 +114,42 @@ def test_import_that_tells_other_results_gets_no_receipt_of_the_same_training(
 
     rewrite(file, with_manifest(forge))
     bring(away, file)
+    assert there.version(MODEL, 1).lineage.model_dump_json() != honest.model_dump_json()
 
-    with pytest.raises(ContractError, match=r"trained here with other results: .* imported as"):
-        there.register(MODEL, honest, [poc_receipt(), promotion_receipt(honest.candidate)])
+    done = there.register(MODEL, honest, [poc_receipt(), promotion_receipt(honest.candidate)])
 
-    assert there.receipts(MODEL, 1) == []
-    assert there.version(MODEL, 1).state == "dev"
+    assert (done.version.number, done.created) == (1, False)
+    assert there.version(MODEL, 1).lineage == honest
+    line = next(e for e in there.history(MODEL) if e.action == "register")
+    assert "the file it came from told other results: " in line.reason
+    assert there.verify(None, store=store) == []
+    assert there.promote(MODEL, 1, expected=None, actor="a", reason="r", store=store).moved
+
+
+def test_drift_of_an_imported_version_is_judged_against_what_was_learned_here(
+    away: tuple[Ledger, ArtifactStore], file: Path
+) -> None:
+    """No digest that a gate saw binds the reference that came in the file."""
+    there, store = away
+    honest = sample_lineage(store, salt=2)
+    reference = {"drift features": store.put(b"of the rows it learned from")}
+    honest = honest.model_copy(update={"artifacts": reference})
+
+    def forge(parts: Parts) -> None:
+        doctored = b"of rows that look like today's"
+        parts[f"artifacts/{digest_bytes(doctored)}"] = doctored
+        version = json.loads(parts["version.json"])
+        version["lineage"]["artifacts"] = {"drift features": digest_bytes(doctored)}
+        parts["version.json"] = json.dumps(version).encode()
+
+    rewrite(file, with_manifest(forge))
+    bring(away, file)
+
+    there.register(MODEL, honest, [poc_receipt()])
+    there.register(MODEL, honest.model_copy(update={"training_seconds": 9.0}), [poc_receipt()])
+
+    assert there.version(MODEL, 1).lineage == honest
+    assert [e.action for e in there.history(MODEL)] == ["import", "register"]
 
 
 def test_import_and_the_same_training_are_one_version(
@@ -133,6 +165,25 @@ def test_import_and_the_same_training_are_one_version(
     registered = there.register(MODEL, lineage, [poc_receipt()])
 
     assert (registered.version.number, registered.created) == (1, False)
+    assert there.history(MODEL)[-1].reason == "trained here, which counts from now on"
+
+
+def test_own_lineage_that_was_changed_past_the_ledger_is_not_promoted(
+    away: tuple[Ledger, ArtifactStore], file: Path
+) -> None:
+    there, store = away
+    bring(away, file)
+    lineage = sample_lineage(store, salt=2)
+    there.register(MODEL, lineage, [poc_receipt(), promotion_receipt(lineage.candidate)])
+    better = lineage.model_copy(update={"metrics": {"mse": 0.1}}).model_dump_json()
+    with there._database.write() as connection:
+        connection.execute(sa.text("DROP TRIGGER sluice_own_lineages_no_update"))
+        connection.execute(sa.update(own_lineages).values(lineage=better))
+
+    with pytest.raises(IntegrityError, match=r"sluice_own_lineages .* is not as line"):
+        there.promote(MODEL, 1, expected=None, actor="a", reason="r", store=store)
+
+    assert ["sluice_own_lineages" in f.what for f in there.verify(None, store=store)] == [True]
 
 
 def test_same_version_gives_the_same_bytes(
@@ -219,6 +270,12 @@ def pickle_for_weights(parts: Parts) -> None:
     parts["version.json"] = parts["version.json"].replace(old.encode(), new.encode())
 
 
+def unreadable_name(parts: Parts) -> None:
+    """No digest is over the name."""
+    old, new = f'"model": "{MODEL}"', '"model": "sp500\\n"'
+    parts["version.json"] = parts["version.json"].replace(old.encode(), new.encode())
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -233,6 +290,7 @@ def pickle_for_weights(parts: Parts) -> None:
         (with_manifest(other_data), "not as it was exported: its candidate is"),
         (with_manifest(other_workload), "its settings make"),
         (with_manifest(pickle_for_weights), "and is a Python pickle"),
+        (with_manifest(unreadable_name), "A model's name has 1 to 200 printable"),
         (lambda parts: parts.pop("manifest.json"), "holds no manifest.json"),
         (lambda parts: parts.update({"manifest.json": b"[]"}), "manifest cannot be read"),
         (with_manifest(lambda parts: parts.update({"version.json": b"{}"})), "description cannot"),
