@@ -42,6 +42,11 @@ class Table:
     """The networks of the arm that gets copies, in a thread that makes way for the other arm."""
 
     @property
+    def compared(self) -> Weights:
+        """The weights, of production alone while there is no challenger to compare it with."""
+        return self.weights if self.challenger is not None else self.weights.production_only()
+
+    @property
     def copied(self) -> ArmName:
         """The arm that gets copies while there is a shadow."""
         return "production" if self.weights.share >= 1 else "challenger"
@@ -101,7 +106,7 @@ class Router:
         self._recorder = recorder
         self._expired: datetime | None = None
         self._shadows: set[asyncio.Task[None]] = set()
-        self.steps = Steps(table.weights, now=clock())
+        self.steps = Steps(table.compared, now=clock())
         metrics.show_step(self.window)
 
     @property
@@ -112,7 +117,7 @@ class Router:
     def follow(self, table: Table) -> None:
         """Route by another table; requests under way end by the one they began with."""
         self._table = table
-        self.steps.follow(table.weights, now=self._clock())
+        self.steps.follow(table.compared, now=self._clock())
 
     def in_force(self, weights: Weights) -> Weights:
         """Return the weights, or production alone once their lease is over.
@@ -141,6 +146,7 @@ class Router:
         """
         table = self._table
         weights = self.in_force(table.weights)
+        compared = self.in_force(table.compared)
         x_NLD = table.production.deployed.contract.tensor(request)
         challenger, failed = table.challenger, None
         if (
@@ -155,7 +161,7 @@ class Router:
                 timeout_s=min(self._settings.challenger_deadline_s, deadline - time.monotonic()),
                 max_waiting=self._settings.challenger_waiting,
             )
-            self._count("challenger", tried, epoch=weights.epoch)
+            self._count("challenger", tried, weights=compared)
             self._record(table, weights, request, x_NLD, "challenger", tried)
             if tried.fault is None:
                 if weights.shadow and table.copied == "production":
@@ -171,14 +177,14 @@ class Router:
             max_waiting=self._settings.max_in_flight,
         )
         if failed is None:
-            self._count("production", tried, epoch=weights.epoch)
+            self._count("production", tried, weights=compared)
             self._record(table, weights, request, x_NLD, "production", tried)
             # Also what production failed on, or only its own faults would ever be compared.
             if weights.shadow and table.copied == "challenger":
                 self._look_on(table, x_NLD)
         elif weights.shadow:
             # The fallback is production's copy: where both fail, the challenger is no worse.
-            self.steps.count("production", epoch=weights.epoch, seconds=None, fault=tried.fault)
+            self.steps.count("production", weights=compared, seconds=None, fault=tried.fault)
         if tried.fault is not None:
             raise _refusal(tried)
         return _routed(tried, "production", table.production, weights, failed=failed)
@@ -202,11 +208,11 @@ class Router:
                 span.fail(tried.fault)
         return tried
 
-    def _count(self, arm: ArmName, tried: _Tried, *, epoch: int) -> None:
+    def _count(self, arm: ArmName, tried: _Tried, *, weights: Weights) -> None:
         # Production may take longer before it is given up, and must not look better for it.
         is_late = tried.fault is None and tried.seconds > self._settings.challenger_deadline_s
         fault: Fault | None = "timeouts" if is_late else tried.fault
-        self.steps.count(arm, epoch=epoch, seconds=tried.seconds, fault=fault)
+        self.steps.count(arm, weights=weights, seconds=tried.seconds, fault=fault)
         self._metrics.count(arm, seconds=tried.seconds, fault=tried.fault)
 
     def _record(
@@ -278,8 +284,7 @@ class Router:
         if not tried.is_begun:  # it made way: says nothing about it
             self._drop()
             return
-        epoch = table.weights.epoch
-        self.steps.count(table.copied, epoch=epoch, seconds=None, fault=tried.fault)
+        self.steps.count(table.copied, weights=table.weights, seconds=None, fault=tried.fault)
         self._metrics.count_shadow(tried.fault)
 
     def _drop(self) -> None:

@@ -24,6 +24,9 @@ answer within less than that, and once promoted they have no pipe [s]."""
 class Steps:
     """Counts of the step under way; a new epoch or rollout begins a new one.
 
+    Without a challenger there is no step: what production did alone, before it was loaded or after
+    its lease, would be compared with what the challenger did beside it.
+
     Touched by the event loop only. ``slower`` is measured against production's p95 when the step
     began, and what a process of its own costs. A server that has just started has none: it takes
     the first that production gives it, and until then counts no request of either arm as slower.
@@ -41,17 +44,17 @@ class Steps:
 
     def follow(self, weights: Weights, *, now: datetime) -> None:
         """Begin a new step when the weights are of another epoch."""
-        if (weights.rollout, weights.epoch) != (self._weights.rollout, self._weights.epoch):
+        if not self._is_of(weights):
             self._begin(weights, now)
 
     def count(
-        self, arm: ArmName, *, epoch: int, seconds: float | None, fault: Fault | None
+        self, arm: ArmName, *, weights: Weights, seconds: float | None, fault: Fault | None
     ) -> None:
         """Count one request that was routed to an arm.
 
         Args:
             arm: Where it was routed, whoever answered in the end.
-            epoch: Of the weights that routed it; a request of an earlier step is not counted.
+            weights: That routed it; a request of an earlier step, or of none, is not counted.
             seconds: How long the arm took, or was given; None for a shadow copy, which waits for
                 production on purpose.
             fault: What went wrong, if anything.
@@ -60,7 +63,7 @@ class Steps:
             self._recent.append(seconds)
             if self._slow_s is None:
                 self._slow_s = self._limit_s()
-        if epoch != self._weights.epoch:
+        if not self._is_of(weights):
             return
         counts = self._counts[arm]
         counts["requests"] += 1
@@ -90,6 +93,9 @@ class Steps:
             challenger=ArmCounts(**self._counts["challenger"]),
             shadow_dropped=self._dropped,
         )
+
+    def _is_of(self, weights: Weights) -> bool:
+        return (weights.rollout, weights.epoch) == (self._weights.rollout, self._weights.epoch)
 
     def _begin(self, weights: Weights, now: datetime) -> None:
         self._weights = weights

@@ -236,7 +236,40 @@ def test_a_challenger_that_cannot_be_served_leaves_production_and_is_said(
 
     server.wait_for(lambda: any(said in problem for problem in problems(server)))
     assert server.ask(1.0).json()["arm"] == "production"
-    assert counts(server, "challenger") == {}
+    assert server.client.get("/rollout").json() == {"window": None}, "there is nothing to compare"
+
+
+def test_production_counts_from_when_its_challenger_is_loaded(server: Live) -> None:
+    """Or a bad minute before would speak for the challenger, and a good one against it."""
+    one, two = server.models[candidate("one")], server.models[candidate("two")]
+    models = {one.candidate: one}
+    began = datetime.now(UTC)
+    with live(models, server.source.weights, settings=quick_settings()) as held:
+        held.challenge("two", share=1e-9)
+        held.wait_for(lambda: any("does not load" in problem for problem in problems(held)))
+        for _ in range(3):
+            held.ask(1.0)
+        loaded = datetime.now(UTC)
+        models[two.candidate] = two
+        held.wait_for(lambda: held.serving.router.table.challenger is not None)
+        held.ask(1.0)
+
+        assert counts(held, "production") == {"requests": 1}
+        window = held.serving.router.window()
+    assert window is not None
+    assert began < loaded < window.since
+
+
+def test_production_does_not_count_when_the_lease_is_over(server: Live) -> None:
+    times = [datetime.now(UTC)]
+    weights, settings = server.source.weights, quick_settings()
+    with live(server.models, weights, settings=settings, clock=lambda: times[-1]) as held:
+        held.challenge("two", share=1e-9, expires_at=times[0] + timedelta(seconds=60))
+        held.ask(1.0)
+        times.append(times[0] + timedelta(seconds=61))
+        held.ask(1.0)
+
+        assert counts(held, "production") == {"requests": 1}
 
 
 def test_a_challenger_that_does_not_load_is_not_tried_at_every_lease(server: Live) -> None:

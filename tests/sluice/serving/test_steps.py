@@ -24,7 +24,7 @@ def rollout(epoch: int) -> Weights:
 def warm(steps: Steps, *, epoch: int, count: int = 100) -> None:
     """Production takes 1 to ``count`` ms: the p95 of 100 is 95.05 ms, and 2 ms are let pass."""
     for number in range(1, count + 1):
-        steps.count("production", epoch=epoch, seconds=number / 1000, fault=None)
+        steps.count("production", weights=rollout(epoch), seconds=number / 1000, fault=None)
 
 
 def test_slower_is_against_productions_p95_when_the_step_began() -> None:
@@ -34,9 +34,9 @@ def test_slower_is_against_productions_p95_when_the_step_began() -> None:
     assert steps.slow_s == pytest.approx(0.09705)
 
     for seconds in (0.09, 0.097, 0.0971, 0.5):
-        steps.count("challenger", epoch=2, seconds=seconds, fault=None)
+        steps.count("challenger", weights=rollout(2), seconds=seconds, fault=None)
     for _ in range(200):  # production slows down in the step: the mark stays
-        steps.count("production", epoch=2, seconds=0.2, fault=None)
+        steps.count("production", weights=rollout(2), seconds=0.2, fault=None)
     window = steps.window(NOON)
 
     assert window is not None
@@ -49,11 +49,11 @@ def test_a_server_that_has_just_started_calls_nothing_slower_until_production_sh
     None
 ):
     steps = Steps(rollout(1), now=NOON)
-    steps.count("challenger", epoch=1, seconds=9.0, fault=None)
+    steps.count("challenger", weights=rollout(1), seconds=9.0, fault=None)
     warm(steps, epoch=1, count=99)
     assert steps.slow_s is None
     warm(steps, epoch=1, count=1)
-    steps.count("challenger", epoch=1, seconds=9.0, fault=None)
+    steps.count("challenger", weights=rollout(1), seconds=9.0, fault=None)
     window = steps.window(NOON)
 
     assert window is not None
@@ -67,7 +67,7 @@ def test_what_raised_is_an_error_and_not_slow(fault: str, slower: int) -> None:
     steps = Steps(rollout(1), now=NOON)
     warm(steps, epoch=1)
     steps.follow(rollout(2), now=NOON)
-    steps.count("challenger", epoch=2, seconds=9.0, fault=fault)  # type: ignore[arg-type]
+    steps.count("challenger", weights=rollout(2), seconds=9.0, fault=fault)  # type: ignore[arg-type]
     window = steps.window(NOON)
 
     assert window is not None
@@ -78,7 +78,7 @@ def test_what_raised_is_an_error_and_not_slow(fault: str, slower: int) -> None:
 def test_a_request_of_an_earlier_step_is_not_counted() -> None:
     steps = Steps(rollout(1), now=NOON)
     steps.follow(rollout(2), now=NOON)
-    steps.count("challenger", epoch=1, seconds=0.1, fault="errors")
+    steps.count("challenger", weights=rollout(1), seconds=0.1, fault="errors")
     window = steps.window(NOON)
 
     assert window is not None
@@ -88,7 +88,7 @@ def test_a_request_of_an_earlier_step_is_not_counted() -> None:
 def test_a_shadow_copy_is_never_slower() -> None:
     steps = Steps(rollout(1), now=NOON)
     warm(steps, epoch=1)
-    steps.count("challenger", epoch=1, seconds=None, fault=None)
+    steps.count("challenger", weights=rollout(1), seconds=None, fault=None)
     steps.count_dropped()
     window = steps.window(NOON)
 
@@ -99,7 +99,7 @@ def test_a_shadow_copy_is_never_slower() -> None:
 
 def test_a_step_begins_with_its_epoch_and_a_renewed_lease_begins_none() -> None:
     steps = Steps(rollout(1), now=NOON)
-    steps.count("challenger", epoch=1, seconds=0.1, fault=None)
+    steps.count("challenger", weights=rollout(1), seconds=0.1, fault=None)
     later = rollout(1).model_copy(update={"expires_at": NOON + timedelta(hours=2)})
     steps.follow(later, now=NOON + timedelta(minutes=1))
     kept = steps.window(NOON + timedelta(minutes=2))
@@ -122,7 +122,7 @@ def test_a_step_with_copies_calls_nothing_slower() -> None:
     steps = Steps(rollout(1), now=NOON)
     warm(steps, epoch=1)
     steps.follow(rollout(2).model_copy(update={"share": 1.0, "shadow": True}), now=NOON)
-    steps.count("challenger", epoch=2, seconds=9.0, fault=None)
+    steps.count("challenger", weights=rollout(2), seconds=9.0, fault=None)
     window = steps.window(NOON)
 
     assert window is not None
