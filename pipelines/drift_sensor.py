@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 import dagster as dg
 import pandas as pd
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.storage.tags import RUN_KEY_TAG
 from pydantic import Field, ValidationError
 
 from assets.drift_report import DRIFT_REPORT, newest_samples, production_since
@@ -86,7 +87,9 @@ def drift_sensor(
                     asked=asked_run(context.instance, {DRIFT_TAG: drift.id}) if drift else None,
                     now=utc_now(),
                 ),
-                request_look(pipeline, version, watch, cursor, source, state.store, ledger),
+                request_look(
+                    pipeline, version, watch, cursor, source, state.store, ledger, context.instance
+                ),
             ]
         requests = [found for found in answers if isinstance(found, dg.RunRequest)]
         if not requests:
@@ -155,6 +158,7 @@ def request_look(
     source: SourceLook,
     store: ArtifactStore,
     ledger: RolloutLedger,
+    instance: dg.DagsterInstance,
 ) -> dg.RunRequest | str:
     """Return the look that new rows or samples ask for, or why none."""
     answer = source.ask()
@@ -177,7 +181,7 @@ def request_look(
         return " ".join(news.waits) or "Neither the source nor a server tells of anything new."
     key = _key(version, news, str(answer.index[-1]), samples[-1].at.isoformat() if samples else "")
     if key == cursor.looked_for:
-        return "A look at the newest rows was started; nothing came since."
+        return _became_of_look(pipeline, asked_run(instance, {RUN_KEY_TAG: key}))
     return dg.RunRequest(
         run_key=key,
         job_name=drift_name(pipeline),
@@ -185,6 +189,18 @@ def request_look(
             "sluice/version": str(version.number),
             "sluice/new": ", ".join(news.subjects) or "the version",
         },
+    )
+
+
+def _became_of_look(pipeline: PipelineSettings, asked: AskedRun | None) -> str:
+    if asked is None:
+        return "A look at the newest rows was asked for; nothing came since."
+    if asked.failed_at is None:
+        return f"A look at the newest rows was asked for, {asked}; nothing came since."
+    return (
+        f"The look at the newest rows failed ({asked}), so what they say is not known. Another is "
+        "started when something comes that it did not see; or mend what the run's log names and "
+        f"launch {drift_name(pipeline)} in the UI."
     )
 
 

@@ -9,6 +9,7 @@ import dagster as dg
 import numpy as np
 import pytest
 from dagster._core.definitions.schedule_definition import ScheduleExecutionData
+from dagster._core.storage.tags import RUN_KEY_TAG
 
 from assets.drift_report import DRIFT_REPORT, kept_reference, what_is_seen
 from assets.records import newest_record
@@ -63,6 +64,7 @@ class Daemon:
     cursor: str | None = None
     keys: set[str] = field(default_factory=set)
     asked: list[dg.RunRequest] = field(default_factory=list)
+    run_looks: bool = True
 
     def tick(self, pipeline: PipelineSettings) -> str:
         """Tick once; return the reason when nothing was asked for."""
@@ -85,7 +87,7 @@ class Daemon:
                     continue
                 self.keys.add(request.run_key)
                 self.asked.append(request)
-                if request.job_name == "echo_drift":
+                if request.job_name == "echo_drift" and self.run_looks:
                     result = definitions.resolve_job_def("echo_drift").execute_in_process(
                         instance=instance, raise_on_error=False
                     )
@@ -210,6 +212,29 @@ def test_the_run_that_failed_is_found_by_what_asked_for_it(home: Home) -> None:
     assert failed is not None
     assert failed.failed_at is not None
     assert before <= failed.failed_at <= datetime.now(UTC)
+
+
+def test_a_look_that_failed_is_named(green: tuple[Home, RunReport], echo: PipelineSettings) -> None:
+    home, _ = green
+    daemon = Daemon(home, run_looks=False)
+    pipeline = watching(echo)
+    daemon.tick(pipeline)
+    (asked,) = daemon.asked
+    nobody = daemon.tick(pipeline)
+    with open_instance(home) as instance:
+        run = instance.create_run_for_job(
+            dg.GraphDefinition("echo_drift").to_job(),
+            status=dg.DagsterRunStatus.STARTED,
+            tags={RUN_KEY_TAG: str(asked.run_key)},
+        )
+        works = daemon.tick(pipeline)
+        instance.report_run_failed(run)
+    failed = daemon.tick(pipeline)
+
+    assert "A look at the newest rows was asked for; nothing came since" in nobody
+    assert f"asked for, run {run.run_id[:8]} of echo_drift is STARTED; nothing came" in works
+    assert f"newest rows failed (run {run.run_id[:8]} of echo_drift is FAILURE since" in failed
+    assert "launch echo_drift in the UI" in failed
 
 
 def test_without_drift_nothing_is_asked_for(
