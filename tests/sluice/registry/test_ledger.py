@@ -293,7 +293,9 @@ def test_history_cannot_be_rewritten(url: str, store: ArtifactStore) -> None:
             ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate
         )
         ledger.start_rollout(MODEL, number, RolloutSettings(), actor="a", reason="r")
-        ledger.adopt(sample_lineage(store, salt=7), [poc_receipt()], actor="a", reason="r")
+        imported = sample_lineage(store, salt=7)
+        ledger.adopt(imported, [poc_receipt()], actor="a", reason="r")
+        ledger.register(MODEL, imported, [])
         before = ledger.history(MODEL)
     database = Database.open(url, create=False)
     for table in APPEND_ONLY:
