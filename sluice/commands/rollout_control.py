@@ -1,6 +1,5 @@
 """``sluice rollout status|pause|resume|abort|list``: what a person may do to a rollout."""
 
-import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
@@ -26,7 +25,7 @@ from sluice.errors import RolloutConflict, UnknownVersion
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sluice.rollout.state import PredictionDrift, Rollout, Transition
+    from sluice.rollout.state import Rollout, Transition
 
 _TRIES = 20
 """The sensor looks every few seconds, and each look may come in between."""
@@ -55,7 +54,7 @@ def status(model: Model, as_json: AsJson = False) -> None:
     """Say where a model's last rollout stands, and what a look at it would do now."""
     from sluice.delivery.drive import look_at
     from sluice.delivery.standing import read_standing
-    from sluice.delivery.view import standing_view
+    from sluice.delivery.view import drift_words, standing_view
 
     now = datetime.now(UTC)
     with open_rollouts() as ledger:
@@ -77,7 +76,7 @@ def status(model: Model, as_json: AsJson = False) -> None:
             }
         )
         return
-    drift = "" if look is None or look.drift is None else _told_drift(look.drift)
+    drift = "" if look is None or look.drift is None else drift_words(look.drift)
     results().print(standing_view(standing, drift=drift))
     _tell("ended with" if look is None else "looked at now", look or last)
     if resumed is not None:
@@ -221,13 +220,3 @@ def _table(told: "Sequence[Sequence[Transition]]") -> Table:
 def _tell(when: str, seen: "Transition") -> None:
     what = seen.outcome.replace("_", " ")
     show_result(Text(f"{when}: {what}. {seen.reason} {seen.remedy}".rstrip()))
-
-
-def _told_drift(drift: "PredictionDrift") -> str:
-    """Say how far apart the predictions are."""
-    if math.isnan(drift.distance):
-        return f"not compared yet: {drift.rows} requests that both arms answered"
-    return (
-        f"{drift.distance:.3g} times as far apart as on held-out rows, rolls back above "
-        f"{drift.limit:.3g} ({drift.rows} requests)"
-    )

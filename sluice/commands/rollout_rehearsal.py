@@ -83,17 +83,20 @@ def rehearse(
 
 @contextmanager
 def watching(console: Console, *, quiet: bool) -> "Iterator[Tell]":
-    """Yield what draws each look: one picture on a terminal, else a line a transition."""
-    from sluice.delivery.view import standing_view, transitions_table
+    """Yield what draws each look: one picture on a terminal, else a line a transition.
+
+    The table of them all is the result's, and goes where results go.
+    """
+    from sluice.delivery.view import standing_view, transition_line
 
     if not console.is_terminal or quiet:
         told = 0
 
         def say(standing: "Standing", _counts: "Counts", _drift: str) -> None:
             nonlocal told
-            if not quiet and len(standing.transitions) > told:
-                news = standing.transitions[told:]
-                console.print(transitions_table(news, since=standing.rollout.started_at))
+            for news in () if quiet else standing.transitions[told:]:
+                line = transition_line(news, since=standing.rollout.started_at)
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
             told = len(standing.transitions)
 
         yield say

@@ -1,5 +1,6 @@
 """Where a rollout stands, drawn for a terminal: the same for a real one and for a rehearsal."""
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -9,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sluice.delivery.standing import Standing
-from sluice.rollout.state import GuardReading, Outcome, Rollout, Transition
+from sluice.rollout.state import GuardReading, Outcome, PredictionDrift, Rollout, Transition
 
 _PHASE = {
     "rolling": "cyan",
@@ -48,6 +49,23 @@ def standing_view(standing: Standing, *, drift: str = "") -> RenderableType:
     parts.append(_servers(standing))
     parts += [Text(""), transitions_table(standing.transitions[-_NEWEST:], since=began)]
     return Group(*parts)
+
+
+def drift_words(drift: PredictionDrift) -> str:
+    """Say how far apart the predictions are."""
+    if math.isnan(drift.distance):
+        return f"not compared yet: {drift.rows} requests that both arms answered"
+    return (
+        f"{drift.distance:.3g} times as far apart as on held-out rows, rolls back above "
+        f"{drift.limit:.3g} ({drift.rows} requests)"
+    )
+
+
+def transition_line(transition: Transition, *, since: datetime) -> str:
+    """Return what happened in a line: when, what, the share and why."""
+    passed_s = (transition.at - since).total_seconds()
+    what, share = transition.outcome.replace("_", " "), 100 * transition.rollout.share
+    return f"{passed_s:6.1f} s  {what}, {share:g} %: {transition.reason}"
 
 
 def transitions_table(transitions: Sequence[Transition], *, since: datetime) -> Table:

@@ -6,7 +6,7 @@ Shape legend: N = windows, O = outputs.
 import math
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from sluice.artifacts import ArtifactStore
 from sluice.delivery.drive import live_servers, try_drive
 from sluice.delivery.quality import note_quality_of
 from sluice.delivery.standing import Standing, read_standing
+from sluice.delivery.view import drift_words
 from sluice.errors import ContractError, GateBlocked, SettingsError
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable
@@ -41,8 +42,10 @@ from sluice.rehearsal.settings import (
 )
 from sluice.rehearsal.traffic import Counts, Traffic
 from sluice.rollout.agreement import Agreement, measure_agreement
+from sluice.rollout.samples import ServerState
 from sluice.rollout.state import Rollout, Transition
 from sluice.serving.deployed import Deployed, load_deployed
+from sluice.serving.following import LOADING
 from sluice.serving.server import listen
 
 Tell = Callable[[Standing, Counts, str], None]
@@ -216,7 +219,7 @@ class _Stage:
     patience_s: float
     tell: Tell
     moments: list[Moment] = field(default_factory=list)
-    problems: dict[str, None] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
     followed_s: float | None = None
     labels_at: float = 0.0
 
@@ -284,16 +287,9 @@ class _Stage:
 
     def _show(self, transition: Transition | None) -> None:
         standing = read_standing(self.sandbox.ledger, self.pipeline.name, now=_now())
-        for server in standing.servers:
-            self.problems |= dict.fromkeys(server.problems)
+        self.problems = problems_so_far(self.problems, standing.servers)
         drift = None if transition is None else transition.drift
-        said = ""
-        if drift is not None:
-            said = (
-                f"{drift.distance:.3g} times as far apart as on held-out rows, rolls back above "
-                f"{drift.limit:g}"
-            )
-        self.tell(standing, self.traffic.counts, said)
+        self.tell(standing, self.traffic.counts, "" if drift is None else drift_words(drift))
 
     def _follow(self) -> None:
         """Wait until the server has in force what the rollout's end says."""
@@ -335,12 +331,19 @@ class _Stage:
             answered=counts.answered,
             failed=counts.failed,
             failure=counts.problem,
-            problems=tuple(self.problems),
+            problems=self.problems,
             limits={reading.guard: reading.limit for reading in standing.guards},
             drift_limit=rollout.settings.max_disagreement,
             transitions=tuple(transitions),
             moments=tuple(self.moments),
         )
+
+
+def problems_so_far(before: Sequence[str], servers: Sequence[ServerState]) -> tuple[str, ...]:
+    """Return what servers said was wrong, each once; a load that is over was no problem."""
+    now = [problem for server in servers for problem in server.problems]
+    told = dict.fromkeys([*before, *now])
+    return tuple(problem for problem in told if problem != LOADING or problem in now)
 
 
 def _end(rollout: Rollout) -> End:

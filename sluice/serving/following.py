@@ -26,6 +26,9 @@ from sluice.serving.weights import WeightsSource, is_news
 Load = Callable[[str], Deployed]
 """Returns the model of a candidate digest, or raises ``SluiceError``; called from a thread."""
 
+LOADING = "The challenger is still loading, production serves alone."
+"""What a server says meanwhile; a problem only when it does not end."""
+
 _MAKE_WAY_S = 0.02
 """Longest wait of a shadow's network for production to be idle; it must end some day."""
 
@@ -316,8 +319,7 @@ class Follower:
         self._metrics.share.set(weights.share if table.challenger is not None else 0)
         self._metrics.version.labels("production").set(table.production.deployed.version)
         loading = self._lacks_challenger() and "challenger" not in self._problems
-        said = "The challenger is still loading, production serves alone." if loading else ""
-        self.note("loading", said)
+        self.note("loading", LOADING if loading else "")
         challenger = table.challenger
         problem = "" if challenger is None else challenger.deployed.problem
         self.note("challenger process", problem)

@@ -1,0 +1,75 @@
+"""ROLL-2: what ``sluice rollout rehearse`` says while it goes on."""
+
+import io
+from datetime import timedelta
+
+from rich.console import Console
+
+from sluice.commands.rollout_rehearsal import watching
+from sluice.delivery.standing import Standing
+from sluice.delivery.view import drift_words
+from sluice.rehearsal.traffic import Counts
+from sluice.rollout import changes
+from sluice.rollout.observations import merge
+from sluice.rollout.settings import RolloutSettings
+from sluice.rollout.state import PredictionDrift, Transition
+from tests.sluice.registry.ledger_samples import NOW
+
+BEGUN = changes.begin(
+    identity="r",
+    model="m",
+    version=2,
+    candidate="c",
+    production="p",
+    production_version=1,
+    pointer_revision=1,
+    epoch=2,
+    settings=RolloutSettings(),
+    actor="ada",
+    reason="A [rehearsal].",
+    now=NOW,
+)
+ABORTED = changes.abort(
+    BEGUN.rollout, now=NOW + timedelta(seconds=12.5), actor="ada", reason="Enough."
+)
+
+
+def standing(*transitions: Transition) -> Standing:
+    rollout = transitions[-1].rollout
+    return Standing(
+        at=NOW,
+        rollout=rollout,
+        production=1,
+        window=merge({}, rollout=rollout.id, epoch=rollout.epoch, since=NOW),
+        guards=(),
+        quality=None,
+        servers=(),
+        transitions=transitions,
+    )
+
+
+def test_a_log_gets_a_line_a_transition_and_no_table() -> None:
+    console = Console(file=io.StringIO(), width=40)
+    with watching(console, quiet=False) as tell:
+        for seen in ((BEGUN,), (BEGUN,), (BEGUN, ABORTED)):
+            tell(standing(*seen), Counts(), "")
+
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().splitlines() == [
+        "   0.0 s  start, 5 %: A [rehearsal].",
+        f"  12.5 s  abort, 0 %: {ABORTED.reason}",
+    ]
+
+
+def test_json_is_left_alone() -> None:
+    console = Console(file=io.StringIO())
+    with watching(console, quiet=True) as tell:
+        tell(standing(BEGUN), Counts(), "")
+
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == ""
+
+
+def test_predictions_that_are_not_compared_yet_are_no_number() -> None:
+    drift = PredictionDrift(distance=float("nan"), limit=4, rows=3)
+    assert drift_words(drift) == "not compared yet: 3 requests that both arms answered"
