@@ -1,9 +1,14 @@
 """Dagster's own home, opened so that it sends nothing anywhere and keeps no ghost runs."""
 
+import contextlib
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import dagster as dg
 from dagster._core.instance.ref import InstanceRef
+from sqlalchemy import Engine, event
+from sqlalchemy.engine import ExceptionContext
 
 from pipelines.run_process import RunProcess
 from sluice.errors import StorageError
@@ -40,11 +45,16 @@ UNFINISHED = (
 )
 
 
-def open_instance(home: Home) -> dg.DagsterInstance:
-    """Open the instance under ``home``; the first time, its folder is made.
+_NO_ROOM = ("disk is full", "disk I/O error")
+"""What SQLite says when there is none; the second, when a file beside the database has none."""
+
+
+@contextlib.contextmanager
+def open_instance(home: Home) -> Iterator[dg.DagsterInstance]:
+    """Yield the instance under ``home``; the first time, its folder is made.
 
     Raises:
-        StorageError: The folder cannot be written.
+        StorageError: The folder cannot be written, or its disk is full; also in the block.
     """
     config = home.dagster / "dagster.yaml"
     if not config.exists():
@@ -55,12 +65,40 @@ def open_instance(home: Home) -> dg.DagsterInstance:
             fix="Make the folder writable, or point SLUICE_HOME at one that is.",
         )
     os.environ["DAGSTER_HOME"] = str(home.dagster)
-    try:
-        return dg.DagsterInstance.from_ref(
-            InstanceRef.from_dir(str(home.dagster), overrides=PRINT_TO_THE_TERMINAL)
+    with _full_disk_said(home.dagster):
+        try:
+            instance = dg.DagsterInstance.from_ref(
+                InstanceRef.from_dir(str(home.dagster), overrides=PRINT_TO_THE_TERMINAL)
+            )
+        except OSError as error:
+            raise storage_error(home.dagster, error) from error
+        with instance:
+            yield instance
+
+
+@contextlib.contextmanager
+def _full_disk_said(folder: Path) -> Iterator[None]:
+    """Let Dagster's databases in a folder say in our words that their disk is full.
+
+    Where the error arises: Dagster prints some of them before it passes them on.
+    """
+
+    def explain(context: ExceptionContext) -> StorageError | None:
+        place = "" if context.engine is None else str(context.engine.url.database)
+        seen = str(context.original_exception)
+        if folder not in Path(place).parents or not any(words in seen for words in _NO_ROOM):
+            return None
+        return StorageError(
+            f"No room left to write {place}, Dagster's record of runs ({seen}).",
+            fix="Free disk space or point SLUICE_HOME at a larger disk, then run again: finished "
+            "work is kept.",
         )
-    except OSError as error:
-        raise storage_error(home.dagster, error) from error
+
+    event.listen(Engine, "handle_error", explain)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "handle_error", explain)
 
 
 def close_ghost_runs(instance: dg.DagsterInstance) -> int:

@@ -179,7 +179,7 @@ def _storage_error(url: str, purpose: str, error: Exception) -> StorageError:
             f"Another process has been writing for over {BUSY_TIMEOUT_S:.0f} s: let it finish, "
             "then repeat the command."
         )
-    elif "full" in seen:
+    elif "full" in seen or "disk I/O error" in seen:  # the second: of a file beside the database
         fix = "Free disk space, then repeat the command: nothing was half-written."
     elif "not a database" in seen or "malformed" in seen:
         fix = "Restore the file from a backup, or point SLUICE_REGISTRY_URL at a registry."
