@@ -3,12 +3,17 @@
 Shape legend: N = windows, L = rows of a window, D = features.
 """
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from sluice.data.folds import RowRange
 from sluice.errors import ContractError
 from sluice.workloads.workload import Workload
+
+_ELSEWHERE = "; do the rest in compute_features, or in the network's forward()."
 
 
 def require_windows(workload: Workload, who: str) -> None:
@@ -36,17 +41,30 @@ def require_windows(workload: Workload, who: str) -> None:
         raise _no_windows(who, f"{type(error).__name__} on a small table of numbers") from error
     plain = np.stack([values[start : start + length] for start in (0, 1)]).astype(np.float32)
     if made.shape != plain.shape:
-        raise _no_windows(who, f"{made.shape} where windows are {plain.shape}")
+        line = _same_in_forward(made, plain)
+        raise _no_windows(who, f"{made.shape} where windows are {plain.shape}", line)
     if not np.array_equal(made, plain):
         raise _no_windows(who, "other values in them")
 
 
-def _no_windows(who: str, got: str) -> ContractError:
+def _same_in_forward(made: NDArray[Any], plain_NLD: NDArray[np.float32]) -> str:
+    """Return the line that makes of windows, in a network, what ``examples`` made; "" for none."""
+    if np.array_equal(made, plain_NLD[:, -1]):
+        return "x = x[:, -1]"
+    if np.array_equal(made, plain_NLD.transpose(0, 2, 1)):
+        return "x = x.transpose(1, 2)"
+    if np.array_equal(made.ravel(), plain_NLD.ravel()) and len(made) == len(plain_NLD):
+        return f"x = x.reshape(len(x), {', '.join(map(str, made.shape[1:]))})"
+    return ""
+
+
+def _no_windows(who: str, got: str, line: str = "") -> ContractError:
+    """Say what arrived; with the line that belongs into the network, where it is known."""
+    do = f"; begin the network's forward(self, x) with: {line}" if line else _ELSEWHERE
     return ContractError(
         f"{who}: inputs must be windows (rows, seq_len, features) of the feature columns to be "
         f"served, 'examples' gives {got}.",
         cause="The workload replaces 'examples', and what it does to inputs is not done to what a "
         "client sends.",
-        fix="Leave x as super().examples() makes it; do the rest in compute_features, or in the "
-        "network's forward().",
+        fix=f"Leave x as super().examples() makes it{do}",
     )

@@ -63,6 +63,28 @@ def test_what_is_no_window_stops_a_pipeline_and_no_script(workload, seen):
     assert seen in alone.summary
 
 
+@pytest.mark.parametrize(
+    ("workload", "line"),
+    [
+        (Digits(), "x = x.reshape(len(x), 1, 8, 8)"),
+        (changed(x=lambda x: x[:, -1]), "x = x[:, -1]"),
+        (changed(x=lambda x: x.transpose(1, 2)), "x = x.transpose(1, 2)"),
+        (changed(x=lambda x: x.flatten(1)), "x = x.reshape(len(x), 12)"),
+    ],
+    ids=["pictures", "last row", "channels first", "flat"],
+)
+def test_what_only_moves_values_is_told_the_line_for_the_network(workload, line):
+    with pytest.raises(ContractError) as caught:
+        check_served_inputs(workload, required=True)
+    assert caught.value.fix.endswith(f"begin the network's forward(self, x) with: {line}")
+
+
+def test_what_changes_values_is_told_where_else_it_may_be_done():
+    with pytest.raises(ContractError) as caught:
+        check_served_inputs(changed(x=lambda x: 2 * x), required=True)
+    assert "compute_features, or in the network's forward()" in caught.value.fix
+
+
 def test_a_feature_outside_the_schema_is_a_window_all_the_same():
     class Undeclared(Signals):
         feature_schema = Signals.feature_schema.model_copy(update={"columns": ()})
