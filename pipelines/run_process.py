@@ -47,11 +47,16 @@ class RunProcess:
         return {PROCESS_TAG: f"run {self.run_id} {where}"}
 
     @property
+    def is_here(self) -> bool:
+        """Whether it runs, or ran, on this host."""
+        return self.host == socket.gethostname()
+
+    @property
     def is_gone(self) -> bool:
         """Whether it ended for certain; of another host nobody here knows."""
         import psutil
 
-        if self.host != socket.gethostname():
+        if not self.is_here:
             return False
         try:
             ended = psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE

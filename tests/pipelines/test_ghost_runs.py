@@ -96,8 +96,27 @@ def test_a_run_executed_again_is_not_judged_by_the_process_of_the_first(home: Ho
         )
 
         assert close_ghost_runs(instance) == 0
-        assert "terminate it in the UI" in under_way(instance, "training")
+        assert "if none does, close the run: in the UI" in under_way(instance, "training")
         assert RunProcess.of(again.run_id, again.tags) is None
+
+
+@pytest.mark.slow
+def test_a_run_of_another_host_counts_and_how_to_close_it_is_said(home: Home) -> None:
+    """A container that was started anew has another name; nobody here sees the old one."""
+    elsewhere = dataclasses.replace(RunProcess.this(RUN), host="old-container", pid=NO_PROCESS)
+    with open_instance(home) as instance:
+        run = instance.create_run_for_job(
+            dg.GraphDefinition("training").to_job(),
+            run_id=RUN,
+            status=dg.DagsterRunStatus.STARTED,
+            tags=elsewhere.tags,
+        )
+        said = under_way(instance, "training")
+
+        assert instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.STARTED
+    assert "Run 0c1c5b9e of training is under way. It works on host old-container" in said
+    assert "If that host or container is gone, close the run: in the UI open Runs" in said
+    assert "'Force termination immediately'" in said
 
 
 def test_every_job_signs_its_runs(echo: PipelineSettings, home: Home) -> None:
