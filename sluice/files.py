@@ -82,6 +82,12 @@ def storage_error(path: Path, error: OSError) -> StorageError:
             f"Cannot write {path} ({error.strerror}).",
             fix="Make the folder writable, or point SLUICE_HOME at one that is.",
         )
+    if error.errno == errno.ENOENT:  # its folder was made a moment ago: /proc takes no files
+        return StorageError(
+            f"Cannot write {path} ({error.strerror}).",
+            cause="No file can be made there: it is no folder of a disk, or it was just removed.",
+            fix="Name a folder on a disk, or point SLUICE_HOME at one.",
+        )
     return StorageError(
         f"Cannot write {path} ({error.strerror or error}).",
         fix="Check the path and the disk, then run again.",

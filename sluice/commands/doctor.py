@@ -19,6 +19,7 @@ from sluice.artifacts import ArtifactStore
 from sluice.commands.output import results
 from sluice.commands.training_doctor import add_training_doctors
 from sluice.cores import count_cores
+from sluice.counted import counted
 from sluice.errors import GATE_SAID_NO, SluiceError
 from sluice.files import write_atomic
 from sluice.home import Home
@@ -150,10 +151,11 @@ def _writable(home: Home) -> str:
 
 
 def _free(home: Home, settings: DoctorSettings) -> str:
-    free = shutil.disk_usage(home.root).free / 2**30
+    there = next(folder for folder in (home.root, *home.root.parents) if folder.exists())
+    free = shutil.disk_usage(there).free / 2**30
     if not free >= settings.min_free_gib:
         raise SluiceError(
-            f"{free:.1f} GiB free at {home.root}, {settings.min_free_gib} GiB required.",
+            f"{free:.1f} GiB free at {there}, {settings.min_free_gib} GiB required.",
             fix="Free disk space or point SLUICE_HOME at a larger disk.",
         )
     return f"{free:.0f} GiB"
@@ -169,10 +171,10 @@ def _registry(home: Home) -> str:
         models = ledger.models()
     if findings:
         raise SluiceError(
-            f"{len(findings)} findings, the first: {findings[0].what}",
+            f"{counted(len(findings), 'finding')}, the first: {findings[0].what}",
             fix="Run 'sluice registry verify' for all of them.",
         )
-    return f"{len(models)} models, every digest holds"
+    return f"{counted(len(models), 'model')}, every digest holds"
 
 
 def _devices() -> str:
@@ -180,7 +182,7 @@ def _devices() -> str:
 
     if torch.cuda.is_available():
         return ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
-    return f"CPU only, {count_cores()} cores"
+    return f"CPU only, {counted(count_cores(), 'core')}"
 
 
 def _pipeline(name: str, pipelines: Path) -> str:
@@ -188,7 +190,8 @@ def _pipeline(name: str, pipelines: Path) -> str:
 
     settings = find_pipeline(name, pipelines)
     workload = settings.loaded_workload
-    return f"{type(workload).__name__}, {settings.model.architecture}, {len(settings.seeds)} seeds"
+    seeds = counted(len(settings.seeds), "seed")
+    return f"{type(workload).__name__}, {settings.model.architecture}, {seeds}"
 
 
 def _table(found: list[Examination]) -> Table:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sluice.commands.output import results
+from sluice.counted import counted
 from sluice.failfast.log.event_lines import encode_numbers
 from sluice.failfast.log.log_report import LogProblem, LogReport, inspect_log
 from sluice.failfast.log.log_response import respond_to
@@ -97,8 +98,8 @@ def _verdict(report: LogReport) -> Text:
         text.append(f"{report.torn_line[:60]!r}\n", style="dim")
     said, style = ("is valid", "green") if report.valid else ("is not valid", "bold red")
     text.append("The log ").append(said, style=style)
-    text.append(f": {_counted(sum(report.counts.values()), 'event')}, ")
-    text.append(_counted(report.num_problems, "problem"))
+    text.append(f": {counted(sum(report.counts.values()), 'event')}, ")
+    text.append(counted(report.num_problems, "problem"))
     text.append(", finished." if report.finished else ", not finished.")
     if not report.valid:
         response = respond_to(report.problems[0].kind)
@@ -106,7 +107,3 @@ def _verdict(report: LogReport) -> Text:
     elif not report.finished:
         text.append("\nA log that a crash or a run that goes on left without its end is valid.")
     return text
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -23,6 +23,7 @@ from sluice.commands.registry_access import (
     read_key,
     show_result,
 )
+from sluice.counted import counted
 from sluice.errors import ContractError, IntegrityError, UnknownVersion
 from sluice.registry import display
 from sluice.registry.ledger import Ledger
@@ -214,12 +215,10 @@ def verify(model: AnyModel = None, key: KeyFile = None, as_json: AsJson = False)
     elif findings:
         show_result(display.findings_table(findings))
     else:
-        plural = "" if num_versions == 1 else "s"
-        show_result(Text(f"Nothing wrong found in {num_versions} version{plural}."))
+        show_result(Text(f"Nothing wrong found in {counted(num_versions, 'version')}."))
     if findings:
         raise IntegrityError(
-            f"The registry does not hold together: {len(findings)} "
-            f"finding{'' if len(findings) == 1 else 's'}.",
+            f"The registry does not hold together: {counted(len(findings), 'finding')}.",
             fix="Do what the list says, then verify again.",
         )
 

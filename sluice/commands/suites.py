@@ -10,6 +10,7 @@ from rich.table import Table
 
 from sluice.artifacts import ArtifactStore
 from sluice.commands.output import print_json, results
+from sluice.counted import counted
 from sluice.errors import GATE_SAID_NO, SettingsError, UnknownVersion
 from sluice.home import Home
 
@@ -131,7 +132,7 @@ def add(
         print_json(entry.model_dump(mode="json"))
     else:
         results(markup=False).print(
-            f"Suite {entry.name} version {entry.version}: {entry.num_rows} rows."
+            f"Suite {entry.name} version {entry.version}: {counted(entry.num_rows, 'row')}."
         )
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pydantic import Field
 
+from sluice.counted import counted
 from sluice.delivery.labelled import labelled_pairs
 from sluice.delivery.quality import live_losses
 from sluice.errors import ContractError
@@ -99,7 +100,8 @@ def keep_failures(
     entry = library.revise(failures_suite(name, told, frame.index, source=source), at=now)
     return FailedRows(
         suite=entry,
-        reason=f"{entry.num_rows} rows it failed on are suite '{name}', version {entry.version}.",
+        reason=f"Suite '{name}', version {entry.version}, holds "
+        f"{counted(entry.num_rows, 'row')} it failed on.",
     )
 
 

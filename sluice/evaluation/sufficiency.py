@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sluice.counted import counted
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.settings import GateSettings
 
@@ -88,14 +89,15 @@ def _lacking_seeds(name: str, arm: LossTable, required: int) -> list[Lack]:
     if copies:
         return [
             Lack(
-                f"the {name} has {len(arm.seeds)} seeds of which {copies} repeat the losses of "
-                f"another to the last bit, required {required} that differ",
+                f"the {name} has {len(arm.seeds)} seeds of which {copies} "
+                f"{'repeats' if copies == 1 else 'repeat'} the losses of another to "
+                f"the last bit, required {required} that differ",
                 "Make sure the seed reaches the model.",
             )
         ]
     return [
         Lack(
-            f"the {name} has {distinct} seeds, required {required}",
+            f"the {name} has {counted(distinct, 'seed')}, required {required}",
             f"Train it with {required - distinct} more.",
         )
     ]

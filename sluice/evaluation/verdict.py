@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from sluice.counted import counted
 from sluice.digests import short
 from sluice.errors import ContractError, IntegrityError
 from sluice.evaluation.guards import GuardOutcome
@@ -200,5 +201,6 @@ class Verdict(Record):
             f"{self.outcome}: candidate {short(self.candidate)} against {short(self.reference)}, "
             f"gain {self.gain:.4g} {self.unit} in [{self.lower_bound:.4g}, "
             f"{self.upper_bound:.4g}], required > {self.required:.4g}, p {self.p_value:.2g}, "
-            f"{self.num_seeds} seeds, {self.num_rows} rows. {self.reason} {self.remedy}"
+            f"{counted(self.num_seeds, 'seed')}, {counted(self.num_rows, 'row')}. {self.reason} "
+            f"{self.remedy}"
         )

@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from sluice.counted import counted
 from sluice.digests import short
 from sluice.receipts import Receipt
 from sluice.registry.lineage import BASELINE, Lineage
@@ -156,7 +157,7 @@ def _lineage(lineage: Lineage, registered_at: datetime) -> Table:
     git, environment = lineage.git, lineage.environment
     state = {True: "with uncommitted changes", False: "clean", None: "not a git checkout"}
     reference = lineage.reference
-    device = f"{environment.device}, {environment.cpu_count} cores"
+    device = f"{environment.device}, {counted(environment.cpu_count, 'core')}"
     if environment.device_count:
         device = f"{environment.device_count} x {device}"
     libraries = ", ".join(f"{name} {v}" for name, v in environment.libraries.items())

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from sluice.artifacts import ArtifactStore
+from sluice.counted import counted
 from sluice.digests import digest_json
 from sluice.errors import ContractError
 from sluice.home import Home
@@ -110,8 +111,8 @@ def twin(lineage: Lineage) -> Lineage:
     found = draft.model_copy(update={"candidate": draft.candidate_of_parts()})
     if found.candidate == lineage.candidate:
         raise ContractError(
-            f"A rehearsal needs networks of two seeds that differ, got {len(seeds)} seeds of "
-            f"{lineage.model}.",
+            f"A rehearsal needs networks of two seeds that differ, got "
+            f"{counted(len(seeds), 'seed')} of {lineage.model}.",
             fix="Train with several seeds, as the gate requires in any case.",
         )
     return found

@@ -21,6 +21,7 @@ from pydantic import (
     ValidationError,
 )
 
+from sluice.counted import counted
 from sluice.serving.refusals import Malformed, TooLarge, UnknownModel, WrongInput
 from sluice.settings import Record, nearest
 
@@ -133,7 +134,7 @@ class InputContract(Record):
         twice = len(given) - len(set(given))
         hint = nearest(unknown[0], missing) if unknown else ""
         raise WrongInput(
-            f"Columns must be exactly the {len(self.columns)} features: "
+            f"Columns must be exactly the {counted(len(self.columns), 'feature')}: "
             f"missing {_listed(missing)}, unknown {_listed(unknown)}, named twice {twice}.{hint}",
             fix="GET /model lists the columns.",
         )

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from sluice.counted import counted
 from sluice.errors import ContractError
 from sluice.training.accumulation import LossFunction as LossFunction
 from sluice.training.accumulation import Weigh, count_rows, require_separable
@@ -343,8 +344,9 @@ def _take_over(
         )
     if resume.steps != len(resume.history) * steps_per_epoch:
         raise ContractError(
-            f"The checkpoint is at step {resume.steps} after {len(resume.history)} epochs, "
-            f"these rows make {steps_per_epoch} steps an epoch.",
+            f"The checkpoint is at step {resume.steps} after "
+            f"{counted(len(resume.history), 'epoch')}, these rows make {steps_per_epoch} "
+            "steps an epoch.",
             cause="The train rows or batch_rows changed.",
             fix="Resume with the rows and settings it was written with, or start afresh.",
         )

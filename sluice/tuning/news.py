@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from sluice.counted import counted
 from sluice.tuning.records import Trial
 
 
@@ -39,7 +40,8 @@ class SearchNews:
                 self._ended.add(trial.id)
                 lines.append(
                     f"{len(self._ended)}/{self._num_trials} trial {trial.id} {trial.state} after "
-                    f"{len(trial.epochs)} epochs, loss {trial.loss:.4g}. {trial.reason}".strip()
+                    f"{counted(len(trial.epochs), 'epoch')}, loss {trial.loss:.4g}. "
+                    f"{trial.reason}".strip()
                 )
         return lines
 

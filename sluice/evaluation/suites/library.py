@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import AwareDatetime, Field, ValidationError
 
 from sluice.artifacts import ArtifactStore
+from sluice.counted import counted
 from sluice.digests import short
 from sluice.errors import ContractError, IntegrityError
 from sluice.evaluation.suites.suite import FiledSuite, Suite
@@ -66,7 +67,7 @@ class SuiteLibrary:
         if there.digest != suite.digest:
             raise ContractError(
                 f"There is a suite '{suite.name}' with other rows, reasons or origin: version "
-                f"{there.version}, {there.num_rows} rows.",
+                f"{there.version}, {counted(there.num_rows, 'row')}.",
                 cause="A suite never changes, so that results on it stay comparable.",
                 fix="Choose another name, or revise it, which makes its next version.",
             )

@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from sluice.counted import counted
 from sluice.failfast.gradients.parameter_names import listing
 from sluice.failfast.result import Finding
 from sluice.settings import Record
@@ -80,7 +81,8 @@ def judge_membership(report: OptimizerReport) -> Finding | None:
     if report.repeated:
         return Finding(
             outcome="fail",
-            summary=f"{len(report.repeated)} parameters are given twice in the parameter groups: "
+            summary=f"{counted(len(report.repeated), 'parameter')} "
+            f"{'is' if len(report.repeated) == 1 else 'are'} given twice in the parameter groups: "
             f"{listing(report.repeated)}.",
             numbers=numbers,
             kind="not in the optimizer",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from sluice.counted import counted
 from sluice.trace.evidence.membership import Membership
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
@@ -56,7 +57,9 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             rule.finding(
                 severity="error" if twice else "confirm",
                 step=first(again) if twice else max(first(own) for own in steps),
-                what=f"{len(shared)} parameters are in {name_of(trace, one)} and in "
+                what=f"{counted(len(shared), 'parameter')} "
+                f"{'is' if len(shared) == 1 else 'are'} in "
+                f"{name_of(trace, one)} and in "
                 f"{name_of(trace, other)}: {listing(names)}."
                 + (f" {total(again)} times both stepped on one gradient." if twice else ""),
                 cause="They are moved twice, by two sets of moments that know nothing of each "

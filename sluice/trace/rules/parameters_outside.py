@@ -28,8 +28,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         rule.finding(
             severity="confirm",
             step=step,
-            what=f"{len(outside)} parameters get gradients and are in no optimizer: "
-            f"{listing(names_of(outside))}.",
+            what=f"{_who(len(outside))} in no optimizer: {listing(names_of(outside))}.",
             cause="They keep their first values; their gradients are computed for nothing.",
             fix="Give them to the optimizer; if they are meant to rest, set requires_grad to "
             "False, which is also faster.",
@@ -43,6 +42,14 @@ def _have_copies(now: Membership, outside: Iterable[ParameterFact]) -> bool:
     """Tell whether optimizers hold tensors of the same shapes that no network has: masters."""
     masters = Counter(p.shape for p in now.parameters if not p.names and p.index in now.optimized)
     return not Counter(p.shape for p in outside) - masters
+
+
+def _who(num: int) -> str:
+    return (
+        "1 parameter gets gradients and is"
+        if num == 1
+        else f"{num} parameters get gradients and are"
+    )
 
 
 PARAMETERS_OUTSIDE = Rule(

@@ -1,5 +1,6 @@
 """Does the optimizer hold the parameters that the network has now?"""
 
+from sluice.counted import counted
 from sluice.trace.evidence.membership import OptimizerFact
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
@@ -48,8 +49,8 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             rule.finding(
                 severity="error",
                 step=_since(trace, {p.index for p in outside}),
-                what=f"{optimizer.kind} holds {len(lost)} parameters that no network has any "
-                f"more, while {len(outside)} that get gradients are in no optimizer: "
+                what=f"{optimizer.kind} holds {counted(len(lost), 'parameter')} that no network "
+                f"has any more, while {len(outside)} that get gradients are in no optimizer: "
                 f"{listing(names_of(outside))}.",
                 cause="A layer was replaced after the optimizer was made: the new one never "
                 "learns.",

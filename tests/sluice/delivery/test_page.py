@@ -171,7 +171,8 @@ def test_a_rolled_back_story(
         "After 6 min it was rolled back at 25 % of the users, by rollout. Worse than production: "
         "90 errors in 200 requests of the challenger",
         "errors breach",
-        "30 rows it failed on are suite 'rollout-",
+        "holds 30 rows it failed on.",
+        "Suite 'rollout-",
         "2: 25 % challenger 200 90 (45 %)",
     ):
         assert said in told

@@ -236,7 +236,7 @@ def test_resuming_keeps_the_best_weights_of_before(stop_after):
     ("model", "rows", "cause"),
     [
         (nn.Linear(4, 1), TRAIN, "0.weight is absent in the network"),
-        (make_model(), examples(300, 1), "at step 7 after 1 epochs, these rows make 19"),
+        (make_model(), examples(300, 1), "at step 7 after 1 epoch, these rows make 19"),
     ],
 )
 def test_a_state_of_something_else_is_refused(model, rows, cause):

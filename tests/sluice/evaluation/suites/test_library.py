@@ -40,7 +40,7 @@ def test_filing_the_same_again_changes_nothing(library, tmp_path):
 def test_other_rows_under_one_name_are_refused_and_a_revision_is_the_next_version(library):
     library.add(named(3), at=NOW)
 
-    with pytest.raises(ContractError, match=r"a suite 'chosen' .* version 1, 1 rows"):
+    with pytest.raises(ContractError, match=r"a suite 'chosen' .* version 1, 1 row"):
         library.add(named(3, 4), at=NOW)
 
     assert library.revise(named(3, 4), at=NOW).version == 2

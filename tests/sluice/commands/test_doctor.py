@@ -1,0 +1,28 @@
+"""``sluice doctor`` where no file can be made, and counts that fit their number."""
+
+from pathlib import Path
+
+import pytest
+
+from sluice.commands.doctor import DoctorSettings, examine
+from sluice.counted import counted
+from sluice.home import Home
+
+PROC = Path("/proc/none")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PROC.parent.is_dir(), reason="this system has no /proc")
+def test_a_state_folder_that_is_no_disk_is_said_in_words(tmp_path: Path) -> None:
+    home = Home(root=PROC, registry_url=f"sqlite:///{tmp_path / 'registry.db'}")
+    found = {e.name: e for e in examine(home, tmp_path, DoctorSettings())}
+
+    folder, disk = found["state folder"], found["free disk"]
+    assert (folder.healthy, disk.healthy) == (False, False)
+    assert "point SLUICE_HOME at one" in folder.fix
+    assert "GiB free at /proc, 1.0 GiB required" in disk.seen
+
+
+@pytest.mark.parametrize(("number", "said"), [(0, "0 rows"), (1, "1 row"), (1024, "1,024 rows")])
+def test_nouns_fit_their_number(number: int, said: str) -> None:
+    assert counted(number, "row") == said
