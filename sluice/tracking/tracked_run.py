@@ -11,7 +11,7 @@ from sluice.digests import digest_json
 from sluice.errors import ContractError
 
 Split = Literal["train", "val", "test"]
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@:-]*")
 
 
 def unit_task(seed: int, fold_id: int) -> str:
@@ -31,7 +31,7 @@ class Scalar:
 
     Raises:
         ContractError: The value is not a plain real number (a tensor, an array, a text), or a
-            part of the name holds other characters than letters, digits and '_.-'.
+            part of the name holds other characters than letters, digits and '_.@:-'.
     """
 
     split: Split
@@ -44,7 +44,7 @@ class Scalar:
         for part in (self.split, self.metric, *([self.task] if self.task else [])):
             if not _NAME.fullmatch(part):
                 raise ContractError(
-                    f"A tracked name must be of letters, digits and '_.-', got {part!r}.",
+                    f"A tracked name must be of letters, digits and '_.@:-', got {part!r}.",
                     fix="Rename the metric or task; '/' separates the parts of a name.",
                 )
         if isinstance(self.value, bool) or not isinstance(self.value, numbers.Real):

@@ -19,30 +19,35 @@ from sluice.evaluation.metrics.task_metrics import (
 def ranking_metrics(
     relevance: ArrayLike, score: ArrayLike, query: ArrayLike, *, at: int
 ) -> TaskMetrics:
-    """Return ndcg, map and mrr, each the mean over queries, and the share that was judged.
+    """Return ndcg, precision, map and mrr, means over queries, and the share that was judged.
 
     Judged are queries whose documents differ in relevance: any order of the others is as good.
 
     - ndcg@k: gains are the relevances themselves; documents of equal score share their places;
-    - map: mean average precision, where relevant means above 0;
+    - precision@k: share of the first k places that hold something relevant, which means above 0;
+      of documents of equal score that share the last places, the share that is relevant counts;
+      places that a query has no document for hold nothing relevant;
+    - map: mean average precision;
     - mrr: one over the place of the first relevant document; of equal scores the last place, so
       that a model that scores all alike earns nothing by the order of the rows;
     - judged_share: judged queries among all.
 
-    Map and mrr are absent when no judged query has a document of relevance 0; all but the share
-    when no query can be judged; all of them for scores that are not finite.
+    Precision, map and mrr are absent when no judged query has a document of relevance 0; all but
+    the share when no query can be judged; all of them for scores that are not finite.
 
     Args:
         relevance: Of each document (N,), at least 0; graded or 0 and 1.
         score: By which the model orders the documents (N,), highest first.
         query: Which query each document belongs to (N,), any labels.
-        at: The k of ndcg@k, at least 1.
+        at: The k of ndcg@k and precision@k, at least 1.
 
     Raises:
         ContractError: Shapes disagree, a relevance is negative or not finite, or ``at`` is below 1.
     """
     if at < 1:
-        raise ContractError(f"ndcg@k needs a k of at least 1, got {at}.", fix="Raise it.")
+        raise ContractError(
+            f"ndcg@k and precision@k need a k of at least 1, got {at}.", fix="Raise it."
+        )
     relevance_N = truth_values(relevance, what="relevances")
     if relevance_N.min() < 0:
         raise ContractError(
@@ -57,7 +62,7 @@ def ranking_metrics(
             f"Queries must be {relevance_N.shape}, got {query_N.shape}.",
             fix="Name the query of every document.",
         )
-    names = (f"ndcg@{at}", "map", "mrr")
+    names = (f"ndcg@{at}", f"precision@{at}", "map", "mrr")
     if reason := why_not_finite(score_N, what="scores"):
         return all_absent((*names, "judged_share"), reason)
     whole = [query_N == one for one in np.unique(query_N)]
@@ -72,6 +77,7 @@ def ranking_metrics(
     if not binary:
         reason = "every document of every judged query is relevant"
         return TaskMetrics(values=values, absent=dict.fromkeys(names[1:], reason))
+    values[names[1]] = float(np.mean([_precision(*pair, at=at) for pair in binary]))
     values["map"] = float(np.mean([_average_precision(*pair) for pair in binary]))
     values["mrr"] = float(np.mean([_reciprocal_rank(*pair) for pair in binary]))
     return TaskMetrics(values=values)
@@ -81,6 +87,14 @@ def _ndcg(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64], *, at:
     from sklearn.metrics import ndcg_score
 
     return float(ndcg_score(relevance_n[None], score_n[None], k=at))
+
+
+def _precision(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64], *, at: int) -> float:
+    last = np.sort(score_n)[-min(at, score_n.size)]
+    above_n, level_n = score_n > last, score_n == last
+    left = min(at, score_n.size) - int(above_n.sum())
+    relevant_n = relevance_n > 0
+    return float(relevant_n[above_n].sum() + left * relevant_n[level_n].mean()) / at
 
 
 def _average_precision(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64]) -> float:

@@ -3,6 +3,7 @@
 Shape legend: N = rows, Q = quantiles.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,11 +18,13 @@ from sluice.evaluation.metrics.task_metrics import (
     why_not_finite,
 )
 
-NAMES = ("mae", "rmse", "mape", "r2", "spearman")
+NAMES = ("mae", "mse", "rmse", "mape", "r2", "spearman")
 
 
 def regression_metrics(target: ArrayLike, forecast: ArrayLike) -> TaskMetrics:
-    """Return mae and rmse [target units], mape [rate], r2, and spearman's rank correlation.
+    """Return mae and rmse [target units], mse [their square], mape [rate], r2, and spearman.
+
+    Spearman's is the correlation of ranks.
 
     Absent where not defined: mape when a target is 0; r2 and spearman when the targets are
     constant, spearman when the forecasts are; all of them for forecasts that are not finite.
@@ -42,13 +45,16 @@ def regression_metrics(target: ArrayLike, forecast: ArrayLike) -> TaskMetrics:
     from sklearn.metrics import (
         mean_absolute_error,
         mean_absolute_percentage_error,
+        mean_squared_error,
         r2_score,
-        root_mean_squared_error,
     )
+
+    mse = float(mean_squared_error(target_N, forecast_N))
 
     values = {
         "mae": float(mean_absolute_error(target_N, forecast_N)),
-        "rmse": float(root_mean_squared_error(target_N, forecast_N)),
+        "mse": mse,
+        "rmse": math.sqrt(mse),
     }
     absent: dict[str, str] = {}
     if zeros := int((target_N == 0).sum()):

@@ -17,6 +17,7 @@ def test_known_answers_by_hand():
 
     gained, best = 2 / math.log2(3), 2 + 1 / math.log2(3)
     assert found["ndcg@2"] == pytest.approx((gained / best + 1) / 2)
+    assert found["precision@2"] == pytest.approx((1 / 2 + 1 / 2) / 2)
     assert found["map"] == pytest.approx(((1 / 2 + 2 / 3) / 2 + 1) / 2)
     assert found["mrr"] == pytest.approx((1 / 2 + 1) / 2)
     assert found["judged_share"] == 1.0
@@ -27,7 +28,24 @@ def test_a_model_that_scores_all_alike_earns_nothing_by_the_order_of_rows():
     last = ranking_metrics([0, 0, 0, 1], np.zeros(4), np.zeros(4), at=1)
 
     assert first == last
-    assert first.values == {"judged_share": 1.0, "ndcg@1": 0.25, "map": 0.25, "mrr": 0.25}
+    assert first.values == {
+        "judged_share": 1.0,
+        "ndcg@1": 0.25,
+        "precision@1": 0.25,
+        "map": 0.25,
+        "mrr": 0.25,
+    }
+
+
+def test_precision_counts_the_places_that_are_asked_for():
+    """Two of three places; a query of two documents leaves one of its three places empty."""
+    one = ranking_metrics([1, 0, 2, 1], [9, 8, 7, 6], np.zeros(4), at=3).values
+    short = ranking_metrics([1, 0], [2, 1], np.zeros(2), at=3).values
+    tied = ranking_metrics([1, 0, 1], [9, 5, 5], np.zeros(3), at=2).values
+
+    assert one["precision@3"] == pytest.approx(2 / 3)
+    assert short["precision@3"] == pytest.approx(1 / 3)
+    assert tied["precision@2"] == pytest.approx((1 + 0.5) / 2)
 
 
 def test_the_order_of_the_rows_does_not_matter():
@@ -53,11 +71,11 @@ def test_what_is_not_defined_is_absent_and_said():
     graded = ranking_metrics([1, 2], [1, 2], [0, 0], at=3)
     diverged = ranking_metrics([0, 1], [np.nan, 1], [0, 0], at=3)
 
-    assert set(none.absent) == {"ndcg@3", "map", "mrr"}
+    assert set(none.absent) == {"ndcg@3", "precision@3", "map", "mrr"}
     assert none.values == {"judged_share": 0.0}
-    assert set(graded.absent) == {"map", "mrr"}
+    assert set(graded.absent) == {"precision@3", "map", "mrr"}
     assert graded.values["ndcg@3"] == 1.0
-    assert set(diverged.absent) == {"ndcg@3", "map", "mrr", "judged_share"}
+    assert set(diverged.absent) == {"ndcg@3", "precision@3", "map", "mrr", "judged_share"}
 
 
 @pytest.mark.parametrize(

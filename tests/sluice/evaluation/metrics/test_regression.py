@@ -14,6 +14,7 @@ def test_known_answers_by_hand():
     found = regression_metrics([1.0, 2.0, 4.0], [2.0, 2.0, 2.0 + 1e-9]).values
 
     assert found["mae"] == pytest.approx(1.0)
+    assert found["mse"] == pytest.approx(5 / 3)
     assert found["rmse"] == pytest.approx(math.sqrt(5 / 3))
     assert found["mape"] == pytest.approx((1 + 0 + 0.5) / 3)
     assert found["r2"] == pytest.approx(1 - 5 / (14 / 3))
@@ -40,7 +41,7 @@ def test_what_is_not_defined_is_absent_and_said():
     assert regression_metrics([1.0, 2.0], [3.0, 3.0]).absent == {
         "spearman": "the forecasts are constant"
     }
-    assert set(regression_metrics([5.0], [4.0]).values) == {"mae", "rmse", "mape"}
+    assert set(regression_metrics([5.0], [4.0]).values) == {"mae", "mse", "rmse", "mape"}
 
 
 def test_a_diverged_model_has_no_metrics_and_a_bad_truth_is_refused():
