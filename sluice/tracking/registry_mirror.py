@@ -72,7 +72,9 @@ def _run(version: Version, entry: HistoryEntry, store: ArtifactStore) -> Tracked
         candidate=version.candidate,
         config=lineage.resolved_config,
         manifest=lineage.model_dump(mode="json"),
-        scalars=() if is_move else (*_curves(version, store), *_results(version)),
+        scalars=()
+        if is_move
+        else (*_curves(version, store), *_results(version), *_system(version)),
         tags=(entry.action,) if is_move else (architecture,) if architecture else (),
         aliases=("production",) if is_move else (),
     )
@@ -102,3 +104,13 @@ def _results(version: Version) -> list[Scalar]:
         Scalar(split="test", metric=name, value=value)
         for name, value in version.lineage.metrics.items()
     ]
+
+
+def _system(version: Version) -> list[Scalar]:
+    environment = version.lineage.environment
+    resources = {
+        "training_seconds": version.lineage.training_seconds,
+        "cpu_cores": environment.cpu_count,
+        "accelerators": environment.device_count,
+    }
+    return [Scalar(split="system", metric=name, value=value) for name, value in resources.items()]

@@ -10,7 +10,8 @@ from typing import Any, Literal
 from sluice.digests import digest_json
 from sluice.errors import ContractError
 
-Split = Literal["train", "val", "test"]
+Split = Literal["train", "val", "test", "system"]
+"""What a number was measured on: rows, or the machine."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@:-]*")
 
 
@@ -25,7 +26,9 @@ def unit_task(seed: int, fold_id: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scalar:
-    """One number under its name `{split}/{metric}` or `{split}/{task}/{metric}` (TRK-1).
+    """One number under its name (TRK-1).
+
+    It is `{split}/{metric}`, `{split}/{task}/{metric}`, or `system/{resource}` of the machine.
 
     ``epoch`` counts from 1; without it the number is a result of the whole run.
 

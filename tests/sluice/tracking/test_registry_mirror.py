@@ -77,7 +77,14 @@ def test_versions_and_moves_are_runs(tmp_path: Path, store: ArtifactStore, wandb
         ("production",),
         ("production",),
     ]
-    assert {s.name: s.value for s in wandb.runs[0].scalars}["test/mse"] == 0.643
+    told = {s.name: s.value for s in wandb.runs[0].scalars}
+    assert told["test/mse"] == 0.643
+    lineage = sample_lineage(store)
+    assert {name: value for name, value in told.items() if name.startswith("system/")} == {
+        "system/training_seconds": lineage.training_seconds,
+        "system/cpu_cores": lineage.environment.cpu_count,
+        "system/accelerators": lineage.environment.device_count,
+    }
     assert wandb.runs[0].tags == ("linear",)
 
 

@@ -23,6 +23,8 @@ RUN = TrackedRun(
     ("parts", "name"),
     [
         ({"split": "test", "metric": "sharpe"}, "test/sharpe"),
+        ({"split": "test", "metric": "map@0.5:0.95"}, "test/map@0.5:0.95"),
+        ({"split": "system", "metric": "cpu_cores"}, "system/cpu_cores"),
         ({"split": "val", "metric": "loss", "task": unit_task(0, 1)}, "val/seed0-fold1/loss"),
     ],
 )

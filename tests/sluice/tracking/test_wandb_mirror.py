@@ -31,6 +31,8 @@ RUN = TrackedRun(
         ),
         Scalar(split="test", metric="loss", value=0.643),
         Scalar(split="test", task="production", metric="loss", value=0.697),
+        Scalar(split="test", metric="map@0.5:0.95", value=0.4),
+        Scalar(split="system", metric="cpu_cores", value=2),
     ),
     tags=("promote",),
 )
@@ -105,6 +107,8 @@ def test_an_offline_run_holds_everything_and_is_told_once(tmp_path, capfd):
         summary |= items(record.summary.update)
     assert summary["test/loss"] == 0.643
     assert summary["test/production/loss"] == 0.697
+    assert summary["test/map@0.5:0.95"] == 0.4
+    assert summary["system/cpu_cores"] == 2
     (artifact,) = (
         r.request.log_artifact.artifact if r.WhichOneof("record_type") == "request" else r.artifact
         for r in records
