@@ -23,6 +23,15 @@ if TYPE_CHECKING:
     from sluice.pipeline import PipelineSettings
 
 DEFAULT_PIPELINE = "sp500_volatility"
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="KEY=VALUE in place of what the file says, such as training.learning_rate=0.01; "
+        "several times for several keys.",
+        show_default=False,
+    ),
+]
 QUIET = (
     "ignore:Function `dev_command` is superseded",
     "ignore:Parameter `execution_type` of function `AssetsDefinition.__init__` is currently",
@@ -41,6 +50,7 @@ def register(app: typer.Typer) -> None:
         rehearsal: Annotated[
             bool, typer.Option(help="Let what is new in production pass a rollout in a sandbox.")
         ] = True,
+        overrides: Overrides = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
         """Take a pipeline from raw rows to a verdict; promote when the verdict says so.
@@ -53,7 +63,7 @@ def register(app: typer.Typer) -> None:
         started = time.perf_counter()
         from sluice.pipeline import defs_folder, find_pipeline
 
-        settings = find_pipeline(pipeline, defs_folder())
+        settings = find_pipeline(pipeline, defs_folder(), overrides or ())
         _require_sound(settings)
         home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
         _run(settings, home, given=pipeline, rehearsal=rehearsal, as_json=as_json, started=started)
@@ -77,6 +87,7 @@ def register(app: typer.Typer) -> None:
             float | None, typer.Option(help="GPUs a trial reserves; shares below 1.")
         ] = None,
         seed: Annotated[int | None, typer.Option(help="Base seed of the search.")] = None,
+        overrides: Overrides = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
         """Search for better settings on Ray, after the gates, on rows that no test reads.
@@ -93,7 +104,7 @@ def register(app: typer.Typer) -> None:
         asked = {"num_trials": trials, "scheduler": scheduler, "seed": seed}
         machines = {"address": address, "workers": workers, "gpus_per_worker": gpus}
         settings = with_search(
-            find_pipeline(pipeline, defs_folder()),
+            find_pipeline(pipeline, defs_folder(), overrides or ()),
             search={name: value for name, value in asked.items() if value is not None},
             compute={name: value for name, value in machines.items() if value is not None},
         )

@@ -1,12 +1,33 @@
 """The one component: a pipeline is an instance of it in YAML."""
 
-from typing import Self
+from typing import Any, Self
 
 import dagster as dg
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from pipelines.build import build_definitions
 from sluice.pipeline import PipelineSettings
+from sluice.pipeline_file import BASED_ON, compose
+
+
+class Attributes(BaseModel):
+    """What stands under ``attributes``, as it stands: it may be based on another file.
+
+    ``PipelineSettings`` judges it once both are one.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    @classmethod
+    def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the schema of the settings, in which all but the name may come from elsewhere."""
+        schema = PipelineSettings.model_json_schema(*args, **kwargs)
+        based_on = {"type": "string", "description": "File that holds where this one is silent."}
+        required = schema.pop("required")
+        return schema | {
+            "properties": schema["properties"] | {BASED_ON: based_on},
+            "anyOf": [{"required": required}, {"required": ["name", BASED_ON]}],
+        }
 
 
 class ModelPipeline(dg.Component):
@@ -22,14 +43,15 @@ class ModelPipeline(dg.Component):
     @classmethod
     def get_model_cls(cls) -> type[BaseModel]:
         """Return the schema of the attributes."""
-        return PipelineSettings
+        return Attributes
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
-        """Take the attributes as they were validated."""
-        del context
-        assert isinstance(attributes, PipelineSettings)
-        return cls(attributes)
+        """Read the attributes, with what they are based on."""
+        assert isinstance(attributes, Attributes)
+        file = context.path / "defs.yaml"  # Dagster names the folder
+        own = compose(attributes.model_extra or {}, folder=file.parent, where=(str(file),))
+        return cls(PipelineSettings.parse(own, where=str(file)))
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the pipeline's assets, checks, jobs, schedule and sensor."""

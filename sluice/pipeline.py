@@ -1,10 +1,10 @@
 """One pipeline as its YAML says: which workload, and every setting of the line it walks."""
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import Field, field_validator, model_validator
 
 from sluice.cluster.settings import ComputeSettings
@@ -18,6 +18,7 @@ from sluice.evaluation.suites.settings import SuiteSettings
 from sluice.failfast.settings import PocSettings
 from sluice.imports import import_named
 from sluice.models.settings import ModelSettings
+from sluice.pipeline_file import overridden, read_attributes
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.settings import ServingSettings
 from sluice.settings import Settings, nearest
@@ -31,9 +32,6 @@ from sluice.tuning.spaces import Setup, Space
 from sluice.tuning.strategy import plan_search
 from sluice.workloads.load import build_workload, require_workload_type
 from sluice.workloads.workload import Workload
-
-COMPONENT = "pipelines.component.ModelPipeline"
-"""The ``type`` that every pipeline's YAML names."""
 
 
 class ScheduleSettings(Settings):
@@ -180,46 +178,24 @@ class PipelineSettings(Settings):
         return digest_json(self.config)
 
 
-def read_pipeline(path: Path) -> PipelineSettings:
-    """Read a ``defs.yaml``.
+def read_pipeline(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings:
+    """Read a ``defs.yaml``, with what it is based on.
+
+    Args:
+        path: The file.
+        overrides: What holds in place of what the file says; see ``overridden``.
 
     Raises:
         SettingsError: The file is missing, is no YAML, or a key or value in it is wrong.
     """
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SettingsError(
-            f"A pipeline file is required at {path}, and there is none.",
-            fix="Give the path of a defs.yaml, or the name of a folder in pipelines/defs.",
-        ) from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SettingsError(
-            f"{path} cannot be read as YAML: {error}.", fix="Correct the file and start again."
-        ) from None
-    if not isinstance(document, dict) or not isinstance(document.get("attributes"), dict):
-        raise SettingsError(
-            f"{path} must hold 'type: {COMPONENT}' and a mapping 'attributes'.",
-            fix="Start from pipelines/defs/sp500_volatility/defs.yaml.",
-        )
-    if document.get("type") != COMPONENT:
-        raise SettingsError(
-            f"{path}: 'type' must be {COMPONENT}, got {document.get('type')!r}.",
-            fix="Correct the type.",
-        )
-    unknown = sorted(set(document) - {"type", "attributes"})
-    if unknown:
-        hint = nearest(unknown[0], ["type", "attributes"])
-        raise SettingsError(
-            f"{path}: '{unknown[0]}' is not a key of a pipeline file.{hint}",
-            fix="Settings of the pipeline stand under 'attributes'.",
-        )
-    return PipelineSettings.parse(document["attributes"], where=str(path))
+    attributes = overridden(read_attributes(path), overrides)
+    where = " ".join([str(path), *(f"--set {given}" for given in overrides)])
+    return PipelineSettings.parse(attributes, where=where)
 
 
-def find_pipeline(name: str, folder: Path) -> PipelineSettings:
-    """Read the pipeline that ``name`` means; see ``locate_pipeline``."""
-    return read_pipeline(locate_pipeline(name, folder))
+def find_pipeline(name: str, folder: Path, overrides: Sequence[str] = ()) -> PipelineSettings:
+    """Read the pipeline that ``name`` means; see ``locate_pipeline`` and ``read_pipeline``."""
+    return read_pipeline(locate_pipeline(name, folder), overrides)
 
 
 def locate_pipeline(name: str, folder: Path) -> Path:

@@ -1,6 +1,7 @@
 """``sluice poc``: the gate alone, on a pipeline or on anyone's workload, without Dagster."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,15 @@ def register(app: typer.Typer) -> None:
             bool, typer.Option("--schema", help="Print the JSON schema of --json instead.")
         ] = False,
         seed: Annotated[int, typer.Option(help="Seeds weights and order.", min=0)] = 0,
+        overrides: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--set",
+                help="KEY=VALUE in place of what the pipeline's file says, such as "
+                "model.hidden=64; several times for several keys.",
+                show_default=False,
+            ),
+        ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
         """Run the proof-of-concept gate: what seconds on real data say about hours of training.
@@ -55,7 +65,7 @@ def register(app: typer.Typer) -> None:
         elif log is not None:
             _validate_log(log, target, as_json=as_json)
         elif target is not None:
-            _gate(target, minimum=minimum, seed=seed, as_json=as_json)
+            _gate(target, overrides or (), minimum=minimum, seed=seed, as_json=as_json)
         else:
             raise SettingsError(
                 "sluice poc needs something to look at: a pipeline, a workload or a log.",
@@ -63,13 +73,15 @@ def register(app: typer.Typer) -> None:
             )
 
 
-def _gate(target: str, *, minimum: bool, seed: int, as_json: bool) -> None:
+def _gate(
+    target: str, overrides: Sequence[str], *, minimum: bool, seed: int, as_json: bool
+) -> None:
     from sluice.failfast.gate.display import LiveLines, report_page, stderr_console
     from sluice.failfast.gate.request import GateRequest, NamedTarget
     from sluice.failfast.gate.supervisor import supervise
 
     request = GateRequest(
-        target=NamedTarget(name=target),
+        target=NamedTarget(name=target, overrides=tuple(overrides)),
         level="minimum" if minimum else "full",
         seed=seed,
     )

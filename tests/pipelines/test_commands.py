@@ -61,6 +61,33 @@ def test_poc_that_fails_says_why_and_exits_1(
     assert failed[0]["fix"]
 
 
+def test_what_the_command_line_sets_reaches_the_gate(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CONF-1: through another process; the file itself passes."""
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+
+    assert run_command(["poc", str(ECHO), "--set", "poc.min_rows=1000000", "--json"]) == 1
+
+    failed = [r for r in as_json(capfd)["results"] if r["outcome"] == "fail"]
+    assert [r["requirement"] for r in failed] == ["POC-6"]
+
+
+@pytest.mark.parametrize(
+    "command", [["run", str(ECHO)], ["tune", str(ECHO)], ["poc", str(ECHO)]], ids=lambda c: c[0]
+)
+def test_a_wrong_override_is_the_users_mistake(
+    command: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command([*command, "--set", "training.epochs=3"]) == 2
+    assert "'training.epochs' is not a setting" in " ".join(capfd.readouterr().err.split())
+
+
+def test_a_workload_without_a_file_takes_no_override(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["poc", "tests.support.echo:Echo", "--set", "model.hidden=8"]) == 2
+    assert "is a workload without one" in " ".join(capfd.readouterr().err.split())
+
+
 def test_show_and_history_after_a_run(
     green: tuple[Home, RunReport],
     monkeypatch: pytest.MonkeyPatch,

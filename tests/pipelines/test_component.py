@@ -5,9 +5,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
+import jsonschema
 import pytest
+import yaml
 
 from pipelines.build import build_definitions
+from pipelines.component import ModelPipeline
 from pipelines.definitions import defs
 from pipelines.resources import resources
 from pipelines.sensors import Situation, request_promotion
@@ -18,6 +21,7 @@ from sluice.pipeline import (
     known_pipelines,
     read_pipeline,
 )
+from sluice.pipeline_file import COMPONENT
 from tests.pipelines.conftest import ECHO, ROLLOUT, STAGES, home_at
 
 
@@ -75,6 +79,25 @@ def test_unknown_key_in_yaml_stops_the_ui_from_loading(project: Path) -> None:
         with_resources(dg.load_from_defs_folder(path_within_project=project), project)
 
     assert "architektur" in str(caught.value.__cause__)
+
+
+def test_a_pipeline_based_on_another_loads_beside_it(project: Path) -> None:
+    """CONF-1: in the UI as on the command line, and `dg check yaml` knows both forms."""
+    (file,) = project.rglob("defs.yaml")
+    other = file.parent.parent / "loud" / "defs.yaml"
+    other.parent.mkdir()
+    attributes = {"based_on": "../echo/defs.yaml", "name": "loud", "model": {"hidden": 8}}
+    other.write_text(yaml.safe_dump({"type": COMPONENT, "attributes": attributes}))
+
+    loaded = with_resources(dg.load_from_defs_folder(path_within_project=project), project)
+
+    assert names_of(loaded, "echo") == names_of(loaded, "loud") == STAGES
+    schema = ModelPipeline.get_model_cls().model_json_schema()
+    for path in (file, other):
+        jsonschema.validate(yaml.safe_load(path.read_text())["attributes"], schema)
+    for wrong in ({"based_on": "a.yaml"}, {"name": "a"}, attributes | {"modle": {}}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)
 
 
 def with_resources(definitions: dg.Definitions, folder: Path) -> dg.Definitions:

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from sluice.errors import ContractError, SluiceError
+from sluice.errors import ContractError, SettingsError, SluiceError
 from sluice.failfast.gate.checks import CHECKS, GateCheck
 from sluice.failfast.gate.inputs import GateInputs, StoredData
 from sluice.failfast.gate.messages import (
@@ -173,10 +173,16 @@ def _wanted(target: Target) -> _Wanted:
     from sluice.pipeline import defs_folder, find_pipeline
 
     match target:
-        case NamedTarget(name=name) if _is_import_path(name):
+        case NamedTarget(name=name, overrides=overrides) if _is_import_path(name):
+            if overrides:
+                raise SettingsError(
+                    f"Overrides belong to a pipeline's file, and {name} is a workload without one: "
+                    f"{', '.join(overrides)}.",
+                    fix="Write a YAML with this workload, and gate that.",
+                )
             return _wanted(WorkloadTarget(path=name))
-        case NamedTarget(name=name):
-            pipeline = find_pipeline(name, defs_folder())
+        case NamedTarget(name=name, overrides=overrides):
+            pipeline = find_pipeline(name, defs_folder(), overrides)
         case StoredTarget(pipeline=pipeline):
             pass
         case WorkloadTarget(path=path, settings=text):

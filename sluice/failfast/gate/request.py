@@ -18,6 +18,8 @@ class NamedTarget:
     """What a person types: a pipeline's name or file, or 'module:Workload'."""
 
     name: str
+    overrides: tuple[str, ...] = ()
+    """Of a pipeline: 'key.key=value' in place of what its file says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from sluice.digests import digest_json
 from sluice.errors import ContractError, SettingsError, UnknownVersion
 from sluice.models.scaled import prepare_model
 from sluice.models.settings import ModelSettings
-from sluice.pipeline import COMPONENT
+from sluice.pipeline_file import COMPONENT
 from sluice.registry.ledger import Ledger
 from sluice.training.code import code_digest
 from sluice.training.weights import pack_model

@@ -1,0 +1,138 @@
+"""CONF-1: a pipeline's file is based on another, and a command line overrides it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sluice.errors import SettingsError
+from sluice.pipeline import PipelineSettings, read_pipeline
+from sluice.pipeline_file import COMPONENT, merged, overridden
+
+BASE = {
+    "name": "base",
+    "workload": "tests.support.echo:Echo",
+    "model": {"architecture": "lstm", "hidden": 16},
+    "training": {"max_epochs": 7},
+    "seeds": [0, 1, 2, 3, 4, 5],
+}
+
+
+def written(path: Path, **attributes: Any) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(yaml.safe_dump({"type": COMPONENT, "attributes": attributes}))
+    return path
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return written(tmp_path / "base.yaml", **BASE)
+
+
+def test_what_a_file_does_not_say_its_base_says(base: Path) -> None:
+    middle = written(
+        base.parent / "deep" / "middle.yaml",
+        based_on="../base.yaml",
+        name="middle",
+        model={"hidden": 32},
+    )
+    top = written(
+        base.parent / "top.yaml", based_on="deep/middle.yaml", name="top", seeds=[3, 4, 5, 6, 7]
+    )
+
+    found = read_pipeline(top)
+
+    assert found == PipelineSettings.parse(
+        BASE
+        | {
+            "name": "top",
+            "model": {"architecture": "lstm", "hidden": 32},
+            "seeds": [3, 4, 5, 6, 7],
+        },
+        where="test",
+    )
+    assert read_pipeline(middle).seeds == (0, 1, 2, 3, 4, 5)
+
+
+def test_a_mapping_of_another_kind_takes_the_place_of_the_whole() -> None:
+    there = {"source": {"kind": "csv", "uri": "bars.csv", "index": "date"}}
+
+    assert merged(there, {"source": {"uri": "b.csv"}})["source"]["index"] == "date"
+    assert merged(there, {"source": {"kind": "packaged"}}) == {"source": {"kind": "packaged"}}
+
+
+def test_the_command_line_has_the_last_word(base: Path) -> None:
+    found = read_pipeline(
+        base,
+        [
+            "training.learning_rate=0.01",
+            "model={hidden: 8}",
+            "seeds=[0, 1, 2, 3, 4]",
+            "search.num_trials=5",
+            "training.learning_rate=0.02",
+            "rollout=null",
+        ],
+    )
+
+    assert found.training.learning_rate == 0.02
+    assert (found.training.max_epochs, found.model.architecture) == (7, "lstm")
+    assert found.model.hidden == 8
+    assert found.seeds == (0, 1, 2, 3, 4)
+    assert found.search is not None
+    assert found.search.num_trials == 5
+    assert found.rollout is None
+
+
+def test_an_override_does_not_change_what_was_read() -> None:
+    read = {"training": {"max_epochs": 5}}
+
+    overridden(read, ["training.max_epochs=9"])
+
+    assert read == {"training": {"max_epochs": 5}}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            "training.learning_rat=1.0",
+            "--set training.learning_rat=1.0: .*Did you mean 'learning_rate'",
+        ),
+        ("training", "must be key=value, got 'training'"),
+        ("training..max_epochs=3", "must be key=value"),
+        ("seeds=[0, 1", "cannot be read as YAML"),
+        ("training.max_epochs=few", "'training.max_epochs': .*got 'few'"),
+        ("training=3", "'training': "),
+    ],
+)
+def test_a_wrong_override_says_what_is_wrong(base: Path, given: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        read_pipeline(base, [given])
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"based_on": "base.yaml"}, "needs a name of its own"),
+        ({"based_on": "none.yaml", "name": "a"}, r"required at .*none\.yaml, and there is none"),
+        ({"based_on": 3, "name": "a"}, "must be the path of a pipeline's file, got 3"),
+        ({"based_on": "top.yaml", "name": "a"}, r"'based_on: top\.yaml' leads back to"),
+        ({"based_on": "base.yaml", "name": "a", "modle": {}}, "Did you mean 'model'"),
+    ],
+)
+def test_a_wrong_base_says_what_is_wrong(
+    base: Path, attributes: dict[str, Any], message: str
+) -> None:
+    top = written(base.parent / "top.yaml", **attributes)
+
+    with pytest.raises(SettingsError, match=message):
+        read_pipeline(top)
+
+
+def test_two_files_that_are_based_on_each_other_are_refused(tmp_path: Path) -> None:
+    written(tmp_path / "one.yaml", based_on="other.yaml", name="one")
+    other = written(tmp_path / "other.yaml", based_on="one.yaml", name="other")
+
+    with pytest.raises(SettingsError, match="leads back to"):
+        read_pipeline(other)
