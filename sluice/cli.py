@@ -22,7 +22,18 @@ TYPER_INTERRUPTED = 130
 """What Typer leaves with on Ctrl-C."""
 
 ENTRY_POINTS = "sluice.commands"
-COMMANDS = ("poc", "trace", "gate", "drift", "suites", "registry", "serve", "rollout", "doctor")
+COMMANDS = (
+    "poc",
+    "trace",
+    "gate",
+    "judge",
+    "drift",
+    "suites",
+    "registry",
+    "serve",
+    "rollout",
+    "doctor",
+)
 """Each is a module of ``sluice.commands`` with a function ``register``."""
 
 

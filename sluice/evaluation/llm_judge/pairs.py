@@ -1,0 +1,80 @@
+"""Pairs of answers to one prompt, some with the word of a person (LLM-1)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pandas as pd
+
+from sluice.errors import ContractError, SourceError
+
+Choice = Literal["candidate", "baseline", "tie"]
+"""Which of two answers is better."""
+
+REQUIRED = ("prompt", "candidate", "baseline")
+LABEL = "human"
+SUFFIXES = (".csv", ".parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two answers to one prompt."""
+
+    prompt: str
+    candidate: str
+    baseline: str
+    human: Choice | None = None
+    """What a person said; None when nobody was asked."""
+
+
+def read_pairs(path: Path) -> tuple[Pair, ...]:
+    """Read pairs from Parquet or CSV: prompt, candidate, baseline, and where known human.
+
+    Raises:
+        SourceError: The file is missing or cannot be read.
+        ContractError: It has no rows or lacks a column, a text is missing, or a label is none of
+            'candidate', 'baseline', 'tie'.
+    """
+    if path.suffix not in SUFFIXES:
+        raise SourceError(
+            f"Pairs must be in a file that ends in {' or '.join(SUFFIXES)}, got {path}.",
+            fix="Write them as CSV or Parquet.",
+        )
+    try:
+        if path.suffix == ".csv":
+            # All of it is text: "007" is no number, and "None" and "" are answers.
+            table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        else:
+            table = pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise SourceError(
+            f"The pairs in {path} cannot be read: {error}.", fix="Correct the path or the file."
+        ) from None
+    missing = [name for name in REQUIRED if name not in table.columns]
+    if missing or table.empty:
+        raise ContractError(
+            f"{path} must have the columns {', '.join(REQUIRED)} and rows, got {len(table)} rows "
+            f"of {', '.join(map(str, table.columns)) or 'no columns'}.",
+            fix=f"Write one pair a row; a column '{LABEL}' says what a person prefers.",
+        )
+    labels = table[LABEL] if LABEL in table.columns else [None] * len(table)
+    texts = zip(*(table[name] for name in REQUIRED), labels, strict=True)
+    return tuple(_pair(row, *found, path=path) for row, found in enumerate(texts))
+
+
+def _pair(row: int, prompt: Any, candidate: Any, baseline: Any, label: Any, *, path: Path) -> Pair:
+    texts = {"prompt": prompt, "candidate": candidate, "baseline": baseline}
+    for name, text in texts.items():
+        if pd.isna(text):
+            raise ContractError(
+                f"{path} row {row}: '{name}' must be a text, got none.",
+                fix="Leave the pair out, or write an empty text where nothing was answered.",
+            )
+    known = None if pd.isna(label) or label == "" else label
+    if known is not None and known not in get_args(Choice):
+        raise ContractError(
+            f"{path} row {row}: '{LABEL}' must be {', '.join(get_args(Choice))} or empty, got "
+            f"{known!r}.",
+            fix="Write which answer the person prefers.",
+        )
+    return Pair(**{name: str(text) for name, text in texts.items()}, human=known)

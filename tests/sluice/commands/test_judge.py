@@ -1,0 +1,49 @@
+"""LLM-1: `sluice judge` as people and machines use it."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from sluice.cli import run_command
+from tests.sluice.evaluation.llm_judge.judges import make_pairs
+
+JUDGES = "tests.sluice.evaluation.llm_judge.judges"
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    path = tmp_path / "pairs.csv"
+    pd.DataFrame([dataclasses.asdict(pair) for pair in make_pairs(60)]).to_csv(path, index=False)
+    return path
+
+
+def test_a_trusted_judge_leaves_with_0(pairs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["judge", str(pairs), "--judge", f"{JUDGES}:better_answer", "--json"]) == 0
+
+    told = json.loads(capfd.readouterr().out)
+    assert (told["trust"], told["candidate_wins"]) == ("trusted", 20)
+
+
+def test_one_that_is_not_leaves_with_1(pairs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["judge", str(pairs), "--judge", f"{JUDGES}:first_answer"]) == 1
+
+    told = capfd.readouterr().out
+    assert told.startswith("not trusted")
+    assert "100%, 50% is no bias" in told
+
+
+@pytest.mark.parametrize(
+    ("judge", "message"),
+    [
+        (f"{JUDGES}:better_answers", "Did you mean 'better_answer'"),
+        (f"{JUDGES}:_ANSWERS", "function"),
+    ],
+)
+def test_a_wrong_judge_is_the_users_mistake(
+    pairs: Path, judge: str, message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["judge", str(pairs), "--judge", judge]) == 2
+    assert message in " ".join(capfd.readouterr().err.split())

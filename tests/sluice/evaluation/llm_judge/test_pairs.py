@@ -1,0 +1,61 @@
+"""LLM-1: pairs in a file."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from sluice.errors import ContractError, SourceError
+from sluice.evaluation.llm_judge.pairs import Pair, read_pairs
+
+ROWS = {
+    "prompt": ["007", "b"],
+    "candidate": ["None", ""],
+    "baseline": ["x, y", "z"],
+    "human": ["tie", None],
+}
+PAIRS = (
+    Pair(prompt="007", candidate="None", baseline="x, y", human="tie"),
+    Pair(prompt="b", candidate="", baseline="z"),
+)
+
+
+def test_both_kinds_of_file_hold_the_same(tmp_path: Path) -> None:
+    pd.DataFrame(ROWS).to_csv(tmp_path / "pairs.csv", index=False)
+    pd.DataFrame(ROWS).to_parquet(tmp_path / "pairs.parquet")
+
+    assert read_pairs(tmp_path / "pairs.csv") == read_pairs(tmp_path / "pairs.parquet") == PAIRS
+
+
+def test_labels_are_not_needed(tmp_path: Path) -> None:
+    pd.DataFrame(ROWS).drop(columns="human").to_csv(tmp_path / "pairs.csv", index=False)
+
+    assert [pair.human for pair in read_pairs(tmp_path / "pairs.csv")] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"human": ["candidat", None]}, r"row 0: 'human' must be .* got 'candidat'"),
+        ({"candidate": ["a", None]}, "row 1: 'candidate' must be a text, got none"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, list[object]], message: str) -> None:
+    pd.DataFrame(ROWS | change).to_parquet(tmp_path / "pairs.parquet")
+
+    with pytest.raises(ContractError, match=message):
+        read_pairs(tmp_path / "pairs.parquet")
+
+
+def test_what_is_no_file_of_pairs_is_refused(tmp_path: Path) -> None:
+    pd.DataFrame({"prompt": ["a"], "response": ["b"]}).to_csv(tmp_path / "a.csv", index=False)
+    pd.DataFrame(ROWS).iloc[:0].to_csv(tmp_path / "empty.csv", index=False)
+
+    with pytest.raises(ContractError, match="got 1 rows of prompt, response"):
+        read_pairs(tmp_path / "a.csv")
+    with pytest.raises(ContractError, match="got 0 rows"):
+        read_pairs(tmp_path / "empty.csv")
+    with pytest.raises(SourceError, match="cannot be read"):
+        read_pairs(tmp_path / "none.csv")
+    with pytest.raises(SourceError, match=r"ends in \.csv or \.parquet"):
+        read_pairs(tmp_path / "pairs.txt")
