@@ -70,6 +70,15 @@ def test_a_box_is_found_once_and_another_class_or_image_finds_nothing() -> None:
     assert set(elsewhere.values()) == set(other.values()) == {0.0}
 
 
+def test_a_second_detection_of_a_box_finds_no_other() -> None:
+    """Half of the boxes are found: recalls 0 to 0.5 of the 101."""
+    truth = found((0, 0, 10, 10), (50, 50, 60, 60))
+
+    values = detection_metrics(truth, found((0, 0, 10, 10), (0, 0, 10, 10)), [0.9, 0.8]).values
+
+    assert list(values.values()) == pytest.approx([51 / 101] * 3)
+
+
 def test_nothing_found_is_zero_and_nothing_to_find_is_absent() -> None:
     assert set(detection_metrics(ONE, NONE, []).values.values()) == {0.0}
     assert detection_metrics(NONE, found((0, 0, 1, 1)), [1.0]).absent == dict.fromkeys(
