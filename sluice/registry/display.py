@@ -17,6 +17,9 @@ from sluice.receipts import Receipt
 from sluice.registry.lineage import BASELINE, Lineage
 from sluice.registry.records import Finding, HistoryEntry, State, Version
 
+_LONGEST, _SHOWN = 12, 5
+"""Values up to which a list is told whole, and of a longer one those that are told."""
+
 STYLES: Mapping[str, str] = {
     "production": "bold green",
     "staging": "yellow",
@@ -234,10 +237,17 @@ def _scalars(evidence: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             flat |= _scalars(value, f"{prefix}{name} ")
         elif isinstance(value, list | tuple):
             if not _is_rows(value):
-                flat[prefix + name] = ", ".join(number(v) for v in value) or "none"
+                flat[prefix + name] = _listed(value)
         else:
             flat[prefix + name] = value
     return flat
+
+
+def _listed(values: Sequence[Any]) -> str:
+    """A long list, as of the hashes of rows, is for machines: its first few are told."""
+    if len(values) <= _LONGEST:
+        return ", ".join(number(v) for v in values) or "none"
+    return f"{', '.join(number(v) for v in values[:_SHOWN])} and {len(values) - _SHOWN:,} more"
 
 
 def _is_rows(value: Any) -> bool:

@@ -1,0 +1,30 @@
+"""A version as a page for people: what is for machines alone does not bury what is for them."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from sluice.artifacts import ArtifactStore
+from sluice.registry.display import version_page
+from sluice.registry.ledger import Ledger
+from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, promotion_receipt
+
+
+def test_a_long_list_of_the_evidence_is_told_by_its_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = ArtifactStore(tmp_path / "artifacts")
+    with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
+        promote_chain(ledger, store, 1)
+        version = ledger.version(MODEL, 1)
+    receipt = promotion_receipt(version.candidate)
+    lists = {"rows": {"hashes": list(range(1000, 1200))}, "seeds": list(range(12))}
+    told = receipt.model_copy(update={"evidence": {**receipt.evidence, **lists}})
+
+    Console(width=200).print(version_page(version, [told], [], reference=None))
+
+    page = " ".join(capsys.readouterr().out.split())
+    assert "1000, 1001, 1002, 1003, 1004 and 195 more" in page
+    assert "1005" not in page
+    assert "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11" in page
