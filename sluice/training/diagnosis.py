@@ -24,6 +24,7 @@ SymptomKind = Literal[
     "underfitting",
     "loss not falling",
     "explosion",
+    "loss not finite",
     "dead units",
     "fp16 given up",
 ]
@@ -223,7 +224,7 @@ def _explosion(history: Sequence[EpochResult], settings: DiagnosisSettings) -> S
         fp16 = result.skipped_steps > 0
         losses = math.isfinite(result.train_loss) and math.isfinite(result.val_loss)
         if not losses and not fp16:
-            return _exploded(f"a loss is not finite at epoch {result.epoch}.")
+            return _not_finite(result)
         norm = result.grad_norm_max
         limit = settings.most_gradient * max(1.0, abs(result.train_loss))
         means = (r.grad_norm_mean for r in history[:index])
@@ -240,6 +241,18 @@ def _explosion(history: Sequence[EpochResult], settings: DiagnosisSettings) -> S
                 f"were up to {before:.3g}."
             )
     return None
+
+
+def _not_finite(result: EpochResult) -> Symptom:
+    return Symptom(
+        kind="loss not finite",
+        what=f"at epoch {result.epoch} the train loss is {result.train_loss:.4g} and the "
+        f"validation loss {result.val_loss:.4g}; largest gradient norm {result.grad_norm_max:.3g}.",
+        cause="The loss takes a logarithm of 0, divides by 0, or overflows on extreme outputs; or "
+        "the learning rate is too high.",
+        fix="Clamp the arguments of log, exp and division in the loss first, and divide "
+        "learning_rate by 3 where the gradient norm was rising.",
+    )
 
 
 def _exploded(what: str) -> Symptom:

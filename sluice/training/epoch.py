@@ -149,7 +149,9 @@ def diverged(
         )
     return TrainingFailed(
         what,
-        cause=f"Most likely the learning rate (peak {settings.learning_rate:g}) is too high.",
+        cause=f"Most likely the learning rate (peak {settings.learning_rate:g}) is too high; else "
+        "the loss takes a logarithm of 0, divides by 0, or overflows on extreme outputs.",
         fix=f"Lower learning_rate (try {settings.learning_rate / 10:g}) or clip_norm "
-        f"(now {settings.clip_norm:g}), and check rare rows for NaN and infinity.",
+        f"(now {settings.clip_norm:g}); then clamp the arguments of log, exp and division in the "
+        "loss, and check rare rows for NaN and infinity.",
     )

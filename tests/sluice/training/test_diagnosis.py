@@ -114,8 +114,6 @@ def test_a_loss_that_still_falls_at_the_last_epoch_was_stopped_too_early():
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"val_loss": math.nan}, "not finite at epoch 3"),
-        ({"train_loss": math.inf}, "not finite at epoch 3"),
         ({"grad_norm_max": 101.0}, "reached 101 at epoch 3; usual is up to 100"),
         ({"grad_norm_max": math.nan}, "reached nan at epoch 3"),
         ({"grad_norm_max": 31.0}, "means before were up to 1."),
@@ -129,6 +127,19 @@ def test_an_explosion_is_named_with_its_epoch_also_on_few_epochs(change, what):
     assert [s.kind for s in found.symptoms] == ["explosion"]
     assert what in found.symptoms[0].what
     assert not found.enough
+
+
+@pytest.mark.parametrize("change", [{"val_loss": math.nan}, {"train_loss": math.inf}])
+def test_a_loss_that_is_not_finite_is_named_with_what_makes_one(change):
+    """RESP-2: logarithm of 0, division by 0, extreme outputs."""
+    history = curve(FALLING[:4], FALLING[:4])
+    history[2] = dataclasses.replace(history[2], **change)
+    (symptom,) = diagnose(history, SETTINGS, max_epochs=30, expects_signal=True).symptoms
+
+    assert symptom.kind == "loss not finite"
+    assert "at epoch 3" in symptom.what
+    for word in ("logarithm of 0", "divides by 0", "extreme outputs"):
+        assert word in symptom.cause
 
 
 def test_a_first_epoch_whose_gradient_is_not_finite_exploded():
