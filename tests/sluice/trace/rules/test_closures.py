@@ -1,4 +1,4 @@
-"""A trainer that hands its batch to the optimizer as a closure has the same faults (TRACE-1, 16)."""
+"""A trainer that hands its batch over as a closure has the same faults (TRACE-1, TRACE-16)."""
 
 import pytest
 import torch

@@ -1,0 +1,212 @@
+"""What programs written with well-known libraries do, and rules once took for a fault (TRACE-16).
+
+Each mechanism is that of a library: Lightning and TabNet evaluate in their own ways, replay
+memories are those of reinforcement learning, accelerate divides by the number of batches.
+"""
+
+import tempfile
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from sluice.trace.rules.library import judge
+
+
+def told(trace):
+    return [(f.fault, f.severity) for f in judge(trace)]
+
+
+def rows(num, columns=8, seed=0):
+    x = torch.randn(num, columns, generator=torch.Generator().manual_seed(seed))
+    return x, x[:, :3].argmax(1)
+
+
+def step(optimizer, loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def test_a_network_that_is_filled_from_a_file_has_no_numbers_before(trace_of):
+    def program():
+        x, y = rows(64)
+        state = nn.Linear(8, 3).state_dict()
+        with torch.device("meta"):
+            model = nn.Linear(8, 3)
+        model.load_state_dict({name: t.to("meta") for name, t in state.items()}, assign=True)
+        model.load_state_dict(state, assign=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(5):
+            step(optimizer, F.cross_entropy(model(x), y))
+
+    trace = trace_of(program)
+
+    assert (trace.notes, trace.num_steps) == ((), 5)
+
+
+class Named(Tensor):
+    """Numbers with a name of each row, which nobody may take a part of."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function is Tensor.__getitem__:
+            raise ValueError("a part of the rows has no names")
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def test_batches_of_a_class_of_their_own_are_seen_as_numbers(trace_of):
+    def program():
+        x, y = rows(96)
+        model = nn.Linear(8, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def named(items):
+            data, labels = zip(*items, strict=True)
+            return torch.stack(data).as_subclass(Named), torch.stack(labels)
+
+        for batch, labels in DataLoader(TensorDataset(x, y), 32, collate_fn=named):
+            step(optimizer, F.cross_entropy(model(batch.as_subclass(Tensor)), labels))
+
+    trace = trace_of(program)
+
+    assert trace.notes == ()
+    assert [len(batch.rows) for batch in trace.batches] == [32, 32, 32]
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_an_evaluation_with_gradients_is_not_what_is_learned_from(trace_of, stays):
+    def program():
+        x, y = rows(160)
+        model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2), nn.ReLU(), nn.Linear(16, 3))
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(4):
+            if not stays:
+                model.train()
+            for some in torch.arange(128).split(32):
+                step(optimizer, F.cross_entropy(model(x[some]), y[some]))
+            model.eval()
+            model(x[128:]).argmax(1)
+
+    assert (("training in evaluation mode", "error") in told(trace_of(program))) is stays
+
+
+@pytest.mark.parametrize("is_memory", [True, False])
+def test_rows_of_a_memory_that_make_targets_in_turns_judge_nothing(trace_of, is_memory):
+    def program():
+        memory, later = rows(256)[0], rows(256, seed=2)[0]
+        critic, actor = nn.Linear(8, 1), nn.Linear(8, 1)
+        steps = [torch.optim.SGD(m.parameters(), lr=1e-3) for m in (critic, actor)]
+        draws = torch.Generator().manual_seed(1)
+        for turn in range(60):
+            some = torch.randint(128, (16,), generator=draws)
+            if is_memory:
+                with torch.no_grad():  # the states that follow are in the memory, too
+                    target = critic(memory[some + torch.randint(2, (16,), generator=draws)])
+            else:
+                target = memory[some, :1]
+            step(steps[0], F.mse_loss(critic(memory[some]), target))
+            step(steps[1], actor(memory[some]).square().mean())
+            if not is_memory and turn % 20 == 19:
+                with torch.no_grad():
+                    F.mse_loss(critic(torch.cat([memory[:40], later[:60]])), later[:100, :1])
+
+    found = ("validation rows in training", "error") in told(trace_of(program))
+    assert found is not is_memory
+
+
+@pytest.mark.parametrize(("still", "severity"), [((5, 20, 33), "confirm"), ((20,), "error")])
+def test_columns_that_a_scaler_leaves_at_zero_are_a_question(trace_of, still, severity):
+    def program():
+        x, y = rows(320, columns=48)
+        x[:, list(still)] = 0
+        model = nn.Linear(48, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch, labels in DataLoader(TensorDataset(x, y), 32):
+            step(optimizer, F.cross_entropy(model(batch), labels))
+
+    assert [f for f in told(trace_of(program)) if f[0] == "constant column"] == [
+        ("constant column", severity)
+    ]
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_checkpoint_that_is_written_under_a_drawn_name_moves(trace_of, tmp_path, stays):
+    def program():
+        x, y = rows(256)
+        model = nn.Linear(8, 3)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+        best = 1e9
+        for epoch in range(8):
+            for some in torch.arange(192).split(16):
+                step(optimizer, F.cross_entropy(model(x[some]), y[some]))
+            with torch.no_grad():
+                loss = float(F.cross_entropy(model(x[192:]), y[192:]))
+            if loss < best and not (stays and epoch):
+                best = loss
+                with tempfile.NamedTemporaryFile(dir=tmp_path, delete=False) as file:
+                    torch.save(model.state_dict(), file.name)
+
+    assert ("selection never moves" in {fault for fault, _ in told(trace_of(program))}) is stays
+
+
+@pytest.mark.parametrize("by", [1, 1.0, 4])
+def test_a_mean_that_is_divided_by_one_is_whole(trace_of, by):
+    def program():
+        x, y = rows(512)
+        model = nn.Linear(8, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+        for number, some in enumerate(torch.arange(512).split(16)):
+            (F.cross_entropy(model(x[some]), y[some]) / by).backward()
+            if number % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    found = ("accumulation not normalised", "error") in told(trace_of(program))
+    assert found is (by == 1)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_loss_by_hand_of_a_second_phase_is_looked_at_from_its_first_step(trace_of, is_late):
+    def pinball(out, target):
+        error = target - out
+        return torch.maximum(0.8 * error, -0.2 * error).mean()
+
+    def program():
+        x, _ = rows(640)
+        y = x[:, 0] + x[:, 1]
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for number in range(320):
+            some = torch.arange(32) + 32 * (number % 20)
+            out = model(x[some])
+            if number < 281:
+                step(optimizer, (out[:, 0] - y[some]).square().mean())
+            else:
+                step(optimizer, pinball(out if is_late else out[:, 0], y[some]))
+
+    found = [f for f in judge(trace_of(program)) if f.fault == "loss broadcasts"]
+
+    assert [f.step for f in found] == [282] * is_late
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_answers_that_are_cut_late_are_told_where_their_loss_is_a_sum_over_nothing(
+    trace_of, is_late
+):
+    def program():
+        x, y = rows(640)
+        model = nn.Linear(8, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in range(560):
+            some = torch.arange(32) + 32 * (number % 20)
+            target = torch.full_like(y[some], -100) if is_late and number >= 400 else y[some]
+            total = F.cross_entropy(model(x[some]), target, reduction="sum")
+            step(optimizer, total / (target >= 0).sum().clamp(min=1))
+
+    found = [f for f in judge(trace_of(program)) if f.fault == "nothing supervised"]
+
+    assert [f.severity for f in found] == ["error"] * is_late
+    assert all(400 < f.step < 530 for f in found)
