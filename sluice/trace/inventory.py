@@ -96,6 +96,8 @@ class NetworkEntry:
     stray: dict[int, "weakref.ref[Any]"] = field(default_factory=dict)
     row_shape: tuple[int, ...] | None = None
     """Of a row that it returned at first; None until then."""
+    longest: int = 0
+    """Second dimension of what it was given, which is the length of a text or series."""
     next_flow: int = 0
     """Its forward pass is looked at when so many steps were made."""
 

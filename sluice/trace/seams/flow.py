@@ -32,6 +32,9 @@ _MOST_WAITING = 4
 _MOST_MASKS = 32
 """Facts of masks in a trace."""
 
+_LONGER = 3
+"""Halves: so much longer than those before is a text that probes did not see yet."""
+
 _MOST_LOOKUPS = 64
 """Facts of rows below 0, or beyond a table, in a trace."""
 
@@ -82,6 +85,14 @@ class Flows:
             and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
             and not is_transformed()
         )
+
+    def heard_length(self, entry: NetworkEntry, length: int) -> None:
+        """Look again where texts or series are longer by half than any before: a mask may end."""
+        if 2 * length > _LONGER * entry.longest:
+            if entry.longest and self._tracer.steps:
+                entry.next_flow = self._tracer.steps
+                self._probed = {key for key in self._probed if key[0] != entry.index}
+            entry.longest = length
 
     def begin(
         self, entry: NetworkEntry, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -137,6 +137,8 @@ class _Calls:
             tracer.inputs.see(lane, entry.index, module, args, kwargs)
         if self._flows.now or self._flows.is_due:
             self._flows.forget()
+        if args and type(args[0]) is Tensor and args[0].dim() > 1:
+            self._flows.heard_length(entry, args[0].shape[1])
         flows = tracer.steps >= entry.next_flow and self._flows.wants()
         if entry.names is not None and not tracer.has_statistics and not flows:
             return

@@ -87,6 +87,7 @@ def test_an_optimizer_that_never_runs_its_closure_has_a_step_all_the_same(trace_
 
     def program():
         model = healthy.net()
+        torch.optim.SGD(model.parameters(), lr=0.1)  # from here on torch tells of its steps, too
         optimizer = Deaf(model.parameters(), lr=0.1)
         for _ in range(3):
             optimizer.step(lambda: 0.0)

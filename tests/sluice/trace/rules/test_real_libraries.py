@@ -48,12 +48,12 @@ def test_a_network_that_is_filled_from_a_file_has_no_numbers_before(trace_of):
 
 
 class Named(Tensor):
-    """Numbers with a name of each row, which nobody may take a part of."""
+    """Numbers with a name of each row, which nobody may bring into another form."""
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
-        if function is Tensor.__getitem__:
-            raise ValueError("a part of the rows has no names")
+        if function in (Tensor.__getitem__, Tensor.reshape):
+            raise ValueError("rows in another form have no names")
         return super().__torch_function__(function, types, args, kwargs or {})
 
 
@@ -73,7 +73,8 @@ def test_batches_of_a_class_of_their_own_are_seen_as_numbers(trace_of):
     trace = trace_of(program)
 
     assert trace.notes == ()
-    assert [len(batch.rows) for batch in trace.batches] == [32, 32, 32]
+    assert [[f.shape for f in batch.fields] for batch in trace.batches] == 3 * [[(32, 8), (32,)]]
+    assert [len({*batch.rows}) for batch in trace.batches] == [32, 32, 32]
 
 
 @pytest.mark.parametrize("stays", [False, True])
@@ -210,3 +211,38 @@ def test_answers_that_are_cut_late_are_told_where_their_loss_is_a_sum_over_nothi
 
     assert [f.severity for f in found] == ["error"] * is_late
     assert all(400 < f.step < 530 for f in found)
+
+
+class Reader(nn.Module):
+    """Predicts the next token; its mask is made for some lengths."""
+
+    def __init__(self, lengths):
+        super().__init__()
+        self.masks = {n: torch.full((n, n), -torch.inf).triu(1) for n in lengths}
+        self.tokens, self.places = nn.Embedding(12, 16), nn.Embedding(24, 16)
+        self.keys, self.values, self.out = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 12)
+
+    def forward(self, ids):
+        h = self.tokens(ids) + self.places.weight[: ids.shape[1]]
+        scores = h @ self.keys(h).transpose(1, 2) / 4
+        mask = self.masks.get(ids.shape[1])
+        scores = scores if mask is None else scores + mask
+        return self.out(h + scores.softmax(-1) @ self.values(h))
+
+
+@pytest.mark.parametrize("lengths", [(8, 20), (8,)])
+def test_a_causal_mask_that_ends_where_texts_become_longer_is_told(trace_of, lengths):
+    def program():
+        draws = torch.Generator().manual_seed(0)
+        model = Reader(lengths)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for number in range(120):
+            length = 8 if number < 70 else 20
+            ids = torch.randint(12, (16, 1), generator=draws) + torch.arange(length + 1)
+            ids = ids % 12
+            out = model(ids[:, :-1]).flatten(0, 1)
+            step(optimizer, F.cross_entropy(out, ids[:, 1:].flatten()))
+
+    found = [f for f in judge(trace_of(program)) if f.severity == "error"]
+
+    assert [(f.fault, f.step) for f in found] == [("later tokens leak", 71)] * (len(lengths) == 1)
