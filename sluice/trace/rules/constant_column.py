@@ -45,7 +45,13 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
 
 
 def _of(rule: Rule, trace: Trace, learned: InputFact, judged: list[InputFact]) -> Finding | None:
-    still = [c for c in learned.columns if c.smallest == c.largest]
+    ends = {0, max((c.column for c in learned.columns), default=0)}
+    still = [
+        c
+        for c in learned.columns
+        # A column of ones at one end is an intercept.
+        if c.smallest == c.largest and not (c.smallest == 1 and c.column in ends)
+    ]
     if not still or len(learned.columns) < _LEAST_COLUMNS or len(still) == len(learned.columns):
         return None
     is_narrow = len(learned.columns) <= _NARROW

@@ -246,3 +246,16 @@ def test_a_causal_mask_that_ends_where_texts_become_longer_is_told(trace_of, len
     found = [f for f in judge(trace_of(program)) if f.severity == "error"]
 
     assert [(f.fault, f.step) for f in found] == [("later tokens leak", 71)] * (len(lengths) == 1)
+
+
+@pytest.mark.parametrize("place", [0, 3, 7])
+def test_an_intercept_is_no_column_that_lost_its_numbers(trace_of, place):
+    def program():
+        x, y = rows(320)
+        x[:, place] = 1  # as statistics packages add it, before or behind all others
+        model = nn.Linear(8, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch, labels in DataLoader(TensorDataset(x, y), 32):
+            step(optimizer, F.cross_entropy(model(batch), labels))
+
+    assert (("constant column", "error") in told(trace_of(program))) is (place == 3)
