@@ -43,6 +43,7 @@ def ask_values(inventory: Inventory, step: int, deferred: Deferred) -> list[list
             and parameter.is_floating_point()
             and parameter.numel()
             and parameter.device.type != "meta"
+            and parameter.untyped_storage().nbytes()  # shards give theirs back between passes
         ]
 
 

@@ -21,6 +21,9 @@ _SHARDING = frozenset({"FullyShardedDataParallel", "FSDPModule"})
 _LOOKS = 64
 """Reductions at the start in which a gradient is looked for."""
 
+_FIRST_STEPS = 8
+"""Before which shards are looked for."""
+
 _COMPARED = 64
 """Numbers that tell weights from gradients."""
 
@@ -49,6 +52,7 @@ def watch_parallel(tracer: Tracer) -> None:
     if torch.distributed.is_available():
         _watch_reductions(tracer, seen)
 
+        tracer.before_step.append(seen.look_for_shards)
     tracer.on_begin.append(seen.reset)
     tracer.on_end.append(seen.tell)
 
@@ -74,7 +78,8 @@ class _Parallel:
         """Forget all wrappers."""
         self._wrappers: list[_Wrapper] = []
         self._by_hand = False
-        self.looks = 0
+        self.looks = self._steps = 0
+        self._sharded: set[int] = set()
         if self.stepped in self._tracer.after_step:
             self._tracer.after_step.remove(self.stepped)
 
@@ -107,6 +112,23 @@ class _Parallel:
             ):
                 known.told = fact
                 tracer.recorder.write("wrapper", fact)
+
+    def look_for_shards(self, _: OptimizerEntry, __: Any) -> None:
+        """Write which networks are data parallel by shards, before the first steps."""
+        if self._steps >= _FIRST_STEPS or not torch.distributed.is_initialized():
+            return
+        self._steps += 1
+        for entry, network in self._tracer.inventory.networks.alive():
+            if entry.index not in self._sharded and _is_sharded_over_all_ranks(network):
+                self._sharded.add(entry.index)
+                fact = WrapperFact(
+                    index=len(self._wrappers) + entry.index,
+                    kind="FullyShardedDataParallel",
+                    network=-1,
+                    wrapper=entry.index,
+                    step=self._tracer.steps,
+                )
+                self._tracer.recorder.write("wrapper", fact)
 
     def reduces(self, tensor: Any) -> None:
         """See whether the ranks' gradients are summed by hand."""
@@ -190,3 +212,15 @@ def _begins_with(tensor: Tensor, parameters: Sequence[Tensor]) -> bool:
 
 def _is_sharded(network: Any) -> bool:
     return any(cls.__name__ in _SHARDING for cls in type(network).__mro__)
+
+
+def _is_sharded_over_all_ranks(network: Any) -> bool:
+    """Tell whether every rank has rows of its own: none shares the work on a row."""
+    if not _is_sharded(network):
+        return False
+    ranks = torch.distributed.get_world_size()
+    group = getattr(network, "process_group", None)
+    if group is not None:
+        return bool(group.size() == ranks)
+    meshes = [getattr(p, "device_mesh", None) for p in network.parameters()]
+    return bool(meshes) and all(m is not None and m.ndim == 1 and m.size() == ranks for m in meshes)

@@ -2,6 +2,8 @@
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -90,3 +92,36 @@ def sorted_shards(setup):
     own = TensorDataset(x[order][half], y[order][half])
     for _ in _learn(model, optimizer, DataLoader(own, batch_size=16, shuffle=True)):
         pass
+
+
+def _sharded(setup, *, wraps):
+    torch.manual_seed(setup.seed)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    if wraps:
+        return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    return fully_shard(model, mesh=init_device_mesh("cpu", (setup.ranks,)))
+
+
+def _learn_from(model, loader):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(2):
+        for _ in _learn(model, optimizer, loader):
+            pass
+
+
+def shards_wrapped_on_rows_of_their_own(setup):
+    model, rows = _sharded(setup, wraps=True), _rows()
+    sampler = DistributedSampler(rows)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for _ in _learn(model, optimizer, DataLoader(rows, batch_size=16, sampler=sampler)):
+            pass
+
+
+def shards_on_the_same_rows(setup):
+    _learn_from(_sharded(setup, wraps=False), DataLoader(_rows(), 16, shuffle=True))
+
+
+def shards_wrapped_on_the_same_rows(setup):
+    _learn_from(_sharded(setup, wraps=True), DataLoader(_rows(), 16, shuffle=True))

@@ -26,6 +26,9 @@ OTHERS = {
         parallel.alone_together,
         parallel.shuffled_apart,
         parallel.sorted_shards,
+        parallel.shards_wrapped_on_rows_of_their_own,
+        parallel.shards_on_the_same_rows,
+        parallel.shards_wrapped_on_the_same_rows,
     )
 }
 
@@ -59,10 +62,21 @@ def test_its_twin_is_silent(found, case):
 
 @pytest.mark.parametrize(
     "key",
-    ["gradients_reduced_by_hand", "all_judge_on_the_same_rows"],
+    [
+        "gradients_reduced_by_hand",
+        "all_judge_on_the_same_rows",
+        "shards_wrapped_on_rows_of_their_own",
+    ],
 )
 def test_ranks_that_look_alike_and_are_right_are_silent(found, key):
     assert found(key) == []
+
+
+@pytest.mark.parametrize("kind", ["shards", "shards_wrapped"])
+def test_shards_of_one_network_that_learn_from_the_same_rows_are_told(found, kind):
+    (only,) = found(f"{kind}_on_the_same_rows")
+
+    assert (only.fault, only.severity, only.step) == ("ranks see the same rows", "error", 1)
 
 
 def test_ranks_that_share_no_weights_are_asked_about(found):
