@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sluice.trace.measuring import PLAIN
+
 _LEAST_RUNS = 2
 """Rows that must end with the same token more than once before it is taken for padding."""
 
@@ -69,12 +71,16 @@ def is_tokens(tensor: Tensor) -> bool:
 
 
 def arguments(given: Any) -> Iterator[Tensor]:
-    """Yield the tensors among arguments, one level deep."""
+    """Yield the plain tensors among arguments, one level deep: not ragged or sparse ones."""
     args, kwargs = given
     for value in (*args, *kwargs.values()):
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from (item for item in value if isinstance(item, Tensor))
+        if isinstance(value, list | tuple):
+            yield from filter(_is_plain, value)
         elif isinstance(value, dict):
-            yield from (item for item in value.values() if isinstance(item, Tensor))
+            yield from filter(_is_plain, value.values())
+        elif _is_plain(value):
+            yield value
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in PLAIN and value.layout == torch.strided

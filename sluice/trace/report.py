@@ -67,6 +67,8 @@ def as_text(report: ProcessReport) -> str:
         lines += _lines(diagnosis)
     if report.is_cut_off:
         lines.append(f"  what came after step {report.steps} was not looked at")
+    elif not report.steps and not report.diagnoses:
+        lines.append("  no step was seen: of a training nothing can be said")
     elif not report.diagnoses:
         lines.append("  nothing wrong was found")
     if report.profile is not None:

@@ -33,6 +33,7 @@ _SEVERAL = 8
 _HARDLY = 0.5
 """Of some numbers, so many are different from all others."""
 
+_STRIDED = torch.strided
 _LEAST_ALIKE = 8
 """Rows; in fewer, those of any two batches may go together."""
 _ALIKE = 0.8
@@ -306,7 +307,7 @@ class InputWatch:
 
 def given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple["weakref.ref[Tensor]", ...]:
     """Return weak references to the tensors of a call."""
-    if len(args) == 1 and not kwargs and type(args[0]) is Tensor:
+    if len(args) == 1 and not kwargs and type(args[0]) is Tensor and args[0].layout is _STRIDED:
         return (weakref.ref(args[0]),)
     return tuple(map(weakref.ref, _tensors(args, kwargs)))
 

@@ -57,3 +57,16 @@ def test_what_several_networks_share_is_said_once(tmp_path):
 
     assert len(diagnosis.findings) > 1
     assert as_text(report).count("column 4 of 8 is 0") == len({f.what for f in diagnosis.findings})
+
+
+def test_a_training_of_which_no_step_was_seen_is_not_called_sound(tmp_path):
+    x = torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
+    with traced(tmp_path, TraceSettings()):
+        weights = torch.zeros(8, 2, requires_grad=True)
+        model = nn.Linear(8, 2)
+        F.cross_entropy(model(x) + x @ weights, x[:, :2].argmax(1)).backward()
+
+    (report,) = report_on(tmp_path)
+
+    assert "no step was seen: of a training nothing can be said" in as_text(report)
+    assert "nothing wrong" not in as_text(report)

@@ -259,3 +259,22 @@ def test_an_intercept_is_no_column_that_lost_its_numbers(trace_of, place):
             step(optimizer, F.cross_entropy(model(batch), labels))
 
     assert (("constant column", "error") in told(trace_of(program))) is (place == 3)
+
+
+@pytest.mark.parametrize("kind", ["ragged", "sparse"])
+def test_rows_of_several_lengths_or_mostly_zero_go_through(trace_of, kind):
+    def program():
+        model = nn.Linear(8, 3)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        batch = (
+            torch.nested.nested_tensor([rows(3 + i % 4)[0] for i in range(8)], layout=torch.jagged)
+            if kind == "ragged"
+            else (rows(16)[0] * (rows(16, seed=1)[0] > 0.5)).to_sparse()
+        )
+        for _ in range(6):
+            out = model(batch)
+            step(optimizer, (out.values() if kind == "ragged" else out).square().mean())
+
+    trace = trace_of(program)
+
+    assert (trace.notes, trace.num_steps) == ((), 6)
