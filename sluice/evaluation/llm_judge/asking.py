@@ -68,7 +68,7 @@ def ask_pair(ask: Ask, pair: Pair, *, repeats: int) -> Votes:
     """Ask about one pair, each order ``repeats`` times at temperature 0.
 
     Raises:
-        ContractError: The judge returned something that is no text.
+        ContractError: The judge raised, or returned something that is no text.
 
     Source:
         Zheng et al. (2023), "Judging LLM-as-a-judge with MT-Bench and Chatbot Arena", NeurIPS: an
@@ -79,12 +79,25 @@ def ask_pair(ask: Ask, pair: Pair, *, repeats: int) -> Votes:
     def votes(first: Choice, second: Choice) -> tuple[Choice | None, ...]:
         question = QUESTION.format(prompt=pair.prompt, a=texts[first], b=texts[second])
         meaning: dict[str, Choice] = {"A": first, "B": second, "C": "tie"}
-        return tuple(_read(ask(question, TEMPERATURE), meaning) for _ in range(repeats))
+        return tuple(_read(_answer(ask, question), meaning) for _ in range(repeats))
 
     return Votes(
         candidate_first=votes("candidate", "baseline"),
         baseline_first=votes("baseline", "candidate"),
     )
+
+
+def _answer(ask: Ask, question: str) -> str:
+    try:
+        return ask(question, TEMPERATURE)
+    except (Exception, SystemExit) as error:  # the user's code; leaving with 0 would say: trusted
+        from sluice.failfast.user_code import place_of, told  # brings torch
+
+        raise ContractError(
+            f"The judge raised {told(error)} ({place_of(error)}).",
+            fix="Correct that line, or let it ask its model again there, then start again: answers "
+            "are not kept.",
+        ) from error
 
 
 def _read(answer: str, meaning: dict[str, Choice]) -> Choice | None:

@@ -44,6 +44,7 @@ def read_pairs(path: Path) -> tuple[Pair, ...]:
         if path.suffix == ".csv":
             # All of it is text: "007" is no number, and "None" and "" are answers.
             table = pd.read_csv(path, dtype=str, keep_default_na=False)
+            _require_no_more_fields(table, path)
         else:
             table = pd.read_parquet(path)
     except (OSError, ValueError) as error:
@@ -62,19 +63,32 @@ def read_pairs(path: Path) -> tuple[Pair, ...]:
     return tuple(_pair(row, *found, path=path) for row, found in enumerate(texts))
 
 
+def _require_no_more_fields(table: pd.DataFrame, path: Path) -> None:
+    """Where rows have more fields than there are names, pandas takes the first for an index."""
+    if not isinstance(table.index, pd.RangeIndex):
+        raise ContractError(
+            f"{path} has rows of more than the {len(table.columns)} named fields.",
+            cause="A text with a comma in it stands without quotes.",
+            fix='Put such texts in quotes: "Yes, it is".',
+        )
+
+
 def _pair(row: int, prompt: Any, candidate: Any, baseline: Any, label: Any, *, path: Path) -> Pair:
     texts = {"prompt": prompt, "candidate": candidate, "baseline": baseline}
     for name, text in texts.items():
-        if pd.isna(text):
+        if not isinstance(text, str):
+            got = "none" if pd.api.types.is_scalar(text) and pd.isna(text) else f"{text!r:.80}"
             raise ContractError(
-                f"{path} row {row}: '{name}' must be a text, got none.",
-                fix="Leave the pair out, or write an empty text where nothing was answered.",
+                f"{path} row {row}: '{name}' must be a text, got {got}.",
+                fix="Write a conversation or a number as text; leave the pair out, or write an "
+                "empty text, where nothing was answered.",
             )
-    known = None if pd.isna(label) or label == "" else label
-    if known is not None and known not in get_args(Choice):
+    is_none = pd.api.types.is_scalar(label) and (pd.isna(label) or label == "")
+    known: Any = None if is_none else label
+    if not is_none and not (isinstance(label, str) and label in get_args(Choice)):
         raise ContractError(
             f"{path} row {row}: '{LABEL}' must be {', '.join(get_args(Choice))} or empty, got "
             f"{known!r}.",
             fix="Write which answer the person prefers.",
         )
-    return Pair(**{name: str(text) for name, text in texts.items()}, human=known)
+    return Pair(**texts, human=known)

@@ -78,7 +78,7 @@ def judge_pairs(
         heard: Told the number of pairs done, after each.
 
     Raises:
-        ContractError: There are no pairs, or the judge returned something that is no text.
+        ContractError: There are no pairs, or the judge raised or returned no text.
 
     Cost:
         Two times ``repeats`` questions a pair.

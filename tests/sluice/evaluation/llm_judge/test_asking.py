@@ -69,3 +69,16 @@ def test_most_repeats_of_both_orders_decide(one, other, choice) -> None:
 def test_a_judge_that_returns_no_text_is_refused() -> None:
     with pytest.raises(ContractError, match="must return a text, got one of type dict"):
         ask_pair(lambda *_: {"content": "[[A]]"}, PAIR, repeats=1)  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("429: too many requests"), SystemExit(0)])
+def test_a_judge_that_raises_is_told_with_its_line(error: BaseException) -> None:
+    def ask(*_: object) -> str:
+        raise error
+
+    kind = type(error).__name__
+    with pytest.raises(
+        ContractError,
+        match=rf"The judge raised {kind}.*test_asking\.py:\d+ in .*ask",
+    ):
+        ask_pair(ask, PAIR, repeats=1)

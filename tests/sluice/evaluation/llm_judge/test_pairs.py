@@ -38,6 +38,9 @@ def test_labels_are_not_needed(tmp_path: Path) -> None:
     [
         ({"human": ["candidat", None]}, r"row 0: 'human' must be .* got 'candidat'"),
         ({"candidate": ["a", None]}, "row 1: 'candidate' must be a text, got none"),
+        ({"prompt": [["a", "b"], ["c"]]}, "row 0: 'prompt' must be a text, got array"),
+        ({"baseline": [1, 2]}, "row 0: 'baseline' must be a text, got 1"),
+        ({"human": [["tie", "tie"], None]}, "row 0: 'human' must be .* got array"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, list[object]], message: str) -> None:
@@ -59,3 +62,11 @@ def test_what_is_no_file_of_pairs_is_refused(tmp_path: Path) -> None:
         read_pairs(tmp_path / "none.csv")
     with pytest.raises(SourceError, match=r"ends in \.csv or \.parquet"):
         read_pairs(tmp_path / "pairs.txt")
+
+
+def test_a_comma_without_quotes_shifts_no_column(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("prompt,candidate,baseline,human\nWell, why?,x,y,tie\nWhy?,x,y,tie\n")
+
+    with pytest.raises(ContractError, match="rows of more than the 4 named fields"):
+        read_pairs(path)
