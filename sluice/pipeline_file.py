@@ -110,7 +110,7 @@ def overridden(attributes: Mapping[str, Any], overrides: Sequence[str]) -> dict[
             )
         try:
             value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:  # the second: a day that no month has
             raise SettingsError(
                 f"The value of the override {given!r} cannot be read as YAML: {error}.",
                 fix="Quote it for the shell, as in --set 'seeds=[0, 1, 2, 3, 4]'.",
@@ -133,7 +133,7 @@ def _attributes(path: Path) -> dict[str, Any]:
             f"A pipeline file is required at {path}, and there is none.",
             fix="Give the path of a defs.yaml, or the name of a folder in pipelines/defs.",
         ) from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: a day that no month has
         raise SettingsError(
             f"{path} cannot be read as YAML: {error}.", fix="Correct the file and start again."
         ) from None
@@ -147,7 +147,7 @@ def _attributes(path: Path) -> dict[str, Any]:
             f"{path}: 'type' must be {COMPONENT}, got {document.get('type')!r}.",
             fix="Correct the type.",
         )
-    unknown = sorted(set(document) - {"type", "attributes"})
+    unknown = sorted(map(str, set(document) - {"type", "attributes"}))  # YAML reads on: as True
     if unknown:
         hint = nearest(unknown[0], ["type", "attributes"])
         raise SettingsError(

@@ -102,6 +102,7 @@ def test_an_override_does_not_change_what_was_read() -> None:
         ("training", "must be key=value, got 'training'"),
         ("training..max_epochs=3", "must be key=value"),
         ("seeds=[0, 1", "cannot be read as YAML"),
+        ("description=2026-02-30", "cannot be read as YAML: day"),
         ("training.max_epochs=few", "'training.max_epochs': .*got 'few'"),
         ("training=3", "'training': "),
     ],
@@ -136,3 +137,17 @@ def test_two_files_that_are_based_on_each_other_are_refused(tmp_path: Path) -> N
 
     with pytest.raises(SettingsError, match="leads back to"):
         read_pipeline(other)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("  description: 2026-02-30", r"base\.yaml cannot be read as YAML: day"),
+        ("on: push\nnaem: base", "'True' is not a key of a pipeline file"),
+    ],
+)
+def test_yaml_that_is_no_text_of_ours_is_told(base: Path, line: str, message: str) -> None:
+    base.write_text(f"type: {COMPONENT}\nattributes:\n  name: base\n{line}\n")
+
+    with pytest.raises(SettingsError, match=message):
+        read_pipeline(base)
