@@ -4,8 +4,11 @@ Shape legend: N = true boxes, D = detections, 4 = x1, y1, x2, y2 with x1 < x2 an
 """
 
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from sluice.errors import ContractError
@@ -24,27 +27,29 @@ class Boxes:
     """Boxes of all images, true or detected, in any order.
 
     Raises:
-        ContractError: The columns are not equally long.
+        ContractError: The columns are not equally long, or an image or a class has no name.
     """
 
     image: ArrayLike
-    """Which image each box is on (N,), any labels."""
+    """Which image each box is on (N,), all by text or all by number."""
 
     label: ArrayLike
-    """Class of each box (N,), any labels."""
+    """Class of each box (N,), all by text or all by number."""
 
     corners: ArrayLike
     """x1, y1, x2, y2 of each box (N, 4)."""
 
     def __post_init__(self) -> None:
-        num = np.shape(self.image)
-        of_boxes = np.size(self.corners) == 4 * np.size(self.image)
-        if len(num) != 1 or np.shape(self.label) != num or not of_boxes:
+        image, label, corners = map(np.asarray, (self.image, self.label, self.corners))
+        of_boxes = corners.shape == (image.size, 4) or corners.size == image.size == 0
+        if image.ndim != 1 or label.shape != image.shape or not of_boxes:
             raise ContractError(
                 f"Boxes need one image, one class and four corners each, got "
-                f"{np.shape(self.image)}, {np.shape(self.label)} and {np.shape(self.corners)}.",
+                f"{image.shape}, {label.shape} and {corners.shape}.",
                 fix="Give equally long columns, the corners as (boxes, 4).",
             )
+        _require_names(image, "images")
+        _require_names(label, "classes")
 
 
 def detection_metrics(truth: Boxes, found: Boxes, score: ArrayLike) -> TaskMetrics:
@@ -65,20 +70,24 @@ def detection_metrics(truth: Boxes, found: Boxes, score: ArrayLike) -> TaskMetri
         score: By which detections are ordered (D,), highest first; of equal ones the first.
 
     Raises:
-        ContractError: There is not one score for each detection, or a true box has corners that
-            are not finite or not in order.
+        ContractError: There is not one score for each detection, a true box has corners that are
+            not finite or not in order, or images or classes are named by text on one side and by
+            number on the other.
 
     Source:
         Lin et al. (2014), "Microsoft COCO: Common Objects in Context", ECCV; its evaluation code
         pycocotools, for boxes of all areas.
     """
     score_D = np.asarray(score, np.float64)
-    if score_D.shape != np.shape(found.image):
+    num = np.asarray(found.image).shape
+    if score_D.shape != num:
         raise ContractError(
-            f"Each of {np.size(found.image)} detections needs one score, got {score_D.shape}.",
+            f"Each of {num[0]} detections needs one score, got {score_D.shape}.",
             fix="Give one score for each detection, in the order of the boxes.",
         )
     _require_boxes(truth)
+    _require_same_kind(truth.image, found.image, "images")
+    _require_same_kind(truth.label, found.label, "classes")
     for values, what in ((score_D, "scores"), (_corners(found), "detected corners")):
         if reason := why_not_finite(values, what=what):
             return all_absent(NAMES, reason)
@@ -110,6 +119,36 @@ def overlaps(one_A4: NDArray[np.float64], other_B4: NDArray[np.float64]) -> NDAr
 
 def _corners(boxes: Boxes) -> NDArray[np.float64]:
     return np.asarray(boxes.corners, np.float64).reshape(-1, 4)
+
+
+def _kinds(names: ArrayLike) -> set[str]:
+    return {
+        "text" if isinstance(name, str) else "number" if isinstance(name, Real) else str(type(name))
+        for name in np.asarray(names).tolist()
+    }
+
+
+def _require_names(names_N: NDArray[Any], what: str) -> None:
+    """Refuse a missing name, which equals none, and names that cannot be compared."""
+    missing = np.flatnonzero(pd.isna(names_N))
+    kinds = _kinds(names_N)
+    if missing.size or len(kinds) > 1:
+        row = f"none in row {missing[0]}" if missing.size else " and ".join(sorted(kinds))
+        raise ContractError(
+            f"The {what} of boxes must be named, all by text or all by number, got {row}.",
+            fix="Name each, in one way.",
+        )
+
+
+def _require_same_kind(true: ArrayLike, found: ArrayLike, what: str) -> None:
+    """Refuse names that are never equal: "1" is not 1, and all boxes would count as not found."""
+    one, other = _kinds(true), _kinds(found)
+    if one and other and one != other:
+        raise ContractError(
+            f"The {what} of true boxes and of detections must be named in one way, got "
+            f"{one.pop()} and {other.pop()}.",
+            fix="Turn one into the other, as with str or int.",
+        )
 
 
 def _require_boxes(truth: Boxes) -> None:

@@ -1,7 +1,12 @@
 """EVAL-1: mean average precision of detected boxes."""
 
+import math
+
 import numpy as np
+import pandas as pd
 import pytest
+import torch
+from numpy.typing import ArrayLike
 
 from sluice.errors import ContractError
 from sluice.evaluation.metrics.detection import NAMES, Boxes, detection_metrics
@@ -97,7 +102,44 @@ def test_a_diverged_detector_has_no_metrics_and_one_without_area_finds_nothing()
 def test_what_are_no_boxes_is_refused() -> None:
     with pytest.raises(ContractError, match=r"got \(1,\), \(1,\) and \(1, 3\)"):
         Boxes(image=[1], label=[1], corners=[[0, 0, 1]])
+    with pytest.raises(ContractError, match=r"\(2,\) and \(4, 2\)"):
+        Boxes(image=[1, 1], label=[1, 1], corners=[[0, 0], [0, 0], [1, 1], [1, 1]])
     with pytest.raises(ContractError, match=r"Each of 1 detections needs one score, got \(2,\)"):
         detection_metrics(ONE, found((0, 0, 1, 1)), [0.5, 0.6])
     with pytest.raises(ContractError, match=r"1 of 1 that are not, first row 0: \[5.0, 5.0, 2.0"):
         detection_metrics(found((5, 5, 2, 2)), ONE, [0.5])
+
+
+def test_tensors_are_boxes() -> None:
+    image, label = torch.tensor([0, 1]), torch.tensor([1, 2])
+    boxes = Boxes(image=image, label=label, corners=torch.tensor([[0.0, 0, 5, 5], [1, 1, 4, 4]]))
+
+    assert set(detection_metrics(boxes, boxes, torch.tensor([0.5, 0.9])).values.values()) == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("names", "got"),
+    [
+        ([math.nan, 1.0], "none in row 0"),
+        (pd.Series(["a", None], dtype="string"), "none in row 1"),
+        (np.array([0, "a"], object), "number and text"),
+    ],
+)
+def test_a_box_without_a_name_is_refused(names: ArrayLike, got: str) -> None:
+    """One more class that no detection can be of would take its share of the mean."""
+    corners = [[0, 0, 1, 1]] * 2
+
+    with pytest.raises(ContractError, match=f"classes of boxes must be named.* got {got}"):
+        Boxes(image=[0, 0], label=names, corners=corners)
+    with pytest.raises(ContractError, match=f"images of boxes must be named.* got {got}"):
+        Boxes(image=names, label=[0, 0], corners=corners)
+
+
+def test_names_that_are_never_equal_are_refused() -> None:
+    text = Boxes(image=["a"], label=["1"], corners=[[0, 0, 10, 10]])
+    number = Boxes(image=[0], label=[1], corners=[[0, 0, 10, 10]])
+
+    with pytest.raises(ContractError, match=r"classes of true boxes .* got number and text"):
+        detection_metrics(ONE, text, [0.5])
+    with pytest.raises(ContractError, match=r"images of true boxes .* got text and number"):
+        detection_metrics(ONE, number, [0.5])
