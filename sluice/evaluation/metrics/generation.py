@@ -7,12 +7,14 @@ embedding.
 import math
 import re
 import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sluice.counted import counted
 from sluice.errors import ContractError
 from sluice.evaluation.metrics.task_metrics import TaskMetrics, truth_values
 
@@ -32,7 +34,8 @@ def generation_metrics(
     - rouge1, rouge2: shared words, and shared pairs of neighbouring words;
     - rougeL: the longest common subsequence of words.
 
-    Words are runs of letters and digits, in lower case, as they are. A text without a word, or
+    Words are runs of letters and digits, in lower case, as they are; a letter and its accent are
+    one, however they are stored. A text without a word, or
     without a pair of words, shares none: 0. The names are absent where not defined: all of them
     when there is a reference without a word, bertscore without an encoder or when a vector of it is
     not finite or 0.
@@ -43,22 +46,24 @@ def generation_metrics(
         embed: The encoder of bertscore; numbers of different encoders do not compare.
 
     Raises:
-        ContractError: There are no texts, not as many generated ones as references, or the encoder
-            gives no vectors of one width.
+        ContractError: There are no texts, not as many generated ones as references, one is no text,
+            or the encoder gives no vectors of one width.
 
     Source:
         Zhang et al. (2020), "BERTScore: Evaluating Text Generation with BERT", ICLR. Lin (2004),
         "ROUGE: A Package for Automatic Evaluation of Summaries".
     """
-    if not reference or len(generated) != len(reference):
+    if not len(reference) or len(generated) != len(reference):
         raise ContractError(
             f"Each reference needs one generated text, got {len(reference)} and {len(generated)}.",
             fix="Give both in the same order, and an empty text where nothing was written.",
         )
+    _require_texts(reference, what="references")
+    _require_texts(generated, what="generated texts")
     wanted, given = ([_words(text) for text in texts] for texts in (reference, generated))
     empty = [row for row, words in enumerate(wanted) if not words]
     if empty:
-        reason = f"{len(empty)} references have no word, first at row {empty[0]}"
+        reason = f"{counted(len(empty), 'reference')} without a word, first at row {empty[0]}"
         return TaskMetrics(values={}, absent=dict.fromkeys(NAMES, reason))
     pairs = list(zip(wanted, given, strict=True))
     rouge = {
@@ -110,8 +115,19 @@ def perplexity(log_probability: ArrayLike) -> TaskMetrics:
     return TaskMetrics(values={"perplexity": math.exp(mean_nats)})
 
 
+def _require_texts(texts: Sequence[str], *, what: str) -> None:
+    if isinstance(texts, str):  # each of its letters would be one
+        raise ContractError(f"The {what} must be several texts, got one.", fix="Give a list.")
+    for row, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ContractError(
+                f"The {what} must be texts, got one of type {type(text).__name__} at row {row}.",
+                fix="Give an empty text where nothing was written.",
+            )
+
+
 def _words(text: str) -> list[str]:
-    return _WORD.findall(text.lower())
+    return _WORD.findall(unicodedata.normalize("NFC", text).lower())
 
 
 def _f1(shared: float, wanted: int, given: int) -> float:
@@ -141,7 +157,7 @@ def _bertscore(
     scores = []
     for row, (wanted, given) in enumerate(zip(reference, generated, strict=True)):
         wanted_RD, given_GD = _directions(embed(wanted), row), _directions(embed(given), row)
-        if not given_GD.size:
+        if wanted_RD.size and not given_GD.size:
             scores.append(0.0)
             continue
         if wanted_RD.shape[1:] != given_GD.shape[1:] or not wanted_RD.size:
@@ -160,7 +176,13 @@ def _bertscore(
 
 
 def _directions(vectors: ArrayLike, row: int) -> NDArray[np.float64]:
-    vectors_TD = np.asarray(vectors, np.float64)
+    try:
+        vectors_TD = np.asarray(vectors, np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:  # of tensors, too
+        raise ContractError(
+            f"The encoder must give vectors of row {row} that NumPy takes: {error}.",
+            fix="Return one vector for each token, as in vectors.detach().float().cpu().numpy().",
+        ) from None
     if vectors_TD.size and vectors_TD.ndim != 2:
         raise ContractError(
             f"The encoder must give one vector for each token of row {row}, (tokens, width), got "

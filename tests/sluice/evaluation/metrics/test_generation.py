@@ -1,9 +1,12 @@
 """EVAL-1: metrics of generated texts."""
 
 import math
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 from sluice.errors import ContractError
 from sluice.evaluation.metrics.generation import NAMES, generation_metrics, perplexity
@@ -51,7 +54,7 @@ def test_what_is_not_defined_is_absent_and_said() -> None:
     no_word = generation_metrics(["cat", "..."], ["cat", "cat"], embed=embed)
     no_vector = generation_metrics(["cat"], ["cat"], embed=lambda _: np.zeros((1, 2)))
 
-    assert no_word.absent == dict.fromkeys(NAMES, "1 references have no word, first at row 1")
+    assert no_word.absent == dict.fromkeys(NAMES, "1 reference without a word, first at row 1")
     assert no_vector.absent == {"bertscore": "the encoder's vectors of row 0 are not finite, or 0"}
     assert no_vector.values["rouge1"] == 1.0
 
@@ -79,3 +82,44 @@ def test_perplexity_says_why_it_is_absent_and_refuses_losses() -> None:
         perplexity([-1.0, 2.5])
     with pytest.raises(ContractError, match="N at least 1"):
         perplexity([])
+
+
+def test_columns_of_a_table_are_texts() -> None:
+    texts = pd.Series(["cat dog sat", "cat sat"], index=[7, 8])
+
+    found = generation_metrics(texts, texts.to_numpy(), embed=embed).values
+
+    assert found == pytest.approx(dict.fromkeys(NAMES, 1.0))
+
+
+def test_an_accent_is_of_its_letter_however_it_is_stored() -> None:
+    one, other = "caf\u00e9 cr\u00e8me", "cafe\u0301 cre\u0300me"
+
+    assert generation_metrics([one], [other], embed=None).values["rougeL"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("reference", "generated", "message"),
+    [
+        (["a"], [None], "generated texts must be texts, got one of type NoneType at row 0"),
+        (["a", math.nan], ["a", "b"], "references must be texts, got one of type float at row 1"),
+        ("ab", "cd", "references must be several texts, got one"),
+    ],
+)
+def test_what_is_no_text_is_refused(reference: Any, generated: Any, message: str) -> None:
+    with pytest.raises(ContractError, match=message):
+        generation_metrics(reference, generated, embed=None)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "message"),
+    [
+        ([], "one width for both texts of row 0"),
+        ([[1.0, 2.0], [3.0]], "row 0 that NumPy takes: .*inhomogeneous"),
+        (torch.ones(2, 2, requires_grad=True), "row 0 that NumPy takes: .*requires grad"),
+        (torch.ones(2, 2, dtype=torch.bfloat16), "row 0 that NumPy takes: .*BFloat16"),
+    ],
+)
+def test_an_encoder_without_vectors_is_refused(vectors: Any, message: str) -> None:
+    with pytest.raises(ContractError, match=message):
+        generation_metrics(["a b"], ["a"], embed=lambda _: vectors)
