@@ -111,6 +111,16 @@ def require_as_logged(connection: Connection, table: Table, row: Row[Any]) -> No
         raise _edited(f"{table.name} {key} is not as line {line.number} of the log says.")
 
 
+def require_never_there(connection: Connection, table: Table, key: list[Any]) -> None:
+    """Refuse that a row is missing which a line in the log tells of.
+
+    Raises:
+        IntegrityError: There is such a line: the row was removed past the ledger.
+    """
+    if connection.execute(_lines(table, key_text(key))).first() is not None:
+        raise _edited(f"{table.name} {key_text(key)} is in the log, and the row is gone.")
+
+
 def line_number(table: Table) -> sa.ScalarSelect[int]:
     """Return the line of a row whose primary key is one digest: sorts rows as they were written."""
     (digest,) = table.primary_key
@@ -130,11 +140,14 @@ def lock_head(connection: Connection) -> Head:
 
 
 def _find_line(connection: Connection, table: Table, key: str) -> Row[Any]:
-    query = sa.select(log).where(log.c.entity == table.name, log.c.key == key)
-    line = connection.execute(query).first()
+    line = connection.execute(_lines(table, key)).first()
     if line is None:
         raise _edited(f"{table.name} {key} has no line in the log.")
     return line
+
+
+def _lines(table: Table, key: str) -> sa.Select[Any]:
+    return sa.select(log).where(log.c.entity == table.name, log.c.key == key)
 
 
 def _edited(what: str) -> IntegrityError:

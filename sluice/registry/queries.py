@@ -195,10 +195,10 @@ def is_only_imported(connection: Connection, version: Version) -> bool:
 
 
 def require_as_logged(connection: Connection, version: Version) -> None:
-    """Refuse a version whose row was changed since it was registered.
+    """Refuse a version whose rows were changed or removed since they were written.
 
     Raises:
-        IntegrityError: The row is not as its line in the log says.
+        IntegrityError: A row is not as its line in the log says, or gone.
     """
     query = sa.select(versions).where(
         versions.c.model == version.model, versions.c.number == version.number
@@ -207,6 +207,8 @@ def require_as_logged(connection: Connection, version: Version) -> None:
     own = connection.execute(_own_lineage(version.model, version.number)).first()
     if own is not None:
         log.require_as_logged(connection, own_lineages, own)
+    else:  # without it the version would tell again what came in a file
+        log.require_never_there(connection, own_lineages, [version.model, version.number])
 
 
 def insert_version(connection: Connection, lineage: Lineage, *, at: datetime) -> int:

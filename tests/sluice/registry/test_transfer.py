@@ -186,6 +186,21 @@ def test_own_lineage_that_was_changed_past_the_ledger_is_not_promoted(
     assert ["sluice_own_lineages" in f.what for f in there.verify(None, store=store)] == [True]
 
 
+def test_own_lineage_that_was_removed_past_the_ledger_lets_no_import_be_promoted(
+    away: tuple[Ledger, ArtifactStore], file: Path
+) -> None:
+    there, store = away
+    bring(away, file)
+    lineage = sample_lineage(store, salt=2)
+    there.register(MODEL, lineage, [poc_receipt(), promotion_receipt(lineage.candidate)])
+    with there._database.write() as connection:
+        connection.execute(sa.text("DROP TRIGGER sluice_own_lineages_no_delete"))
+        connection.execute(sa.delete(own_lineages))
+
+    with pytest.raises(IntegrityError, match=r"sluice_own_lineages .* the row is gone"):
+        there.promote(MODEL, 1, expected=None, actor="a", reason="r", store=store)
+
+
 def test_same_version_gives_the_same_bytes(
     ledger: Ledger, store: ArtifactStore, file: Path, tmp_path: Path
 ) -> None:
