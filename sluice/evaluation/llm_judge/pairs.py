@@ -44,13 +44,14 @@ def read_pairs(path: Path) -> tuple[Pair, ...]:
         if path.suffix == ".csv":
             # All of it is text: "007" is no number, and "None" and "" are answers.
             table = pd.read_csv(path, dtype=str, keep_default_na=False)
-            _require_no_more_fields(table, path)
         else:
             table = pd.read_parquet(path)
     except (OSError, ValueError) as error:
         raise SourceError(
             f"The pairs in {path} cannot be read: {error}.", fix="Correct the path or the file."
         ) from None
+    if path.suffix == ".csv":
+        _require_no_more_fields(table, path)
     missing = [name for name in REQUIRED if name not in table.columns]
     if missing or table.empty:
         raise ContractError(

@@ -68,5 +68,7 @@ def test_a_comma_without_quotes_shifts_no_column(tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     path.write_text("prompt,candidate,baseline,human\nWell, why?,x,y,tie\nWhy?,x,y,tie\n")
 
-    with pytest.raises(ContractError, match="rows of more than the 4 named fields"):
+    with pytest.raises(
+        ContractError, match=r"^[^ ]*pairs.csv has rows of more than the 4 named fields"
+    ):
         read_pairs(path)
