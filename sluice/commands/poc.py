@@ -60,6 +60,11 @@ def register(app: typer.Typer) -> None:
 
         Example: sluice poc sp500_volatility --minimum
         """
+        if overrides and (schema or log is not None):
+            raise SettingsError(
+                "--set is for a gate that runs: a log and the schema stand as they are.",
+                fix="Leave --set out.",
+            )
         if schema:
             _print_schema()
         elif log is not None:

@@ -77,6 +77,13 @@ def test_a_file_that_is_not_there_leaves_with_2(tmp_path, capsys):
     assert "none.ndjson (No such file or directory)" in capsys.readouterr().err
 
 
+def test_an_override_that_nothing_would_follow_is_refused(log, capsys):
+    assert run_command(["poc", "--log", str(log(*GOOD)), "--set", "model.hidden=8"]) == 2
+    assert run_command(["poc", "--schema", "--set", "model.hidden=8"]) == 2
+
+    assert capsys.readouterr().err.count("--set is for a gate that runs") == 2
+
+
 def test_machines_get_strict_json_with_every_problem(log, capsys):
     assert run_command(["poc", "--json", "--log", str(log(*GOOD, BAD))]) == 1
 
