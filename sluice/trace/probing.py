@@ -40,7 +40,7 @@ class Probe:
 
 
 def later_tokens(
-    network: nn.Module, given: Given, ids: Tensor, *, own: bool = False
+    network: nn.Module, given: Given, ids: Tensor, *, along: int = 1, own: bool = False
 ) -> Probe | None:
     """Change the second half of each row of tokens; None when that cannot be tried.
 
@@ -48,6 +48,7 @@ def later_tokens(
         network: Is copied.
         given: Its arguments.
         ids: Of these, the tokens.
+        along: The dimension of their positions, the first or the second.
         own: Watch the output at the first of the tokens that change, too.
     """
     if not _can_copy(network, given):
@@ -62,7 +63,7 @@ def later_tokens(
         following: Tensor = known[(place + 1) % len(known)]
         return following
 
-    return _later(network, given, ids, change, _by_position, own=own)
+    return _later(network, given, ids, change, _by_position, along=along, own=own)
 
 
 def later_values(network: nn.Module, given: Given, series: Tensor) -> Probe | None:
@@ -79,29 +80,33 @@ def _later(
     change: Callable[[Tensor], Tensor],
     by_position: Callable[[Tensor, Tensor, tuple[int, ...]], Iterator[tuple[Tensor, Tensor]]],
     *,
+    along: int = 1,
     own: bool = False,
 ) -> Probe | None:
-    kept = values.shape[1] // 2
+    num = values.shape[along]
+    kept = num // 2
     with _copied(network) as twin:
         if twin is None:
             return None
-        few, cut = _few_rows(given, values)
+        # What a row is, the first dimension must tell.
+        few, cut = _few_rows(given, values) if along else (given, slice(None))
         other = values.detach()[cut].clone()
-        other[:, kept:] = change(other[:, kept:])
+        later = other.narrow(along, kept, num - kept)
+        later.copy_(change(later))
         first, again = _run(twin, few), _run(twin, few)
         second = _run(twin, _replaced(few, values, other, cut))
         if first is None or again is None or second is None:
             return None
         shape = tuple(other.shape[:2])
         pairs = [
-            (told[:, : kept + own], moved[:, : kept + own])
+            (told.narrow(along, 0, kept + own), moved.narrow(along, 0, kept + own))
             for a, b, c in zip(first, second, again, strict=True)
             if torch.equal(a, c)
             for told, moved in by_position(a, b, shape)
         ]
         if not pairs:
             return None
-        return Probe(other.shape[1] - kept, _effect(pairs))
+        return Probe(num - kept, _effect(pairs))
 
 
 def _by_position(

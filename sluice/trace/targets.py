@@ -23,14 +23,21 @@ _MOST_SAME = 0.9
 """Of them equal to the token itself: more is a text of one token, or a copy."""
 
 
-def tells_next_token(loss: Tensor, given: Any) -> Tensor | None:
+def tells_next_token(loss: Tensor, given: Any) -> tuple[Tensor, int] | None:
     """Return the tokens among a network's arguments of which the loss's targets are the next ones.
 
     Args:
         loss: Before its backward pass; its graph is read, not run.
         given: Arguments of the network.
+
+    Returns:
+        The tokens, and which of their two dimensions is that of the positions; None for none.
     """
-    return _told_by(loss, given, _is_shifted)
+    ids = _told_by(loss, given, _is_shifted)
+    if ids is not None:
+        return ids, 1
+    ids = _told_by(loss, given, _is_shifted_down)
+    return None if ids is None else (ids, 0)
 
 
 def tells_own_token(loss: Tensor, given: Any) -> Tensor | None:
@@ -100,6 +107,14 @@ def _is_own(ids: Tensor, targets: Tensor) -> bool:
     counted = targets >= 0
     same = (targets == ids.reshape(-1)) & counted
     return 0 < int(counted.sum()) * _LEAST_SHARE <= int(same.sum())
+
+
+def _is_shifted_down(ids: Tensor, targets: Tensor) -> bool:
+    """Tell the same of tokens of shape (positions, rows)."""
+    rows = ids.shape[1]
+    if targets.numel() % rows:
+        return False
+    return _is_shifted(ids.T, targets.reshape(-1, rows).T.reshape(-1))
 
 
 def _is_shifted(ids: Tensor, targets: Tensor) -> bool:

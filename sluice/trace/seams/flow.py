@@ -192,9 +192,10 @@ class Flows:
 
     def _probe(self, done: _Pass, network: nn.Module, loss: Tensor | None) -> None:
         given = (done.args, done.kwargs)
-        ids = None if loss is None else tells_next_token(loss, given)
-        if ids is not None:
-            self._try(done, "later tokens", functools.partial(later_tokens, network, given, ids))
+        told = None if loss is None else tells_next_token(loss, given)
+        if told is not None:
+            probe = functools.partial(later_tokens, network, given, told[0], along=told[1])
+            self._try(done, "later tokens", probe)
         else:
             ids = None if loss is None else tells_own_token(loss, given)
             if ids is not None:

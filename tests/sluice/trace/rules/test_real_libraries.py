@@ -278,3 +278,31 @@ def test_rows_of_several_lengths_or_mostly_zero_go_through(trace_of, kind):
     trace = trace_of(program)
 
     assert (trace.notes, trace.num_steps) == ((), 6)
+
+
+class Upright(nn.Module):
+    """The same with texts in columns, as torch's own transformer takes them."""
+
+    def __init__(self, lengths):
+        super().__init__()
+        self.reader = Reader(lengths)
+
+    def forward(self, ids):
+        return self.reader(ids.T).transpose(0, 1)
+
+
+@pytest.mark.parametrize("lengths", [(8,), ()])
+def test_a_causal_mask_is_missed_where_texts_stand_in_columns(trace_of, lengths):
+    def program():
+        draws = torch.Generator().manual_seed(0)
+        model = Upright(lengths)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for _ in range(40):
+            ids = torch.randint(12, (1, 16), generator=draws) + torch.arange(9)[:, None]
+            ids = ids % 12
+            out = model(ids[:-1]).flatten(0, 1)
+            step(optimizer, F.cross_entropy(out, ids[1:].flatten()))
+
+    found = [f.fault for f in judge(trace_of(program)) if f.severity == "error"]
+
+    assert found == ["later tokens leak"] * (not lengths)
