@@ -94,4 +94,6 @@ class Cadence:
             self.every = min(wanted, self._most)
             if past >= self._most:
                 self._left = -(-wanted // self._most) - 1
-        self._due = min(self._seen + self.every, self._seen + max(past, 1))
+        gap = min(self.every, max(past, 1))
+        # Odd, so that of two optimizers that take turns it is not always the same one.
+        self._due = self._seen + gap - (gap % 2 == 0)

@@ -96,7 +96,7 @@ class GradientWatch:
             p.grad is None or _is_zero(p.grad) for p in owner.parameters() if p.requires_grad
         ):
             state = "zero"
-        is_carried = self._has_stepped and not self.is_cleared
+        is_carried = self._has_stepped and not self.is_cleared and state != "none"
         self._has_stepped, self.is_cleared = True, False
         return _CARRIED[state] if is_carried else _ALONE[state]
 

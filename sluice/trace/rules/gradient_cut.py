@@ -165,6 +165,8 @@ def _beside(rule: Rule, trace: Trace, left: frozenset[int]) -> tuple[Finding, ..
     if now is None or len(now.networks) < 2:
         return ()
     learning, found = _learning(trace), []
+    # Of several optimizers that take turns, each has its share of the steps.
+    least = 0.9 * sum(w.count for w in learning) / max(len(optimizers_in(trace)), 1)
     for network in now.networks:
         own = set(network.parameters) & left
         if not own or own != set(network.parameters) & now.optimized:
@@ -177,7 +179,7 @@ def _beside(rule: Rule, trace: Trace, left: frozenset[int]) -> tuple[Finding, ..
                 for m in w.marks
             )
         ]
-        if sum(w.count for w in used) >= 0.9 * sum(w.count for w in learning):
+        if sum(w.count for w in used) >= least:
             step = used[0].first_step
             text = f"{network.name} is called at nearly every step."
             found.append(_finding(rule, trace, "error", step, own, text))

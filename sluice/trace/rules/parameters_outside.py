@@ -1,7 +1,7 @@
 """Is every parameter that gets gradients in an optimizer?"""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from sluice.trace.evidence.membership import Membership, ParameterFact
 from sluice.trace.evidence.trace import Trace
@@ -18,7 +18,8 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     # What an earlier optimizer moved is done with, as the weights that a first phase learned.
     once = frozenset[int]().union(*(m.optimized for m in trace.memberships))
     outside = [p for p in untrained(now) if p.index not in once]
-    if not outside or PARAMETERS_REPLACED(trace) or _have_copies(now, outside):
+    stepping = {o.index for o in now.optimizers} & set(optimizers_in(trace))
+    if not outside or PARAMETERS_REPLACED(trace) or _have_copies(now, outside, stepping):
         return ()
     indices = {p.index for p in outside}
     step = next(
@@ -38,9 +39,17 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     )
 
 
-def _have_copies(now: Membership, outside: Iterable[ParameterFact]) -> bool:
-    """Tell whether optimizers hold tensors of the same shapes that no network has: masters."""
-    masters = Counter(p.shape for p in now.parameters if not p.names and p.index in now.optimized)
+def _have_copies(
+    now: Membership, outside: Iterable[ParameterFact], stepping: Collection[int]
+) -> bool:
+    """Tell whether optimizers that step hold tensors of these shapes that no network has: masters.
+
+    One that never steps may be that of a network that is not used.
+    """
+    held = {
+        p for o in now.optimizers if o.index in stepping for g in o.groups for p in g.parameters
+    }
+    masters = Counter(p.shape for p in now.parameters if not p.names and p.index in held)
     return not Counter(p.shape for p in outside) - masters
 
 

@@ -19,7 +19,8 @@ _PART = 0.6
 _HOLDS = 2
 """Times as many rows as were learned: no held-out part of these is so large."""
 _LEAST_IN_LOOP = 8
-"""Steps in a row with calls on other rows each: these make targets, and judge nothing."""
+"""Steps in a row with calls on other rows each: these make targets, and judge nothing. Of calls on
+single rows the steps, and how many calls each of them has at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     for network in sorted({f.network for f in trace.rows}):
         learned = [f for f in trace.rows if f.network == network and f.is_learning]
         looked = [f for f in trace.rows if f.network == network and not f.is_learning]
-        facts = [*learned, *_without_loop(looked, turns=max(len(optimizers_in(trace)), 1))]
+        turns = max(len(optimizers_in(trace)), 1)
+        facts = [*learned, *_without_loop(_without_acting(looked), turns=turns)]
         loaders = {f.loader for f in learned}
         if not learned:
             continue
@@ -61,6 +63,18 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             if finding is not None:
                 found.append(finding)
     return tuple(found)
+
+
+def _without_acting(judged: list[RowsFact]) -> list[RowsFact]:
+    """Leave out calls on one row, few of them at each of many steps: choices of what to do next.
+
+    A validation row by row has all of its calls at few steps.
+    """
+    alone = [fact for fact in judged if fact.num_rows == 1]
+    steps = {fact.step for fact in alone}
+    if len(steps) < _LEAST_IN_LOOP or len(alone) > _LEAST_IN_LOOP * len(steps):
+        return judged
+    return [fact for fact in judged if fact.num_rows > 1]
 
 
 def _without_loop(judged: list[RowsFact], *, turns: int) -> list[RowsFact]:
@@ -205,6 +219,6 @@ ROWS_LEAKED = Rule(
     contradicted_by="Rows of few different values, of which equal ones occur by chance.",
     abstains="As many rows within a batch are equal, of numbers that repeat; all rows are shared "
     "and another evaluation is on new ones; the evaluation holds all rows there are; or it is on "
-    "other rows at one step after the other.",
+    "other rows at one step after the other, or on single ones at many steps.",
     judge=_judge,
 )

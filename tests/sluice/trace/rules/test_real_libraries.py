@@ -170,7 +170,9 @@ def test_a_mean_that_is_divided_by_one_is_whole(trace_of, by):
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_a_loss_by_hand_of_a_second_phase_is_looked_at_from_its_first_step(trace_of, is_late):
+def test_a_loss_by_hand_of_a_second_phase_is_looked_at_soon(trace_of, is_late):
+    """Where steps repeat one order, one of eight is looked at closely."""
+
     def pinball(out, target):
         error = target - out
         return torch.maximum(0.8 * error, -0.2 * error).mean()
@@ -190,7 +192,8 @@ def test_a_loss_by_hand_of_a_second_phase_is_looked_at_from_its_first_step(trace
 
     found = [f for f in judge(trace_of(program)) if f.fault == "loss broadcasts"]
 
-    assert [f.step for f in found] == [282] * is_late
+    assert len(found) == is_late
+    assert all(282 <= f.step < 290 for f in found)
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -306,3 +309,70 @@ def test_a_causal_mask_is_missed_where_texts_stand_in_columns(trace_of, lengths)
     found = [f.fault for f in judge(trace_of(program)) if f.severity == "error"]
 
     assert found == ["later tokens leak"] * (not lengths)
+
+
+@pytest.mark.parametrize("acts", [True, False])
+def test_states_that_were_learned_first_and_acted_on_later_judge_nothing(trace_of, acts):
+    def program():
+        states = rows(200)[0]
+        model = nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for now in range(20, 140):
+            step(optimizer, F.mse_loss(model(states[now - 16 : now + 1]), states[:17, :1]))
+            if acts and now % 3 == 0:
+                with torch.no_grad():
+                    model(states[now][None])
+            if not acts and now % 40 == 0:
+                with torch.no_grad():
+                    for row in (*states[now - 10 : now], *states[180:190]):
+                        model(row[None])
+
+    found = ("validation rows in training", "error") in told(trace_of(program))
+    assert found is not acts
+
+
+@pytest.mark.parametrize("cuts", [True, False])
+def test_a_generator_whose_loss_is_of_a_cut_output_is_told(trace_of, cuts):
+    """Its gradients are absent, not carried over; both networks have their turn of the looks."""
+
+    def program():
+        real = rows(512)[0] + 2
+        maker = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8))
+        judge_of = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+        of_judge, of_maker = (torch.optim.Adam(m.parameters(), lr=2e-3) for m in (judge_of, maker))
+        for number in range(100):
+            some = real[torch.arange(32) + 4 * number]
+            ones, zeros = torch.ones(32, 1), torch.zeros(32, 1)
+            judge_of.zero_grad()
+            F.binary_cross_entropy_with_logits(judge_of(some), ones).backward()
+            fake = maker(torch.randn(32, 4))
+            F.binary_cross_entropy_with_logits(judge_of(fake.detach()), zeros).backward()
+            of_judge.step()
+            maker.zero_grad()
+            seen = judge_of(fake.detach() if cuts else fake)
+            F.binary_cross_entropy_with_logits(seen, ones).backward()
+            of_maker.step()
+
+    trace = trace_of(program)
+    looks = {o.optimizer: 0 for m in trace.measures for o in m.optimizers}
+    for measures in trace.measures:
+        for own in measures.optimizers:
+            looks[own.optimizer] += 1
+
+    assert min(looks.values()) > 0.25 * max(looks.values())
+    assert [f for f in told(trace) if f[1] != "warning"][:1] == [("gradient cut", "error")] * cuts
+    assert "gradients carried over" not in {fault for fault, _ in told(trace)}
+
+
+def test_an_optimizer_that_never_steps_hides_no_head_outside_of_another(trace_of):
+    def program():
+        x, y = rows(256)
+        idle = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+        resting = torch.optim.SGD(idle.parameters(), lr=0.1)
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+        optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+        for some in torch.arange(256).split(16):
+            step(optimizer, F.cross_entropy(model(x[some]), y[some]))
+        assert len(resting.param_groups) == 1
+
+    assert ("parameters outside the optimizer", "confirm") in told(trace_of(program))
