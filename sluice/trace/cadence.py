@@ -14,7 +14,8 @@ _STEPS = 33
 class Cadence:
     """Chooses the steps with statistics so that they take a set share of the program's time.
 
-    The first steps are looked at on powers of two, so that a short run has some, too. Norms of
+    The first steps are looked at often and those that follow ever more rarely, so that a short run
+    has some, too. Norms of
     gradients and weights are taken every ``most_between`` steps at least, cost or not; all the rest
     only as often as the share allows.
 
@@ -78,7 +79,7 @@ class Cadence:
         return self._seen >= self._due
 
     def begin_again(self) -> None:
-        """Look at the step that comes next, and at those after it on powers of two."""
+        """Look at the step that comes next, and at those after it as at the first ones."""
         self._origin = self._due = self._seen
         self._left = 0
 

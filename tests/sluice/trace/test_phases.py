@@ -70,7 +70,9 @@ def noise(num):
     return torch.randn(num, generator=torch.Generator().manual_seed(4))
 
 
-POWERS = [1, 2, 3, 5, 9, 17, 33, 65, 129, 257, 513]
+POWERS = [1, 2, 3, 5, 9, 17, 33, 65, 129, 257]
+"""And one more: where steps repeat one order, it comes with the next that is looked at closely."""
+LAST = range(513, 521)
 
 
 @pytest.mark.parametrize(
@@ -83,11 +85,16 @@ POWERS = [1, 2, 3, 5, 9, 17, 33, 65, 129, 257, 513]
     ],
 )
 def test_losses_that_do_not_jump_up_begin_no_phase(trace_of, losses):
-    assert phases_of(trace_of, losses) == POWERS
+    *first, last = phases_of(trace_of, losses)
+
+    assert first == POWERS
+    assert last in LAST
 
 
 def test_losses_that_jump_up_begin_a_phase(trace_of):
-    first, *_ = sorted({*phases_of(trace_of, torch.cat([noise(500), noise(500) + 5]))} - {*POWERS})
+    first, *_ = sorted(
+        {*phases_of(trace_of, torch.cat([noise(500), noise(500) + 5]))} - {*POWERS, *LAST}
+    )
 
     assert 516 < first < 660
 
