@@ -93,6 +93,7 @@ def test_two_replicas_answer_report_and_finish_what_is_under_way(
 ) -> None:
     stop = threading.Event()
     with _serving(recipe, stop) as url:
+        _until(lambda: _have_the_challenger(recipe))  # from then on requests are counted
         with httpx.Client(base_url=url, headers=HEADERS) as client:
             answers = [client.post("/predict", content=WINDOW) for _ in range(30)]
             nobody = httpx.post(f"{url}/predict", content=WINDOW)
@@ -146,6 +147,14 @@ def _reported(recipe: ServerRecipe) -> list[int]:
         servers = ledger.observations.servers(MODEL, since=rollout.started_at)
     assert all(server.draining for server in servers)
     return [len(servers), window.production.requests + window.challenger.requests]
+
+
+def _have_the_challenger(recipe: ServerRecipe) -> bool:
+    with RolloutLedger.open(recipe.registry_url, clock=lambda: datetime.now(UTC)) as ledger:
+        rollout = ledger.rollout(MODEL)
+        assert rollout is not None
+        servers = ledger.observations.servers(MODEL, since=rollout.started_at)
+    return [server.challenger for server in servers] == [2, 2]
 
 
 def _half_sent(url: str) -> http.client.HTTPConnection:

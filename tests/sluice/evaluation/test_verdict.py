@@ -72,5 +72,5 @@ def test_it_reads_as_one_line_with_the_numbers():
 
     assert text.startswith("PROMOTE: candidate candidate against reference, gain 1.0")
     assert "required > 0" in text
-    assert "5 seeds, 1000 rows" in text
+    assert "5 seeds, 1,000 rows" in text
     assert "\n" not in text

@@ -63,7 +63,7 @@ def phases_of(trace_of, losses):
             optimizer.step()
 
     trace = trace_of(program, TraceSettings(most_steps_between=10_000))
-    return [fact.step for fact in trace.values]
+    return sorted({fact.step for fact in trace.values})
 
 
 def noise(num):
