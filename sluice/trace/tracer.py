@@ -38,9 +38,6 @@ if TYPE_CHECKING:  # both are told of the tracer
     from sluice.trace.seams.losses import LossWatch
     from sluice.trace.seams.own_steps import OwnSteps
 
-_MOST_GRADIENTS = 3
-"""Facts of gradients that were not finite."""
-
 _MOST_ENDED = 64
 """Steps that wait until they are sorted."""
 
