@@ -35,6 +35,9 @@ _PHASE_OF: Mapping[MarkKind, Phase] = {
 }
 """What a program did from the mark before to this one."""
 
+_LONGEST_FIRST: tuple[Phase, ...] = ("backward", "evaluation", "forward", "data")
+"""Of the phases of a block."""
+
 _LEAST_STEPS = 5
 _CHEAP_TO_MEND: tuple[tuple[Phase, float], ...] = (
     ("data", 0.25),
@@ -110,13 +113,18 @@ def _phases(word: StepWord, began_us: int, recent: RecentStep) -> dict[Phase, in
     times = [began_us, *recent.times_us, recent.ended_us or began_us]
     found: dict[Phase, int] = {}
     names = [_phase(word, place) for place in range(len(word.marks))]
-    # A block that is shown once went on until the mark after it.
-    for place, mark in enumerate(word.marks[:-1]):
-        if mark.block and mark.kind in ("backward", "forward", "batch"):
-            names[place + 1] = "backward" if mark.kind == "backward" else "evaluation"
+    # The repeats of a block end with its last mark.
+    for place, mark in enumerate(word.marks):
+        if mark.block:
+            names[place] = _longest(names[place + 1 - mark.block : place + 1])
     for name, (start, end) in zip([*names, "optimizer"], pairwise(times), strict=True):
         found[name] = found.get(name, 0) + max(end - start, 0)
     return found
+
+
+def _longest(block: Sequence[Phase]) -> Phase:
+    """Return what takes the most time of a block, as its repeats have no times of their own."""
+    return next((phase for phase in _LONGEST_FIRST if phase in block), block[-1])
 
 
 def _phase(word: StepWord, place: int) -> Phase:

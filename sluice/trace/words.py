@@ -56,7 +56,10 @@ class WordBook:
         return known
 
     def fold(self, codes: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return the marks with repeated blocks shown once, and their positions before."""
+        """Return the marks with repeated blocks shown once, and their positions before.
+
+        The last mark of a block stands where its repeats end: until then it went on.
+        """
         shown: list[int] = []
         positions: list[int] = []
         at = 0
@@ -67,6 +70,7 @@ class WordBook:
             if after > at + length:
                 kind, subject, about, flags, _ = self._by_code[shown[-1]]
                 shown[-1] = self.code((kind, subject, about, flags, length))
+                positions[-1] = after - 1
             at = after
         return shown, positions
 

@@ -105,7 +105,7 @@ class RecentStep(Record):
     word: int = Field(description="Index in ``Trace.words``.")
     times_us: tuple[int, ...] = Field(
         description="When each mark of the word was made [us since the start of the trace]; of a "
-        "block that is shown once, the first time."
+        "block that is shown once, the first time, but of its last mark, when its repeats ended."
     )
     ended_us: int | None = Field(
         None, description="When the step was over [us since the start of the trace]."

@@ -74,6 +74,35 @@ def test_known_times_are_told_by_what_they_were_for(trace_of, gaps, bottleneck, 
     assert sum(p.share for p in found.phases) == pytest.approx(1)
 
 
+def test_repeats_are_of_the_kind_of_what_repeats(trace_of):
+    """Many forward passes before one backward pass, as over a text or an episode (TRACE-17)."""
+
+    def run():
+        cell, validation = nn.RNNCell(4, 4), torch.ones(2, 4)
+        optimizer = torch.optim.SGD(cell.parameters(), lr=0.01)
+        for _ in range(12):
+            state = torch.zeros(2, 4)
+            for _ in range(6):
+                state = cell(torch.ones(2, 4), state)
+            state.square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            with torch.no_grad():
+                for _ in range(4):
+                    cell(validation)
+
+    trace = trace_of(run)
+    marks = trace.words[trace.recent[-1].word].marks
+    found = profile(timed(trace, {"forward": 300, "backward": 100, "zero": 50, "ended": 50}))
+
+    assert [(mark.kind, mark.block) for mark in marks] == [
+        ("zero", 0), ("forward", 1), ("forward", 1), ("backward", 0), ("step", 0),
+    ]  # fmt: skip
+    assert {p.phase: round(p.share, 3) for p in found.phases} == {
+        "forward": 0.375, "evaluation": 0.375, "backward": 0.125, "optimizer": 0.125,
+    }  # fmt: skip
+
+
 def test_a_phase_of_some_steps_has_no_time_of_a_usual_one(trace_of):
     trace = timed(trace_of(program()), {"batch": 600, "forward": 100, "ended": 100})
     slow = trace.recent[-1]
