@@ -1,5 +1,6 @@
 """What tracing costs: each program trained traced and untraced, turn by turn (TRACE-1)."""
 
+import gc
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,8 @@ _FEWEST = 4
 _SKIPPED = 320
 """Steps that are not timed: they warm up, and what a trace does more often at its start (statistics
 on powers of two, fingerprints of the first batches, a close look at every step), and writes of it,
-is paid once."""
+is paid once. So is the collection of all garbage that its import may bring forward: both processes
+make one before the first turn, and what is left behind at each step still counts."""
 
 _PROBED = 60
 """Steps that tell how long one takes."""
@@ -235,6 +237,7 @@ def _train(
             pipe.send(clock() - began)
         else:
             flush_traces()
+            gc.collect()
             pipe.send(None)
         if num < turns:
             pipe.recv()
