@@ -99,7 +99,7 @@ def lookups(nodes: list[Any], kind: str = "Index") -> list[Lookup]:
         if node.name() != f"{kind}Backward0" or len(found) >= _MOST_FOUND:
             continue
         table = getattr(node.next_functions[0][0], "variable", None)
-        ids = next(iter(_saved_indices(node)), None)
+        ids = next(iter(saved_indices(node)), None)
         if not isinstance(table, nn.Parameter) or ids is None:
             continue
         if ids.numel() and ids.dtype in (torch.int64, torch.int32):
@@ -119,7 +119,7 @@ def class_lookups(nodes: list[Any]) -> list[tuple[Tensor, int]]:
         made = node.next_functions[0][0]
         if made is None or not made.name().startswith("LogSoftmaxBackward"):
             continue
-        indices, sizes = _saved_indices(node), tuple(node._saved_self_sym_sizes)
+        indices, sizes = saved_indices(node), tuple(node._saved_self_sym_sizes)
         ids = indices[-1] if len(indices) == len(sizes) == 2 else None
         if ids is not None and ids.numel() and ids.dtype in (torch.int64, torch.int32):
             found.append((ids, int(sizes[1])))
@@ -135,7 +135,8 @@ def saved(node: Any, name: str) -> Tensor | None:
     return held.detach() if isinstance(held, Tensor) else None
 
 
-def _saved_indices(node: Any) -> tuple[Tensor | None, ...]:
+def saved_indices(node: Any) -> tuple[Tensor | None, ...]:
+    """Return what a node that looks something up was given; nothing when it has none any more."""
     try:
         indices = node._saved_indices
         return (indices,) if isinstance(indices, Tensor) else tuple(indices)

@@ -33,6 +33,7 @@ from sluice.trace.survey import Survey
 
 if TYPE_CHECKING:  # both are told of the tracer
     from sluice.trace.guarding import Guard
+    from sluice.trace.seams.bare import BareWatch
     from sluice.trace.seams.by_hand import ByHand
     from sluice.trace.seams.inputs import InputWatch
     from sluice.trace.seams.losses import LossWatch
@@ -68,7 +69,7 @@ class Tracer:
     __slots__ = (
         "__weakref__", "_began", "_describe", "_ended", "_last_step", "_lock", "_measured",
         "_settles", "_threads", "acts", "after_step", "backward_codes",
-        "backward_marks", "before_end", "before_step", "by_hand", "cadence", "clock", "flows",
+        "backward_marks", "bare", "before_end", "before_step", "by_hand", "cadence", "clock", "flows",
         "has_norms", "has_statistics", "inputs", "inventory", "is_on", "local", "looks", "losses",
         "numbers", "on_begin", "on_end", "own_steps", "patches", "phases", "recorder", "routine",
         "row_prints", "say", "schedulers", "settings", "steps", "survey",
@@ -103,6 +104,8 @@ class Tracer:
         """Ends the program or leaves out steps, where that was asked for."""
         self.inputs: InputWatch | None = None
         self.losses: LossWatch | None = None
+        self.bare: BareWatch
+        """Of ``seams.bare``."""
         self.by_hand: ByHand | None = None
         self.own_steps: OwnSteps | None = None
         """None from the first optimizer on that is made, or steps."""

@@ -81,6 +81,10 @@ def _before(tracer: Tracer, lane: Lane, loss: Tensor | None) -> None:
         began = tracer.clock()
         tracer.flows.learn(loss)
         lane.spent += tracer.clock() - began
+    if tracer.own_steps is not None:
+        tracer.own_steps.before_backward(lane)
+    if lane.called in tracer.bare.indices and loss is not None and loss.numel() == 1:
+        tracer.bare.meet(lane, loss)
     group = lane.group
     if group is not None and group.waits:
         group.waits = False
@@ -108,6 +112,7 @@ def _after(tracer: Tracer, lane: Lane, *, is_leaf: bool) -> None:
     lane.zero_after_backward = False
     if tracer.own_steps is not None:
         tracer.own_steps.learned(lane)
+    tracer.bare.release()
     flags = _RAW_MEAN if lane.is_raw_mean else ()
     if is_leaf:
         flags = ("leaf", *flags)

@@ -187,6 +187,11 @@ class LossWatch:
             given = self._given(kind, args, kwargs)
             self._pairs.add(kind, given.get("input"), given.get("target"))
 
+    def pair(self, kind: str, values: Tensor | None, target: Tensor) -> None:
+        """Take the targets of a loss that is told by its graph."""
+        if kind in _PAIRED:
+            self._pairs.add(kind, values, target)
+
     def refused(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Look at a call that raised: were ids outside the table, numbers outside the domain?"""
         if self._num_refused >= _MOST_REFUSED:

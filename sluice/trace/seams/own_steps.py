@@ -33,35 +33,59 @@ class OwnSteps:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._optimizer: ByHand | None = None
-        self._before: list[tuple[Tensor, Tensor]] = []
+        self._before: list[tuple[Tensor, Tensor | int]] = []
+        self._watched: list[Tensor] = []
+        self._has_stepped = self._carries = False
+
+    def before_backward(self, lane: Lane) -> None:
+        """See a step of a network that is no module, and whether gradients are left from a step."""
+        if lane.called in self._tracer.bare.indices:
+            self.look(lane)
+        if self._has_stepped:
+            self._has_stepped = False
+            self._carries = any(_has_gradient(p) for p in self._watched)
 
     def learned(self, lane: Lane) -> None:
         """Remember some weights after a backward pass."""
-        networks = self._tracer.inventory.networks.entries
-        entry = next((e for e in networks if e.index == lane.called), None)
-        network = None if entry is None else entry.ref()
-        if network is None or self._before:
+        learning = self._learning(lane)
+        if not learning or self._before:
             return
-        learns = [p for p in network.parameters() if p.grad is not None]
-        small = sorted((p for p in learns if p.numel() <= _MOST_NUMBERS), key=Tensor.numel)
-        self._before = [(p, p.detach().clone()) for p in small[:_WATCHED]]
+        learns = [p for p in learning if p.grad is not None]
+        self._watched = sorted(learns, key=Tensor.numel)[:_WATCHED]
+        self._before = [(p, _kept(p)) for p in self._watched]
         if self._optimizer is None:
             self._optimizer = ByHand([])
         known = {id(p) for p in self._optimizer.param_groups[0]["params"]}
         self._optimizer.param_groups[0]["params"] += [p for p in learns if id(p) not in known]
         self._tracer.inventory.is_stale |= len(known) < len(learns)
 
+    def _learning(self, lane: Lane) -> list[Tensor]:
+        """Return the weights of the network that was called last; of none, those behind the loss.
+
+        Where these were not looked at, those that are known; where the program makes others for
+        each pass, the first ones, which never change.
+        """
+        entries, bare = self._tracer.inventory.networks.entries, self._tracer.bare
+        if lane.called not in bare.indices:
+            entry = next((e for e in entries if e.index == lane.called), None)
+            network = None if entry is None else entry.ref()
+            return [] if network is None else [*network.parameters()]
+        known = [] if self._optimizer is None else self._optimizer.param_groups[0]["params"]
+        if not known or {*map(id, known)} & {*map(id, bare.leaves)}:
+            return [*bare.leaves] or known
+        return [] if bare.leaves else known
+
     def look(self, lane: Lane) -> None:
         """End the step that was made since, if any."""
         before, optimizer = self._before, self._optimizer
         if optimizer is None or not before:
             return
-        if not all(p.dtype == old.dtype and p.device == old.device for p, old in before):
+        if not all(_is_there(p, old) for p, old in before):
             self._before = []  # moved, which cannot be told from a step
             return
-        if all(torch.equal(p, old) for p, old in before):
+        if all(_is_same(p, old) for p, old in before):
             return
-        self._before = []
+        self._before, self._has_stepped = [], True
         entry: OptimizerEntry = self._tracer.inventory.optimizers.find(optimizer)
         self._close(lane, entry)
 
@@ -71,10 +95,36 @@ class OwnSteps:
         kinds = [book.mark(code)[0] for code in lane.codes]
         end = 2 * max((i for i, kind in enumerate(kinds, 1) if kind in _BEFORE_STEP), default=0)
         rest, lane.marks = lane.marks[end:], lane.marks[:end]
-        lane.marks += tracer.code("step", entry.index, flags=("fresh",)), tracer.clock()
+        flags = ("fresh", *("carried",) * self._carries)
+        self._carries = False
+        lane.marks += tracer.code("step", entry.index, flags=flags), tracer.clock()
         tracer.survey.look(tracer.steps)
         tracer.end_step(lane, entry)
         lane.marks += rest
+
+
+def _kept(parameter: Tensor) -> Tensor | int:
+    """Return the numbers of a small parameter; of a large one how often it was changed in place."""
+    is_small = parameter.numel() <= _MOST_NUMBERS
+    return parameter.detach().clone() if is_small else parameter._version
+
+
+def _is_there(parameter: Tensor, old: Tensor | int) -> bool:
+    if not isinstance(old, Tensor):
+        return True
+    return parameter.dtype == old.dtype and parameter.device == old.device
+
+
+def _is_same(parameter: Tensor, old: Tensor | int) -> bool:
+    if not isinstance(old, Tensor):
+        return parameter._version == old
+    return torch.equal(parameter, old)
+
+
+def _has_gradient(parameter: Tensor) -> bool:
+    grad = parameter.grad
+    is_plain = grad is not None and grad.layout == torch.strided
+    return is_plain and grad is not None and bool(grad.any())
 
 
 def watch_own_steps(tracer: Tracer) -> None:
