@@ -20,7 +20,7 @@ import torch
 from sluice.trace.evidence.trace import VERSION, Start
 from sluice.trace.guarding import watch_losses_that_are_not_finite
 from sluice.trace.seams.backward import watch_backward
-from sluice.trace.seams.bare import watch_bare
+from sluice.trace.seams.bare_judged import watch_bare
 from sluice.trace.seams.by_hand import watch_losses_by_hand
 from sluice.trace.seams.checkpoints import watch_loads
 from sluice.trace.seams.clipping import watch_clipping

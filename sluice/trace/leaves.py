@@ -6,7 +6,7 @@ for its backward pass: they are what the network was given.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,9 @@ _MOST_HOPS = 8
 _MOST_MET = 256
 """Of one pass: a series may be longer, and is left out then."""
 _MOST_NUMBERS = 2**24
-_SEVERAL = 2
+_SEVERAL = _TABLE = 2
+_JOINED = ("_saved_mat1", "_saved_self")
+"""What is on the left of a product of tables."""
 _WHOLE = (torch.int64, torch.int32)
 
 _SIDES = {
@@ -32,7 +34,8 @@ _SIDES = {
     "MulBackward0": (("_saved_self", 0), ("_saved_other", 1)),
 }
 """Of products: the names of what is on the left and on the right, and their places."""
-_LOOKUPS = ("IndexBackward0", "IndexSelectBackward0", "EmbeddingBackward0")
+LOOKUPS = ("IndexBackward0", "IndexSelectBackward0", "EmbeddingBackward0")
+_AS_IT_IS = SHAPES - {*LOOKUPS}
 _CLASSES = ("LogSoftmaxBackward0",)
 _LOSSES = {
     "MseLossBackward0": "mse_loss",
@@ -52,6 +55,21 @@ class Met:
     times: int
     values: Tensor
     """Rows first; of several times (rows, times, ...)."""
+    is_left: bool
+    """They stand on the left of the leaf, or are looked up in it."""
+    kind: str
+    """Of the node, as 'MmBackward0'."""
+    part: slice | None
+    """Columns that the values are of what meets the leaf, where others are joined; None for all."""
+
+
+class _Meeting(NamedTuple):
+    leaf: Tensor
+    values: Tensor | None
+    """None where all of them have a gradient."""
+    part: slice | None
+    """Columns that they are of what met the leaf; None for all."""
+    is_left: bool
 
 
 def leaves_of(nodes: Sequence[Any]) -> list[Tensor]:
@@ -71,21 +89,23 @@ def met_by_leaves(nodes: Sequence[Any]) -> list[Met]:
     above = {part: node for node in reversed(nodes) for part, _ in node.next_functions}
     leaves: dict[int, Tensor] = {}
     values: dict[int, list[Tensor]] = {}
+    how: dict[int, tuple[bool, str, slice | None]] = {}
     inside = set[int]()
-    products = [n for n in nodes if n.name() in _SIDES or n.name() in _LOOKUPS]
+    products = [n for n in nodes if n.name() in _SIDES or n.name() in LOOKUPS]
     for node in sorted(products, key=lambda node: int(node._sequence_nr())):
-        for leaf, told in _meetings(node, above.get(node)):
-            leaves[id(leaf)] = leaf
+        for leaf, told, part, is_left in _meetings(node, above.get(node)):
+            leaves[id(leaf)], how[id(leaf)] = leaf, (is_left, node.name(), part)
             if told is None:
                 inside.add(id(leaf))
             else:
                 values.setdefault(id(leaf), []).append(told)
     found = [
-        Met(leaves[key], len(told), whole)
+        Met(leaves[key], len(told), whole, *how[key])
         for key, told in values.items()
-        if key not in inside and (whole := _whole(told)) is not None
+        if key not in inside and (whole := _whole(told, how[key][2])) is not None
     ]
-    return _distinct(found)
+    found = _distinct(found)
+    return sorted(found, key=lambda met: met.values.dim() == 1)  # of rows first, then single ids
 
 
 def targets_in(nodes: Sequence[Any]) -> tuple[str, Tensor, Tensor | None] | None:
@@ -114,28 +134,24 @@ def _is_of_classes(node: Any) -> bool:
     return made is not None and made.name() in _CLASSES
 
 
-def _meetings(node: Any, above: Any) -> list[tuple[Tensor, Tensor | None]]:
-    """Return the leaves on either side of a product, and what each meets; None has a gradient."""
+def _meetings(node: Any, above: Any) -> list[_Meeting]:
+    """Return the leaves on either side of a product, and what each meets."""
     parts = node.next_functions
-    if node.name() in _LOOKUPS:
+    if node.name() in LOOKUPS:
         leaf, ids = _leaf(parts[0][0]), _ids(node)
-        return [] if leaf is None or ids is None else [(leaf, ids)]
+        return [] if leaf is None or ids is None else [_Meeting(leaf, ids, None, True)]
     (left, at_left), (right, at_right) = _SIDES[node.name()]
-    found: list[tuple[Tensor, Tensor | None]] = []
+    found: list[_Meeting] = []
     for place, other, name in ((at_right, at_left, left), (at_left, at_right, right)):
         leaf = _leaf(parts[place][0])
         if leaf is None:
             continue
         if parts[other][0] is not None:
-            found.append((leaf, None))
+            found.append(_Meeting(leaf, *_joined(node, parts[other][0], name), name == left))
         elif (values := saved(node, name)) is not None:
-            is_row_by_row = node.name() == "MulBackward0"
-            told = (
-                _each(leaf, values)
-                if is_row_by_row
-                else _rows(node, values, above, on_right=name == right)
-            )
-            found += [] if told is None else [(leaf, told)]
+            told = as_rows(values, leaf, kind=node.name(), is_left=name == left)
+            if told is not None:
+                found.append(_Meeting(leaf, _unfolded(told, above), None, name == left))
     return found
 
 
@@ -147,7 +163,7 @@ def _leaf(node: Any) -> Tensor | None:
         if hasattr(node, "variable"):
             leaf: Tensor = node.variable
             return leaf
-        if node.name() not in SHAPES or len(node.next_functions) != 1:
+        if node.name() not in _AS_IT_IS or len(node.next_functions) != 1:
             return None
         node = node.next_functions[0][0]
     return None
@@ -165,34 +181,68 @@ def _ids(node: Any) -> Tensor | None:
     return None if is_range else ids.detach()
 
 
-def _rows(node: Any, values: Tensor, above: Any, *, on_right: bool) -> Tensor | None:
-    """Return what met a leaf as the program has it: rows first, what is summed over last."""
+def as_rows(values: Tensor, leaf: Tensor, *, kind: str, is_left: bool) -> Tensor | None:
+    """Return what met a leaf with rows first, and what is summed over last; None for no rows.
+
+    Args:
+        values: On one side of a product.
+        leaf: On the other side.
+        kind: Of the node, as 'MmBackward0'.
+        is_left: The values stand on the left.
+    """
     if values.layout != torch.strided or values.is_complex() or not values.numel():
         return None
-    if node.name() == "ConvolutionBackward0":
-        return None if on_right else values
-    if values.dim() == 3:
+    if kind.startswith("Mul"):
+        return _each(values, leaf)
+    if kind.startswith("Convolution"):
+        return values if is_left else None
+    if kind in ("BmmBackward0", "BaddbmmBackward0"):
         if values.shape[0] > 1 and values.stride(0):
             return None  # other numbers for each of several leaves in one
         values = values[0]
     if values.dim() == 1:
         return values[None]
-    if on_right:
-        return values.mT
-    # What has more dimensions is multiplied as a table, and gets them back.
-    shape = _shape(above) if above is not None and "View" in above.name() else ()
-    if len(shape) > 2 and torch.Size(shape[:-1]).numel() == values.shape[0]:
-        return values.reshape(*shape[:-1], values.shape[1])
-    return values
+    return values if is_left else values.mT
 
 
-def _each(leaf: Tensor, values: Tensor) -> Tensor | None:
-    """Return numbers that one leaf is multiplied with row by row; None for a mask, say."""
-    if values.layout != torch.strided or values.is_complex() or values.numel() < _SEVERAL:
+def _each(values: Tensor, leaf: Tensor) -> Tensor | None:
+    """Return numbers that a leaf is multiplied with row by row; None for a mask, say."""
+    if values.numel() < _SEVERAL:
         return None
     if leaf.numel() == 1:
         return values[:, None] if values.dim() == 1 else values
     return values if values.dim() > leaf.dim() else None
+
+
+def _unfolded(rows: Tensor, above: Any) -> Tensor:
+    """Give back the dimensions of what is multiplied as a table."""
+    shape = _shape(above) if above is not None and "View" in above.name() else ()
+    if len(shape) > 2 and rows.dim() == 2 and torch.Size(shape[:-1]).numel() == rows.shape[0]:
+        return rows.reshape(*shape[:-1], rows.shape[1])
+    return rows
+
+
+def _joined(node: Any, joins: Any, name: str) -> tuple[Tensor | None, slice | None]:
+    """Return the columns without a gradient that stand beside others with one, as embeddings."""
+    whole = saved(node, name) if joins.name() == "CatBackward0" and name in _JOINED else None
+    if whole is None or whole.dim() != _TABLE or joins._saved_dim not in (1, 2**64 - 1):
+        return None, None
+    parts = [node for node, _ in joins.next_functions]
+    if parts.count(None) != 1:
+        return None, None
+    place = parts.index(None)
+    widths = [0 if part is None else _width(part, at) for part, at in joins.next_functions]
+    start, stop = sum(widths[:place]), whole.shape[1] - sum(widths[place:])
+    if not 0 <= start < stop or 0 in widths[:place] + widths[place + 1 :]:
+        return None, None
+    return whole[:, start:stop], slice(start, stop)
+
+
+def _width(node: Any, place: int) -> int:
+    if hasattr(node, "variable"):
+        return int(node.variable.shape[-1])
+    told: Any = getattr(node, "_input_metadata", ())
+    return int(told[place].shape[-1]) if place < len(told) else 0
 
 
 def _shape(node: Any) -> tuple[int, ...]:
@@ -200,7 +250,9 @@ def _shape(node: Any) -> tuple[int, ...]:
     return tuple(told[0].shape) if told else ()
 
 
-def _whole(told: list[Tensor]) -> Tensor | None:
+def _whole(told: list[Tensor], part: slice | None) -> Tensor | None:
+    if part is not None:  # at first a state without a gradient may be joined, too
+        told = [t if t.shape[-1] == part.stop - part.start else t[..., part] for t in told]
     if len(told) == 1:
         return told[0]
     is_small = len(told) <= _MOST_MET and len(told) * told[0].numel() <= _MOST_NUMBERS

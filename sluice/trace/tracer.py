@@ -68,10 +68,10 @@ class Tracer:
     # runs between two operations of the program finds nothing at hand.
     __slots__ = (
         "__weakref__", "_began", "_describe", "_ended", "_last_step", "_lock", "_measured",
-        "_settles", "_threads", "acts", "after_step", "backward_codes",
-        "backward_marks", "bare", "before_end", "before_step", "by_hand", "cadence", "clock", "flows",
-        "has_norms", "has_statistics", "inputs", "inventory", "is_on", "local", "looks", "losses",
-        "numbers", "on_begin", "on_end", "own_steps", "patches", "phases", "recorder", "routine",
+        "_settles", "_threads", "acts", "after_step", "backward_codes", "backward_marks", "bare",
+        "before_end", "before_step", "by_hand", "cadence", "clock", "flows", "has_norms",
+        "has_statistics", "inputs", "inventory", "is_on", "local", "looks", "losses", "numbers",
+        "on_begin", "on_end", "own_steps", "patches", "phases", "recorder", "routine",
         "row_prints", "say", "schedulers", "settings", "steps", "survey",
     )  # fmt: skip
 

@@ -35,7 +35,7 @@ class OwnSteps:
         self._optimizer: ByHand | None = None
         self._before: list[tuple[Tensor, Tensor | int]] = []
         self._watched: list[Tensor] = []
-        self._has_stepped = self._carries = False
+        self._has_stepped = self._has_moved = self._carries = False
 
     def before_backward(self, lane: Lane) -> None:
         """See a step of a network that is no module, and whether gradients are left from a step."""
@@ -71,9 +71,10 @@ class OwnSteps:
             network = None if entry is None else entry.ref()
             return [] if network is None else [*network.parameters()]
         known = [] if self._optimizer is None else self._optimizer.param_groups[0]["params"]
-        if not known or {*map(id, known)} & {*map(id, bare.leaves)}:
-            return [*bare.leaves] or known
-        return [] if bare.leaves else known
+        if not bare.leaves:
+            return known
+        is_of_known = bool({*map(id, known)} & {*map(id, bare.leaves)})
+        return [*bare.leaves] if not known or is_of_known or self._has_moved else []
 
     def look(self, lane: Lane) -> None:
         """End the step that was made since, if any."""
@@ -85,7 +86,7 @@ class OwnSteps:
             return
         if all(_is_same(p, old) for p, old in before):
             return
-        self._before, self._has_stepped = [], True
+        self._before, self._has_stepped, self._has_moved = [], True, True
         entry: OptimizerEntry = self._tracer.inventory.optimizers.find(optimizer)
         self._close(lane, entry)
 
