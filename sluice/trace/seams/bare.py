@@ -91,6 +91,10 @@ class BareWatch:
         self._given: list[Tensor] = []
         self._looks_left, self._later, self._looked_at = MOST_CALLS, Thin(_MOST_LATER), -1
 
+    def look_again(self) -> None:
+        """Look at the pass that comes next."""
+        self._looks_left = max(self._looks_left, 1)
+
     def meet(self, lane: Lane, loss: Tensor) -> None:
         """Look behind a loss: at first, and at some of those that follow."""
         if not self._is_due(loss):

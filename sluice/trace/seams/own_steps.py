@@ -15,6 +15,8 @@ from sluice.trace.tracer import Tracer
 
 _BEFORE_STEP = ("backward", "clip")
 _WATCHED = 2
+_IDLE = 16
+"""Backward passes without a step, which few programs add up."""
 _MOST_NUMBERS = 2**14
 """Of a parameter that is watched."""
 
@@ -35,12 +37,19 @@ class OwnSteps:
         self._optimizer: ByHand | None = None
         self._before: list[tuple[Tensor, Tensor | int]] = []
         self._watched: list[Tensor] = []
+        self._passes = 0
+        """Without a step."""
         self._has_stepped = self._has_moved = self._carries = False
 
     def before_backward(self, lane: Lane) -> None:
         """See a step of a network that is no module, and whether gradients are left from a step."""
-        if lane.called in self._tracer.bare.indices:
+        bare = self._tracer.bare
+        if lane.called in bare.indices:
             self.look(lane)
+            self._passes = 0 if self._has_stepped else self._passes + 1
+            # Others may have taken the place of those that are watched.
+            if self._passes >= _IDLE and not self._passes & (self._passes - 1):
+                bare.look_again()
         if self._has_stepped:
             self._has_stepped = False
             self._carries = any(_has_gradient(p) for p in self._watched)
@@ -48,7 +57,7 @@ class OwnSteps:
     def learned(self, lane: Lane) -> None:
         """Remember some weights after a backward pass."""
         learning = self._learning(lane)
-        if not learning or self._before:
+        if not learning or (self._before and not self._are_others()):
             return
         learns = [p for p in learning if p.grad is not None]
         self._watched = sorted(learns, key=Tensor.numel)[:_WATCHED]
@@ -73,8 +82,13 @@ class OwnSteps:
         known = [] if self._optimizer is None else self._optimizer.param_groups[0]["params"]
         if not bare.leaves:
             return known
-        is_of_known = bool({*map(id, known)} & {*map(id, bare.leaves)})
-        return [*bare.leaves] if not known or is_of_known or self._has_moved else []
+        return [] if self._are_others() and not self._has_moved else [*bare.leaves]
+
+    def _are_others(self) -> bool:
+        """Tell whether none of the weights behind the loss is known: of a network that is new."""
+        known = [] if self._optimizer is None else self._optimizer.param_groups[0]["params"]
+        leaves = self._tracer.bare.leaves
+        return bool(known and leaves) and not {*map(id, known)} & {*map(id, leaves)}
 
     def look(self, lane: Lane) -> None:
         """End the step that was made since, if any."""

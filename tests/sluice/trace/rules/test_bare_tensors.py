@@ -225,12 +225,13 @@ def test_folds_are_networks_of_their_own(trace_of):
             held = torch.arange(ROWS) % 3 == fold
             rows = torch.cat([x[~held], x[held][:HELD]]), torch.cat([y[~held], y[held][:HELD]])
             p = [leaf(COLUMNS, seed=fold)]
-            fit(lambda x, p=p: x @ p[0], p, *rows, update=by_hand)
+            fit(lambda x, p=p: x @ p[0], p, *rows, update=by_hand, epochs=5)
 
     trace = trace_of(program)
 
     assert told(trace) == set()
-    assert trace.num_steps == 3 * 2 * 800 // 25
+    # Each but the first is noticed when those before stood still for some passes.
+    assert 0 <= 3 * 5 * 800 // 25 - trace.num_steps <= 2 * 32
     assert len({f.network for f in trace.inputs}) == 3
 
 
