@@ -1,12 +1,33 @@
-"""What holds for every test: one thread a process, and what was counted is told at the end."""
+"""What holds for every test: one thread a process, folders in memory, what was counted is told."""
 
 import os
+from pathlib import Path
 
 # Before torch, numpy and numba are loaded, and for every process that a test or xdist starts: with
 # two threads each the small layers of the tests take half as long again, most of it spent waiting.
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
+# A program that a test starts compiles all of Sluice again where nobody may keep what it compiled:
+# a quarter of the time that it needs to begin.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+MEMORY = Path("/dev/shm")
+ROOM_BYTES = 2 * 2**30  # of which a run uses a fiftieth
+
+
+def can_hold_folders(place: Path) -> bool:
+    """Whether temporary folders may be there: with room, and programs in them can be run."""
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        return False
+    there = os.statvfs(place)
+    return there.f_bavail * there.f_frsize >= ROOM_BYTES and not there.f_flag & os.ST_NOEXEC
+
+
+# Databases write through to the disk some hundred times a run of a pipeline, and wait for it: up to
+# five times as long as they work. What a test leaves when it passes goes with it (pyproject.toml).
+if can_hold_folders(MEMORY):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 collect_ignore = ["support/traced/script.py"]
 """Programs that run when they are imported, as those of users do."""

@@ -1,11 +1,22 @@
 """Traces of small programs."""
 
+import gc
+
 import pytest
 import torch
 
 from sluice.trace.attach import traced
 from sluice.trace.reading import read_trace
 from sluice.trace.settings import TraceSettings
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _only_what_is_new():
+    """Leave what other modules made out of sight: a trace looks at all objects for optimizers."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
