@@ -1,5 +1,6 @@
 """``sluice trace``: programs after two dashes, and reports (TRACE-1)."""
 
+import gc
 import json
 import sys
 
@@ -22,7 +23,9 @@ def traces(tmp_path):
             program()
         return str(tmp_path)
 
-    return make
+    gc.freeze()  # optimizers that other tests left have a number in a trace, too
+    yield make
+    gc.unfreeze()
 
 
 def test_a_report_names_the_fault_and_leaves_with_one(traces, capsys):
