@@ -13,7 +13,7 @@ from pipelines.speeds import Speed, speed_table
 from sluice.commands.output import results
 from sluice.errors import GATE_SAID_NO
 
-_PAIRS, _TURNS, _QUICK_TURNS = 10, 40, 60
+_RUNS, _TURNS, _QUICK_TURNS = 5, 20, 10
 
 
 def register(group: typer.Typer) -> None:
@@ -22,21 +22,21 @@ def register(group: typer.Typer) -> None:
     @group.command("trace", epilog="Example: sluice bench trace --quick")
     def trace(
         quick: Annotated[
-            bool, typer.Option("--quick", help="One pair of processes each: a look, no figure.")
+            bool, typer.Option("--quick", help="One process each: a look, no figure.")
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
         """Train six programs traced and untraced in turns: cost, and whether the weights agree.
 
-        Two processes make the same steps, one of them traced, and wait for each other; then nine
-        more pairs. Behind the ratio of their times stands its 95 % interval. Exit code 1 when
-        weights differ; costs depend on the machine.
+        A process is traced in every other turn of some epochs; five of them each. Behind the ratio
+        of the times stands its 95 % interval. Exit code 1 when weights differ between a run that
+        is traced and one that is not; costs depend on the machine.
         """
-        pairs, turns = (1, _QUICK_TURNS) if quick else (_PAIRS, _TURNS)
-        _trace(pairs=pairs, turns=turns, as_json=as_json)
+        runs, turns = (1, _QUICK_TURNS) if quick else (_RUNS, _TURNS)
+        _trace(runs=runs, turns=turns, as_json=as_json)
 
 
-def _trace(*, pairs: int, turns: int, as_json: bool) -> None:
+def _trace(*, runs: int, turns: int, as_json: bool) -> None:
     from sluice.trace.benchmark.overhead import measure_overhead
     from sluice.trace.settings import TraceSettings
 
@@ -46,7 +46,7 @@ def _trace(*, pairs: int, turns: int, as_json: bool) -> None:
         show.status("training traced and untraced in turns"),
     ):
         settings = TraceSettings()
-        for found in measure_overhead(Path(name), pairs=pairs, turns=turns, settings=settings):
+        for found in measure_overhead(Path(name), runs=runs, turns=turns, settings=settings):
             measured.append(found)
             same = "same weights" if found.has_same_weights else "OTHER WEIGHTS"
             show.print(

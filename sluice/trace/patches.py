@@ -1,7 +1,8 @@
 """Replaced attributes, each put back when the trace ends."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -13,12 +14,13 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
+        self._changes: list[tuple[Callable[[], None], Callable[[], None]]] = []
+        """How each can be made, and taken back."""
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
         """Set ``owner.name`` until ``restore``; what another library sets later is left alone."""
         had_own = name in vars(owner)
         old = vars(owner).get(name)
-        setattr(owner, name, new)
 
         def undo() -> None:
             if vars(owner).get(name) is not new:
@@ -28,6 +30,16 @@ class Patches:
             else:
                 delattr(owner, name)
 
+        self._make(lambda: setattr(owner, name, new), undo)
+
+    def hook(self, register: Callable[[Any], Any], function: Any) -> None:
+        """Register a hook until ``restore``."""
+        handles: list[Any] = []
+        self._make(lambda: handles.append(register(function)), lambda: handles.pop().remove())
+
+    def _make(self, change: Callable[[], None], undo: Callable[[], None]) -> None:
+        change()
+        self._changes.append((change, undo))
         self._undo.append(undo)
 
     def replace_function(self, owner: Any, name: str, new: Any) -> None:
@@ -43,8 +55,20 @@ class Patches:
 
     def restore(self) -> None:
         """Put everything back, the last change first. A second call does nothing."""
+        self._changes.clear()
         while self._undo:
             self._undo.pop()()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Put everything back for a while: nothing of what happens then is seen."""
+        for _, undo in reversed(self._changes):
+            undo()
+        try:
+            yield
+        finally:
+            for change, _ in self._changes:
+                change()
 
 
 class _Holders:

@@ -8,6 +8,7 @@ from torch import nn
 from sluice.trace.attach import _active
 
 _now = [0.0]
+_CALL = nn.Module.__call__
 
 
 def clock():
@@ -16,7 +17,7 @@ def clock():
 
 
 def slower_when_traced(steps, tick):
-    """Take a second a step, and a quarter more when traced."""
+    """Take a second a step, and a quarter more while the seams are in their places."""
     return _train(steps, tick, weight=1.0)
 
 
@@ -34,7 +35,7 @@ def _train(steps, tick, *, weight, last=None):
     model = nn.Linear(2, 1, bias=False)
     torch.nn.init.constant_(model.weight, weight)
     for step in range(steps):
-        _now[0] += 1.25 if _active else 1.0
+        _now[0] += 1.0 if nn.Module.__call__ is _CALL else 1.25
         tick()
         if step == last:
             os._exit(3)

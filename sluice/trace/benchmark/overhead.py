@@ -1,14 +1,20 @@
-"""What tracing costs: each program trained traced and untraced, turn by turn (TRACE-1)."""
+"""What tracing costs: programs that are traced in every other turn of some epochs (TRACE-1).
+
+Two processes of one program differ by some percent without any tracing, by where their memory lies.
+So one process makes both: for a turn every seam is as torch made it, for the next one the trace
+goes on. Whether weights stay the same is told by processes that are traced from end to end.
+"""
 
 import gc
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,32 +23,21 @@ from pydantic import Field
 from torch import nn
 
 from sluice.settings import Record
-from sluice.trace.attach import flush_traces, traced
-from sluice.trace.benchmark.programs import PROGRAMS, Program
+from sluice.trace.attach import flush_traces, paused_traces, traced
+from sluice.trace.benchmark.programs import EPOCH_STEPS, PROGRAMS, Program
 from sluice.trace.settings import TraceSettings
 
 _TURN_S = 0.03
-"""Of one process [s]: long beside the switch from one to the other, short beside the moods of the
-machine."""
+"""Of one turn at least [s]: short beside the moods of the machine."""
 
-_FEWEST = 4
-"""Steps of a turn; even, as a GAN makes two a batch."""
-
-_SKIPPED = 320
+_SKIPPED = 10 * EPOCH_STEPS
 """Steps that are not timed: they warm up, and what a trace does more often at its start (statistics
 on powers of two, fingerprints of the first batches, a close look at every step), and writes of it,
-is paid once. So is the collection of all garbage that its import may bring forward: both processes
-make one before the first turn, and what is left behind at each step still counts."""
-
-_PROBED = 60
-"""Steps that tell how long one takes."""
+is paid once. So is the collection of all garbage that its import may bring forward: one is made
+before the first turn, and what is left behind at each step still counts."""
 
 _DRAWS = 2000
 """Of the bootstrap."""
-
-
-_Watch = tuple[Path, TraceSettings] | None
-"""Folder and settings of a trace; None for none."""
 
 
 class Overhead(Record):
@@ -50,24 +45,40 @@ class Overhead(Record):
 
     program: str
     steps: int = Field(description="Of one turn.")
-    pairs: int = Field(description="Of processes, one of them traced.")
-    turns: int = Field(description="Of each process.")
+    runs: int = Field(description="Processes, one after another.")
+    turns: int = Field(description="Traced ones of each process, and as many untraced ones.")
     plain_us: float = Field(description="Mean time of a step, untraced [us].")
     ratio: float = Field(
-        description="Time of all turns of a pair, traced over untraced, the median over the pairs; "
-        "1 is no cost."
+        description="Time of all turns of a process, traced over untraced, the median over the "
+        "processes; 1 is no cost."
     )
     low: float = Field(
-        description="Lower end of its 95 % interval, bootstrap over the pairs and their turns."
+        description="Lower end of its 95 % interval, bootstrap over processes and their turns."
     )
     high: float = Field(description="Upper end.")
-    has_same_weights: bool = Field(description="The SHA-256 of all final weights is the same.")
+    has_same_weights: bool = Field(
+        description="The SHA-256 of all final weights is the same, traced and untraced."
+    )
+
+
+_Watch = tuple[Path, TraceSettings] | None
+"""Folder and settings of a trace; None for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    """One process."""
+
+    steps: int
+    plain: NDArray[np.float64]
+    """Seconds of a step, by turn."""
+    watched: NDArray[np.float64]
 
 
 def measure_overhead(
     folder: Path,
     *,
-    pairs: int,
+    runs: int,
     turns: int,
     programs: Mapping[str, Program] = PROGRAMS,
     settings: TraceSettings,
@@ -75,16 +86,12 @@ def measure_overhead(
 ) -> Iterator[Overhead]:
     """Yield the cost of tracing for each program, with one thread of torch.
 
-    Two processes make the same training, one of them traced. Only one of them runs at a time, for
-    a turn of some steps, so that both meet the same moods of the machine. By where its memory lies
-    a process is some percent faster or slower: both are forked from one, the traced one first or
-    second by turns, and of several pairs the median counts.
-
     Args:
         folder: For the traces.
-        pairs: Of processes, one pair after another.
-        turns: Of each process.
-        programs: Name to program; functions that another process can import.
+        runs: Processes, one after another; of several the median counts.
+        turns: Traced ones of each process, and as many untraced ones.
+        programs: Name to program; functions that another process can import, with epochs of
+            ``EPOCH_STEPS`` steps, so that each turn sees whole ones.
         settings: As in use.
         clock: Processor time of a process [s]; other programs do not count.
 
@@ -92,29 +99,22 @@ def measure_overhead(
         RuntimeError: A program ended before its last turn.
 
     Cost:
-        About 0.12 seconds a turn of each pair, and 5 seconds of each pair to begin with.
+        Of each program 2 x turns x EPOCH_STEPS steps a run, or more, and 5 seconds to begin.
     """
+    # The clock of a trace's writes goes on in turns that are not traced.
+    slower = settings.model_copy(update={"flush_s": 2 * settings.flush_s})
     for name, program in programs.items():
-        told = [
-            _measure(name, program, (pair % 2, folder / f"{name}-{pair}"), turns, settings, clock)
-            for pair in range(pairs)
+        watches: list[_Watch] = [None, (folder / f"{name}-whole", settings)]
+        digests = {_in_process(name, _digest, program, watch) for watch in watches}
+        told: list[_Turns] = [
+            _in_process(name, _turns, program, (folder / f"{name}-{run}", slower), turns, clock)
+            for run in range(runs)
         ]
-        yield _overhead(name, told)
+        yield _overhead(name, told, has_same_weights=len(digests) == 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """Two processes."""
-
-    steps: int
-    plain: NDArray[np.float64]
-    """Seconds of a step, by turn."""
-    watched: NDArray[np.float64]
-    has_same_weights: bool
-
-
-def _overhead(name: str, pairs: Sequence[_Pair]) -> Overhead:
-    plain, watched = (np.stack([getattr(p, kind) for p in pairs]) for kind in ("plain", "watched"))
+def _overhead(name: str, told: Sequence[_Turns], *, has_same_weights: bool) -> Overhead:
+    plain, watched = (np.stack([getattr(p, kind) for p in told]) for kind in ("plain", "watched"))
     generator, (num, turns) = np.random.default_rng(0), plain.shape
     drawn = (
         generator.integers(0, num, (_DRAWS, num, 1)),
@@ -124,129 +124,80 @@ def _overhead(name: str, pairs: Sequence[_Pair]) -> Overhead:
     low, high = np.quantile(ratios, (0.025, 0.975))
     return Overhead(
         program=name,
-        steps=pairs[0].steps,
-        pairs=num,
+        steps=told[0].steps,
+        runs=num,
         turns=turns,
         plain_us=float(plain.mean()) * 1e6,
         ratio=float(ratio),
         low=float(low),
         high=float(high),
-        has_same_weights=all(pair.has_same_weights for pair in pairs),
+        has_same_weights=has_same_weights,
     )
 
 
 def _ratio(plain: NDArray[np.float64], watched: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the median over the pairs: where one of two has bad luck, nothing else is told."""
+    """Return the median over the processes: where one of them has bad luck, nothing is told."""
     found: NDArray[np.float64] = np.median(watched.sum(-1) / plain.sum(-1), axis=-1)
     return found
 
 
-def _measure(
-    name: str,
-    program: Program,
-    watched: tuple[int, Path],
-    turns: int,
-    settings: TraceSettings,
-    clock: Callable[[], float],
-) -> _Pair:
-    at, folder = watched
-    # The clock of a trace's writes goes on while the other process has its turn.
-    slower = settings.model_copy(update={"flush_s": 2 * settings.flush_s})
+def _in_process(name: str, work: Callable[..., Any], *args: Any) -> Any:
+    """Return what some work returns in a process of its own, with one thread of torch."""
     context = get_context("spawn")
-    ours, theirs = zip(*(context.Pipe() for _ in range(2)), strict=True)
-    watches: list[_Watch] = [None, None]
-    watches[at] = folder, slower
-    arguments = theirs, program, watches, turns, clock
-    parent = context.Process(target=_fork, args=arguments)
-    parent.start()
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_send, args=(theirs, work, args))
+    process.start()
+    theirs.close()
     try:
-        for pipe in theirs:
-            pipe.close()
-        steps, _ = (pipe.recv() for pipe in ours)
-        seconds = _take_turns(ours, turns) / steps
-        digests = {pipe.recv() for pipe in ours}
-    except (EOFError, BrokenPipeError, ConnectionResetError) as error:
+        return ours.recv()
+    except EOFError as error:
         raise RuntimeError(f"the program {name} ended before its last turn") from error
     finally:
-        for pipe in ours:
-            pipe.close()
-        parent.join()
-    return _Pair(steps, seconds[1 - at], seconds[at], has_same_weights=len(digests) == 1)
-
-
-def _take_turns(pipes: Sequence[Connection], turns: int) -> NDArray[np.float64]:
-    """Return the seconds of each turn of each process; which one is first alternates."""
-    seconds = np.empty((len(pipes), turns))
-    for pipe in pipes:
-        pipe.recv()  # it is warm
-    for turn in range(turns):
-        for at in (0, 1) if turn % 2 else (1, 0):
-            pipes[at].send(None)
-            seconds[at, turn] = pipes[at].recv()
-    return seconds
-
-
-def _fork(
-    pipes: Sequence[Connection],
-    program: Program,
-    watches: Sequence[_Watch],
-    turns: int,
-    clock: Callable[[], float],
-) -> None:
-    """Warm up, in a process of its own, then become one process for each pipe."""
-    torch.set_num_threads(1)
-    ticks: list[float] = []
-    program(_PROBED, lambda: ticks.append(clock()))
-    step_s = (ticks[-1] - ticks[0]) / (len(ticks) - 1)
-    steps = max(2 * round(_TURN_S / step_s / 2), _FEWEST)
-    context = get_context("fork")
-    processes = []
-    for at, watch in enumerate(watches):
-        arguments = pipes, at, program, watch, turns, steps, clock
-        processes.append(context.Process(target=_train, args=arguments))
-        processes[-1].start()
-    for pipe in pipes:
-        pipe.close()  # one that dies is heard of
-    for process in processes:
+        ours.close()
         process.join()
 
 
-def _train(
-    pipes: Sequence[Connection],
-    at: int,
-    program: Program,
-    watch: _Watch,
-    turns: int,
-    steps: int,
-    clock: Callable[[], float],
-) -> None:
-    """Train when it is this process's turn."""
-    for other in (*pipes[:at], *pipes[at + 1 :]):
-        other.close()
-    pipe = pipes[at]
-    pipe.send(steps)
-    made, began = 0, 0.0
+def _send(pipe: Connection, work: Callable[..., Any], args: Sequence[Any]) -> None:
+    torch.set_num_threads(1)
+    pipe.send(work(*args))
+
+
+def _digest(program: Program, watch: _Watch) -> str:
+    with nullcontext() if watch is None else traced(*watch):
+        return weights_digest(program(2 * _SKIPPED, lambda: None))
+
+
+def _turns(
+    program: Program, watch: tuple[Path, TraceSettings], turns: int, clock: Callable[[], float]
+) -> _Turns:
+    """Train, traced and untraced in turns; which comes first of two alternates."""
+    ticks: list[float] = []
+    program(2 * EPOCH_STEPS, lambda: ticks.append(clock()))
+    step_s = (ticks[-1] - ticks[0]) / (len(ticks) - 1)
+    steps = max(round(_TURN_S / step_s / EPOCH_STEPS), 1) * EPOCH_STEPS
+    are_watched = [turn % 4 in (0, 3) for turn in range(2 * turns)]
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    pause, made, began = ExitStack(), 0, 0.0
 
     def tick() -> None:
         nonlocal made, began
         made += 1
-        num, rest = divmod(made - _SKIPPED, steps)
-        if rest or num < 0:
+        turn, rest = divmod(made - _SKIPPED, steps)
+        if rest or turn < 0:
             return
-        if num:
-            pipe.send(clock() - began)
+        if turn:
+            seconds[are_watched[turn - 1]].append((clock() - began) / steps)
         else:
             flush_traces()
             gc.collect()
-            pipe.send(None)
-        if num < turns:
-            pipe.recv()
-            began = clock()
+        pause.close()
+        if turn < len(are_watched) and not are_watched[turn]:
+            pause.enter_context(paused_traces())
+        began = clock()
 
-    context: AbstractContextManager[object] = nullcontext() if watch is None else traced(*watch)
-    with context:
-        networks = program(_SKIPPED + turns * steps, tick)
-    pipe.send(weights_digest(networks))
+    with traced(*watch):
+        program(_SKIPPED + len(are_watched) * steps, tick)
+    return _Turns(steps, *(np.array(seconds[kind]) for kind in (False, True)))
 
 
 def weights_digest(networks: Iterable[nn.Module]) -> str:

@@ -11,6 +11,9 @@ Tick = Callable[[], None]
 Program = Callable[[int, Tick], list[nn.Module]]
 """Makes so many optimizer steps, calls the second argument after each, returns its networks."""
 
+EPOCH_STEPS = 32
+"""Of each program that has epochs."""
+
 
 def _fit(
     model: nn.Module,

@@ -105,11 +105,8 @@ def watch_modules(tracer: Tracer) -> None:
             tracer.guard(tracer.structure_changed)
             tracer.guard(lambda: tracer.inventory.ties.registers(module, name, parameter))
 
-    for handle in (
-        register_module_module_registration_hook(module_added),
-        register_module_parameter_registration_hook(parameter_added),
-    ):
-        tracer.patches.on_restore(handle.remove)
+    tracer.patches.hook(register_module_module_registration_hook, module_added)
+    tracer.patches.hook(register_module_parameter_registration_hook, parameter_added)
 
 
 class _Calls:

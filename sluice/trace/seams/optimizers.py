@@ -88,9 +88,8 @@ def watch_optimizers(tracer: Tracer) -> None:
         except Exception as error:  # as with ``guard``
             tracer.fail(error)
 
-    hooks = (register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after))
-    for hook in hooks:
-        tracer.patches.on_restore(hook.remove)
+    tracer.patches.hook(register_optimizer_step_pre_hook, before)
+    tracer.patches.hook(register_optimizer_step_post_hook, after)
     _watch_zero(tracer)
     _watch_new(tracer)
     for optimizer in _those_there():

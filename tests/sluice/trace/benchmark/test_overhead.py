@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 def measured(folder, program):
     (found,) = measure_overhead(
         folder,
-        pairs=2,
+        runs=2,
         turns=4,
         programs={"one": program},
         settings=TraceSettings(),
@@ -26,7 +26,7 @@ def test_the_ratio_is_that_of_the_times_of_steps(tmp_path):
 
     assert found.ratio == found.low == found.high == 1.25
     assert found.plain_us == 1e6
-    assert (found.pairs, found.turns) == (2, 4)
+    assert (found.runs, found.turns) == (2, 4)
     assert found.has_same_weights
 
 

@@ -1,0 +1,34 @@
+"""A pause of a trace: what tracing costs is measured against it (TRACE-1)."""
+
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+from sluice.trace.attach import paused_traces
+
+
+def test_nothing_is_seen_of_what_happens_in_a_pause(trace_of):
+    """Every seam is as torch made it, and as before afterwards."""
+    plain = nn.Module.__call__, torch.optim.Optimizer.zero_grad, nn.functional.mse_loss
+    hooks = len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks)
+
+    def run():
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(9):
+            with paused_traces() if step in (3, 4, 7) else nullcontext():
+                seen = nn.Module.__call__, torch.optim.Optimizer.zero_grad, nn.functional.mse_loss
+                now = len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks)
+                assert ((seen, now) == (plain, hooks)) == (step in (3, 4, 7))
+                optimizer.zero_grad()
+                nn.functional.mse_loss(model(torch.ones(2, 4)), torch.ones(2, 1)).backward()
+                optimizer.step()
+
+    trace = trace_of(run)
+
+    assert trace.end.steps == 6
+    assert sum(word.count for word in trace.words) == 6
+    assert (nn.Module.__call__, torch.optim.Optimizer.zero_grad, nn.functional.mse_loss) == plain
+    assert (len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks)) == hooks
