@@ -13,7 +13,7 @@ from pipelines.speeds import Speed, speed_table
 from sluice.commands.output import results
 from sluice.errors import GATE_SAID_NO
 
-_RUNS, _TURNS, _QUICK_TURNS = 5, 20, 10
+_RUNS, _TURNS, _QUICK_TURNS = 5, 12, 4
 
 
 def register(group: typer.Typer) -> None:

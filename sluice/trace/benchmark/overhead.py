@@ -27,8 +27,9 @@ from sluice.trace.attach import flush_traces, paused_traces, traced
 from sluice.trace.benchmark.programs import EPOCH_STEPS, PROGRAMS, Program
 from sluice.trace.settings import TraceSettings
 
-_TURN_S = 0.03
-"""Of one turn at least [s]: short beside the moods of the machine."""
+_TURN_S = 0.3
+"""Of one turn at least [s]: long beside the steps in which the interpreter learns again what calls
+lead where, short beside the moods of the machine."""
 
 _SKIPPED = 10 * EPOCH_STEPS
 """Steps that are not timed: they warm up, and what a trace does more often at its start (statistics
