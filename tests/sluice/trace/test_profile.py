@@ -103,6 +103,33 @@ def test_repeats_are_of_the_kind_of_what_repeats(trace_of):
     }  # fmt: skip
 
 
+def test_repeats_of_several_marks_are_of_the_longest_of_them(trace_of):
+    """Rows that learn one by one: what goes on until the last mark is mostly backward passes."""
+
+    def run():
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(12):
+            total = torch.zeros(1, 4)
+            for _ in range(6):
+                model(torch.ones(1, 4)).sum().backward()
+                total += model.weight.grad
+                optimizer.zero_grad()
+            model.weight.grad = total / 6
+            optimizer.step()
+
+    trace = trace_of(run)
+    marks = trace.words[trace.recent[-1].word].marks
+    found = profile(timed(trace, {"forward": 100, "backward": 100, "zero": 250, "ended": 50}))
+
+    assert [(mark.kind, mark.block) for mark in marks] == [
+        ("forward", 0), ("backward", 0), ("zero", 3), ("step", 0),
+    ]  # fmt: skip
+    assert {p.phase: round(p.share, 3) for p in found.phases} == {
+        "backward": 0.7, "forward": 0.2, "optimizer": 0.1,
+    }  # fmt: skip
+
+
 def test_a_phase_of_some_steps_has_no_time_of_a_usual_one(trace_of):
     trace = timed(trace_of(program()), {"batch": 600, "forward": 100, "ended": 100})
     slow = trace.recent[-1]
