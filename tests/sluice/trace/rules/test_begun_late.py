@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from sluice.trace import routine
 from sluice.trace.diagnosis import diagnose
+from sluice.trace.evidence.losses import BY_HAND
 from sluice.trace.rules.library import judge
 from sluice.trace.settings import TraceSettings
 
@@ -315,3 +316,24 @@ def test_factors_that_begin_at_zero_in_a_second_phase_are_told(trace_of):
         fit(model, torch.optim.AdamW(learns, lr=1e-3), batch, LATE)
 
     assert told(trace_of(program)) == {("constant initialisation", LATE + 6)}
+
+
+def test_a_loss_of_another_form_is_looked_at_when_it_comes(trace_of):
+    """Squares of rows beside their targets, then distances of every row to every target."""
+    first = 50  # after the statistics of step 44; the next ones are those of step 87
+
+    def run():
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        for step in range(62):
+            x, y = torch.randn(8, 4), 3 * torch.randn(8)
+            apart = model(x) - y[:, None] if step < first else model(x) - y
+            loss = apart.pow(2).mean() if step < first else apart.abs().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    looked = [fact.step for fact in trace_of(run).losses if fact.kind == BY_HAND]
+
+    assert looked
+    assert first <= looked[0] < first + TraceSettings().closely_every
