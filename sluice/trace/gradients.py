@@ -118,9 +118,14 @@ class GradientWatch:
             for parameter, held, version in self._probes
         )
 
-    def remember(self) -> None:
-        """Remember the gradients of a step that was not looked at before: of a closure, skipped."""
-        self._probes = [_seen(parameter) for parameter, _, _ in self._probes]
+    def remember(self, *, may_have_moved: bool = False) -> None:
+        """Remember the gradients of a step that was not looked at before: of a closure, skipped.
+
+        Args:
+            may_have_moved: A backward pass since may have added to them.
+        """
+        seen = (_seen(parameter) for parameter, _, _ in self._probes)
+        self._probes = [(p, grad, -1) if may_have_moved else (p, grad, v) for p, grad, v in seen]
         self._has_stepped, self.is_cleared = True, False
 
     def _choose(self, parameters: Iterable[Tensor]) -> None:

@@ -31,7 +31,7 @@ _SENSITIVE = (
 """Modules that act differently in training and in evaluation."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class OptimizerEntry:
     """One optimizer of the program."""
 

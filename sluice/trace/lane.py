@@ -9,6 +9,24 @@ from sluice.trace.measuring import StepInWork
 
 
 @dataclass(slots=True, eq=False)
+class Order:
+    """What one step of a thread is made of, from the step before it to its own optimizer's."""
+
+    word: list[int]
+    """Codes of its marks, and an end that no code is."""
+    told: list[int]
+    """Its marks, without times."""
+    counts: "dict[Order, int]" = field(default_factory=dict)
+    """So often which order came next."""
+    next: "Order | None" = None
+    """The one that is expected then; None where every step is looked at closely."""
+    stepper: Any = None
+    """Entry of the optimizer that ends it; known when it is expected."""
+    repeated: list[Any] = field(default_factory=list)
+    """Of the steps that repeated it and are not told yet, number and losses in turn."""
+
+
+@dataclass(slots=True, eq=False)
 class Lane:
     """The fields of one thread; slots, as every event reads some."""
 
@@ -21,18 +39,18 @@ class Lane:
     by the clock [ns]. One list, as every mark is made in a hurry."""
     losses: list[Any] = field(default_factory=list)
     """Of the backward passes among them."""
+    order: Order | None = None
+    """The one that is expected, while steps repeat one."""
     word: list[int] = field(default_factory=list)
-    """Codes of the order that most steps repeat, and an end that no code is; empty for none."""
-    told: list[int] = field(default_factory=list)
-    """Its marks, without times."""
+    """Its codes and end."""
     at: int = -1
     """Place in that word, while a step repeats it; -1 in a step that is looked at closely."""
     last: int = -1
     """Place of the optimizer's step in it."""
     repeats_left: int = 0
     """Steps until one is looked at closely again."""
-    repeated: list[Any] = field(default_factory=list)
-    """Of the steps that repeated it since one was, number and losses in turn."""
+    repeating: list[Order] = field(default_factory=list)
+    """Those that were repeated since one was."""
     clips: list[tuple[int, Any, float]] = field(default_factory=list)
     """Optimizer, norm and bound."""
     norm: Any = None

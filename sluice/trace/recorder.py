@@ -152,10 +152,10 @@ class Recorder:
         """Sort what some steps left."""
         for row in rows:
             word, shown = self.book.close(row.marks[::2], row.thread)
-            num = 1 if row.ended else len(row.losses) // 2
+            num, first = (1, row.step) if row.ended else (len(row.losses) // 2, row.losses[0])
             counted = self._counts.get(word)
             if counted is None:
-                self._counts[word] = [row.step - num + 1, row.step, num]
+                self._counts[word] = [first, row.step, num]
             else:
                 counted[1] = row.step
                 counted[2] += num

@@ -146,7 +146,7 @@ class Tracer:
         lane = self.local.lane
         lane.begin_word()
         lane.number, lane.room, lane.work, lane.outputs = -1, 0, None, []
-        lane.at, lane.word, lane.repeated, lane.began = -1, [], [], self._began
+        lane.at, lane.order, lane.repeating, lane.began = -1, None, [], self._began
         lane.stepper = lane.network = None
         lane.last_loss = lane.bad_input = None
         lane.called, lane.given, lane.made, lane.group = -1, (), None, None
@@ -355,7 +355,7 @@ class Tracer:
                 self.flush()
                 now = self.clock()
             self._last_step = lane.began = now
-            if lane.word and not self.has_norms:
+            if not self.has_norms:
                 self.routine.begin(lane, marks[::2], self._settles)
 
     def add_ended(self, *fields: Any) -> None:
@@ -381,7 +381,7 @@ class Tracer:
         self._settles = self.steps + min(max(self.cadence.due_in, 1), _MOST_ENDED)
         self.recorder.settle(rows)
         self.phases.hear(rows)
-        self.routine.settle(rows, self._threads)
+        self.routine.settle(rows)
 
     def _measure(self, lane: Lane, entry: OptimizerEntry, work: StepInWork) -> None:
         began = self.clock()

@@ -43,11 +43,7 @@ def watch_optimizers(tracer: Tracer) -> None:
                     return None
                 tracer.routine.leave(lane)
             closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-            optimizers = tracer.inventory.optimizers
-            entry = optimizers.by_id.get(id(optimizer))
-            if entry is None or entry.ref() is not optimizer:
-                entry = optimizers.find(optimizer)
-            lane.stepper = entry
+            lane.stepper = entry = _entry(tracer, optimizer)
             lane.stepping, lane.has_closure = optimizer, callable(closure)
             if len(optimizer.param_groups) != entry.num_groups:
                 entry.num_groups, tracer.inventory.is_stale = len(optimizer.param_groups), True
@@ -98,6 +94,14 @@ def watch_optimizers(tracer: Tracer) -> None:
         entry.watch.is_cleared = not entry.rests
 
 
+def _entry(tracer: Tracer, optimizer: Any) -> OptimizerEntry:
+    optimizers = tracer.inventory.optimizers
+    entry = optimizers.by_id.get(id(optimizer))
+    if entry is None or entry.ref() is not optimizer:
+        entry = optimizers.find(optimizer)
+    return entry
+
+
 def _begin(tracer: Tracer, lane: Lane, entry: OptimizerEntry, optimizer: Any) -> None:
     tracer.begin_step(lane, entry)
     if optimizer._optimizer_step_pre_hooks:
@@ -145,20 +149,20 @@ def _watch_zero(tracer: Tracer) -> None:
 
     @functools.wraps(of_optimizer)
     def zero_optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        of_optimizer(optimizer, *args, **kwargs)
         if not tracer.is_on:
+            of_optimizer(optimizer, *args, **kwargs)
             return
         lane = local.lane
+        if lane.at >= 0:
+            entry = lane.stepper
+            if lane.word[lane.at] == entry.zero_code and entry.ref() is optimizer:
+                of_optimizer(optimizer, *args, **kwargs)
+                lane.at += 1
+                return
+            tracer.guard(_expect, tracer, lane, optimizer)
+        of_optimizer(optimizer, *args, **kwargs)
         try:
-            if lane.at >= 0:
-                entry = lane.stepper
-                if lane.word[lane.at] == entry.zero_code and entry.ref() is optimizer:
-                    lane.at += 1
-                    return
-            optimizers = tracer.inventory.optimizers
-            entry = optimizers.by_id.get(id(optimizer))
-            if entry is None or entry.ref() is not optimizer:
-                entry = optimizers.find(optimizer)
+            entry = _entry(tracer, optimizer)
             lane.zero_after_backward = True
             if lane.stepping is optimizer and entry.watch.is_before_update():
                 tracer.clear_before_update(lane)  # by a hook of the optimizer's own
@@ -178,6 +182,12 @@ def _watch_zero(tracer: Tracer) -> None:
 
     tracer.patches.replace(torch.optim.Optimizer, "zero_grad", zero_optimizer)
     tracer.patches.replace(torch.nn.Module, "zero_grad", zero_module)
+
+
+def _expect(tracer: Tracer, lane: Lane, optimizer: Any) -> None:
+    """See whether its gradients are cleared as expected, before they are."""
+    if _entry(tracer, optimizer).zero_code != lane.word[lane.at]:
+        tracer.routine.leave(lane)
 
 
 def _watch_new(tracer: Tracer) -> None:
