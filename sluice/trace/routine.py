@@ -31,6 +31,9 @@ _STRANGE = frozenset({"scaled", "closure", "by scaler", "in backward", "edited"}
 _TIMES = 256
 """So often an order follows another before it is expected to."""
 
+_SOON = 8
+"""And so often if it is expected after another one already, as at the start of an epoch."""
+
 _MOST_ORDERS = 64
 
 _END = -2
@@ -87,7 +90,8 @@ class Routine:
     def _count(self, before: Order, order: Order, num: int) -> None:
         counts, times = before.counts, before.counts.get(order, 0)
         counts[order] = times + num
-        if (times + num) // _TIMES == times // _TIMES:
+        is_soon = before.next is None and order.stepper is not None and times + num >= _SOON
+        if not is_soon and (times + num) // _TIMES == times // _TIMES:
             return
         is_frequent = before.next is None or counts[order] > counts.get(before.next, 0)
         if before.next is not order and is_frequent:

@@ -25,7 +25,7 @@ class TraceSettings(Settings):
         "alone, but for one in ``closely_every`` [s].",
     )
     closely_every: int = Field(
-        8,
+        16,
         ge=1,
         description="One in so many of them is looked at closely: what gradients it finds, its "
         "rates and norms, the times of its parts; 1 looks at every step so.",

@@ -31,7 +31,7 @@ _TURN_S = 0.3
 """Of one turn at least [s]: long beside the steps in which the interpreter learns again what calls
 lead where, short beside the moods of the machine."""
 
-_SKIPPED = 10 * EPOCH_STEPS
+_SKIPPED = 20 * EPOCH_STEPS
 """Steps that are not timed: they warm up, and what a trace does more often at its start (statistics
 on powers of two, fingerprints of the first batches, a close look at every step), and writes of it,
 is paid once. So is the collection of all garbage that its import may bring forward: one is made

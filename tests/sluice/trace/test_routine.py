@@ -21,6 +21,7 @@ from sluice.trace.settings import TraceSettings
 def soon(monkeypatch):
     """Expect an order after it followed itself some times, not hundreds."""
     monkeypatch.setattr(routine, "_TIMES", 8)
+    monkeypatch.setattr(routine, "_SOON", 3)
 
 
 @pytest.fixture
