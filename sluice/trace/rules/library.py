@@ -26,6 +26,7 @@ from sluice.trace.rules.later_tokens import LATER_TOKENS
 from sluice.trace.rules.logits_extreme import LOGITS_EXTREME
 from sluice.trace.rules.loss_broadcasts import LOSS_BROADCASTS
 from sluice.trace.rules.loss_domain import LOSS_DOMAIN
+from sluice.trace.rules.loss_leaves import LOSS_LEAVES
 from sluice.trace.rules.loss_not_falling import LOSS_NOT_FALLING
 from sluice.trace.rules.loss_not_finite import LOSS_NOT_FINITE
 from sluice.trace.rules.loss_without_path import LOSS_WITHOUT_PATH
@@ -93,6 +94,7 @@ RULES: tuple[Rule, ...] = (
     CONSTANT_START,
     VANISHING,
     RATE_TOO_HIGH,
+    LOSS_LEAVES,
     LOSS_NOT_FINITE,
     LOSS_NOT_FALLING,
     WEIGHTS_STILL,

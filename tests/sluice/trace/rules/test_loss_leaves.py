@@ -1,0 +1,79 @@
+"""Losses that leave for good what training had reached, and weights with them (TRACE-9)."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sluice.trace.diagnosis import diagnose
+from sluice.trace.rules.library import judge
+
+AT = 120
+
+
+def answers(trace):
+    return [(d.finding.fault, d.finding.severity, d.finding.step) for d in diagnose(judge(trace))]
+
+
+class Loop:
+    """A perceptron whose rate, gradients, rows or targets are others from some step on."""
+
+    def __init__(self, steps=240, rate=None, until=10**6, gradient=1.0, rows=1.0, restarts=False):
+        self.steps, self.rate, self.until = steps, rate, until
+        self.gradient, self.rows, self.restarts = gradient, rows, restarts
+
+    def __call__(self):
+        torch.manual_seed(0)
+        weights = torch.randn(12)
+        model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+        for step in range(1, self.steps + 1):
+            is_odd = AT <= step < self.until
+            if self.restarts:
+                optimizer.param_groups[0]["lr"] = 0.02 * (1 - step % 60 / 60) + 1e-5
+            elif self.rate is not None:
+                optimizer.param_groups[0]["lr"] = self.rate if is_odd else 0.02
+            x = torch.randn(32, 12)
+            y = torch.tanh(x @ weights) * (self.rows if is_odd else 1.0)
+            optimizer.zero_grad()
+            F.mse_loss(model(x)[:, 0], y).backward()
+            if is_odd and self.gradient != 1.0:
+                for parameter in model.parameters():
+                    parameter.grad.mul_(self.gradient)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0 if self.gradient == 1.0 else 1e9)
+            optimizer.step()
+
+
+@pytest.mark.parametrize("rate", [20.0, 200.0])
+def test_a_rate_that_is_raised_in_the_middle_is_the_cause(trace_of, rate):
+    ((fault, severity, step), *_) = answers(trace := trace_of(Loop(rate=rate)))
+    (found,) = [f for f in judge(trace) if f.fault == "rate too high"]
+
+    assert (fault, severity) == ("rate too high", "error")
+    assert AT <= step <= AT + 2
+    assert f"from 0.02 to {rate:.3g}" in found.what
+
+
+@pytest.mark.parametrize(
+    "odd", [{"rate": 2000.0, "until": AT + 2}, {"gradient": 1e5, "until": AT + 2}]
+)
+def test_so_is_one_step_that_goes_too_far(trace_of, odd):
+    ((fault, severity, step), *_) = answers(trace_of(Loop(**odd)))
+
+    assert (fault, severity) == ("rate too high", "error")
+    assert AT <= step <= AT + 2
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        {},
+        {"rate": 0.1},  # five times the rate, and it bears it
+        {"rows": 4.0},  # other targets: the loss rises, the weights follow slowly
+        {"rows": 4.0, "rate": 0.05},
+        {"rows": 10.0, "until": AT + 40},  # it comes back
+        {"restarts": True},
+    ],
+)
+def test_a_loss_that_rises_for_another_reason_is_no_error(trace_of, healthy):
+    assert "error" not in {severity for _, severity, _ in answers(trace_of(Loop(**healthy)))}
