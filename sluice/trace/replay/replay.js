@@ -154,8 +154,11 @@ const map = element("canvas", $("map"));
 map.setAttribute("role", "img"); map.setAttribute("aria-label", "Modules over the measured steps");
 onMapDrag();
 
-function rowsOf() {
-  return run.grid.modules.map((name, row) => [name, run.grid[kind][row]]).filter(([, values]) => values.some((v) => v !== null));
+// The steps at which what is chosen was measured, and the modules of which it was.
+function mapOf() {
+  const rows = run.grid.modules.map((name, row) => [name, run.grid[kind][row]]).filter(([, values]) => values.some((v) => v !== null));
+  const columns = [...run.grid.steps.keys()].filter((column) => rows.some(([, values]) => values[column] !== null));
+  return [columns.map((column) => run.grid.steps[column]), rows.map(([name, values]) => [name, columns.map((column) => values[column])])];
 }
 
 function mapLeft(width) { return Math.min(230, width * 0.36); }
@@ -163,7 +166,7 @@ const ROW = 17;
 
 function onMapDrag() {
   const go = (event) => {
-    const box = map.getBoundingClientRect(), left = mapLeft(box.width), steps = run.grid.steps;
+    const box = map.getBoundingClientRect(), left = mapLeft(box.width), [steps] = mapOf();
     const column = Math.floor(((event.clientX - box.left - left) / (box.width - left)) * steps.length);
     if (steps.length) show(steps[Math.min(Math.max(column, 0), steps.length - 1)]);
   };
@@ -177,7 +180,7 @@ function colour(share, isDark) {
 }
 
 function drawMap() {
-  const rows = rowsOf(), steps = run.grid.steps, isDark = matchMedia("(prefers-color-scheme:dark)").matches;
+  const [steps, rows] = mapOf(), isDark = matchMedia("(prefers-color-scheme:dark)").matches;
   const [draw, width] = sharp(map, Math.max(rows.length, 1) * ROW + 22), left = mapLeft(width);
   const isLog = KINDS[kind][1] === "log";
   const told = (value) => (isLog ? Math.log10(Math.max(value, 1e-12)) : value);

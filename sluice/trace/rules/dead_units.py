@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
-from sluice.trace.rules.series import facts_of
+from sluice.trace.rules.departure import departure
+from sluice.trace.rules.series import facts_of, losses_of
 
 _ACTIVATIONS = frozenset({"ReLU", "ReLU6", "GELU", "SiLU", "Hardswish", "Threshold"})
 _LEAST = 3
@@ -48,6 +49,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     for step, network, module, kind, numel in _silent(trace):
         steps.setdefault((network, module), []).append(step)
         kinds[network, module] = kind, numel
+    left = departure(losses_of(trace))
     found = []
     for key, silent in steps.items():
         times = [s for n, m, s in seen if (n, m) == key]
@@ -60,13 +62,20 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
             continue
         kind, numel = kinds[key]
         name = f"{names.get(key[0], 'a network')}.{key[1]}"
-        since = times[-tail]
+        step = since = times[-tail]
+        what = (
+            f"{name} ({kind}): none of {numel} numbers is above zero, at {tail} of {looked[key]} "
+            f"measured steps, the first at step {since}."
+        )
+        # It answered at the last look before that, and few steps are looked at.
+        if left is not None and times[-tail - 1 : -tail] < [left.step] <= [since]:
+            step = left.step
+            what += f" The loss left {left.before:.4g} at step {step}."
         found.append(
             rule.finding(
                 severity="error",
-                step=since,
-                what=f"{name} ({kind}): none of {numel} numbers is above zero, at "
-                f"{tail} of {looked[key]} measured steps, the first at step {since}.",
+                step=step,
+                what=what,
                 cause="No gradient passes through it: neither this layer nor those before it can "
                 "come back.",
                 fix="Look at the bias and the weights of this layer: begin with a bias of zero and "

@@ -1,18 +1,14 @@
 """Does the loss stay where training has brought it?"""
 
 import math
-import statistics
-from dataclasses import dataclass
 
 from sluice.trace.evidence.measures import OptimizerMeasure
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule
+from sluice.trace.rules.departure import departure
 from sluice.trace.rules.rates import Rates, rates_of
 from sluice.trace.rules.series import losses_of, measures_of, weights_of
 from sluice.trace.rules.steps import name_of, optimizers_in
-
-_BEFORE, _LEAST = 64, 16
-"""Losses that are left: so many count, so many are needed, and as many after them."""
 
 _GROWS = 3.0
 """Times the norm of all weights together, from the last look before to the first one after."""
@@ -22,29 +18,6 @@ _RISES = 5.0
 
 _UNSEEN = 32
 """Steps until a rate is seen, at most: not each step is looked at closely."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Departure:
-    step: int
-    before: float
-    after: float
-    """The middle loss of all that follow."""
-
-
-def _departure(losses: tuple[tuple[int, float], ...]) -> _Departure | None:
-    """Return the first loss that left all before it for good; None where none did."""
-    values = [v if math.isfinite(v) else math.inf for _, v in losses]
-    for i in range(_LEAST, len(values) - _LEAST):
-        before = values[max(i - _BEFORE, 0) : i]
-        highest = max(before)
-        if values[i] <= highest:
-            continue
-        later = values[i:]
-        parts = later[:_LEAST], later, later[-_LEAST:]
-        if all(statistics.median(part) > highest for part in parts):
-            return _Departure(losses[i][0], statistics.median(before), statistics.median(later))
-    return None
 
 
 def _size(trace: Trace, own: OptimizerMeasure) -> float:
@@ -63,7 +36,7 @@ def _raised(rates: Rates | None, step: int) -> tuple[float, float] | None:
 
 def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     stepping = optimizers_in(trace)
-    left = _departure(losses_of(trace)) if len(stepping) == 1 else None
+    left = departure(losses_of(trace)) if len(stepping) == 1 else None
     if left is None:
         return ()
     measures = measures_of(trace, stepping[0])

@@ -77,3 +77,21 @@ def test_so_is_one_step_that_goes_too_far(trace_of, odd):
 )
 def test_a_loss_that_rises_for_another_reason_is_no_error(trace_of, healthy):
     assert "error" not in {severity for _, severity, _ in answers(trace_of(Loop(**healthy)))}
+
+
+def test_units_that_die_in_the_middle_are_told_at_the_step_where_the_loss_left(trace_of):
+    def program():
+        torch.manual_seed(0)
+        weights = torch.randn(12)
+        model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+        for step in range(1, 641):
+            if step == 300:
+                with torch.no_grad():
+                    model[0].bias -= 100.0
+            x = torch.randn(32, 12)
+            optimizer.zero_grad()
+            F.mse_loss(model(x)[:, 0], torch.tanh(x @ weights)).backward()
+            optimizer.step()
+
+    assert answers(trace_of(program))[0] == ("dead units", "error", 300)
