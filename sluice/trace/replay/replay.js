@@ -223,7 +223,8 @@ function drawMap() {
   element("span", key, said(isLog ? 10 ** low : 0));
   element("i", key).style.background = `linear-gradient(90deg, ${colour(0, isDark)}, ${colour(1, isDark)})`;
   element("span", key, said(isLog ? 10 ** high : 1));
-  element("i", key, undefined, "bad"); element("span", key, "not finite");
+  const bad = element("span", key, undefined, "pair");
+  element("i", bad, undefined, "bad"); element("span", bad, "not finite");
   element("span", key, `${steps.length} measured steps; the numbers are of step ${now >= 0 ? steps[now].toLocaleString("en") : "–"}`);
 }
 
