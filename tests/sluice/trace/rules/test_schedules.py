@@ -101,7 +101,8 @@ def test_rates_are_recorded_when_they_change_and_thin(trace_of):
     assert [r.step for r in rates] == [1, 21, 41, 61]
     assert [r.rates[0] for r in rates] == pytest.approx([0.01, 0.001, 1e-4, 1e-5])
     assert 128 < len(many) < 300
-    assert many[200].rates[0] == pytest.approx(0.01 * 0.99 ** (many[200].step - 1))
+    assert many[-1].step > 300
+    assert many[-1].rates[0] == pytest.approx(0.01 * 0.99 ** (many[-1].step - 1))
 
 
 def test_a_schedule_is_told_with_its_settings_and_its_end(trace_of):
