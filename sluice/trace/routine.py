@@ -95,7 +95,7 @@ class Routine:
             return
         is_frequent = before.next is None or counts[order] > counts.get(before.next, 0)
         if before.next is not order and is_frequent:
-            order.stepper = self._stepper(order.word[:-1])
+            order.stepper = order.stepper or self._stepper(order.word[:-1])
             before.next = order if order.stepper is not None else None
         if counts[order] >= 2 * _TIMES:  # what was long ago counts less and less
             before.counts = {o: n // 2 for o, n in counts.items()}

@@ -326,11 +326,47 @@ def test_of_two_optimizers_that_take_turns_most_steps_are_not_looked_at_closely(
     assert losses(every) == losses(some)
 
 
-def test_both_of_them_are_looked_at_now_and_then(run):
-    trace = run(Turns(rounds=300), 8)
-    subjects = [trace.words[step.word].marks[-1].subject for step in trace.recent]
+def late_of(trace, step):
+    """Return the optimizers of the steps after one that were looked at closely."""
+    return [trace.words[s.word].marks[-1].subject for s in trace.recent if s.step > step]
 
-    assert 0.3 < subjects.count(0) / len(subjects) < 0.7
+
+def test_both_of_them_are_looked_at_now_and_then(run):
+    late = late_of(run(Turns(rounds=400), 8), 400)
+
+    assert len(late) < 80
+    assert 0.3 < late.count(0) / len(late) < 0.7
+
+
+def test_what_follows_an_order_now_counts_more_than_what_did_long_ago(run):
+    def program():
+        torch.manual_seed(0)
+        nets = [nn.Linear(4, 4), nn.Linear(4, 4)]
+        optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
+        for turn in range(800):
+            for net, optimizer in list(zip(nets, optimizers, strict=True))[: 1 + (turn >= 600)]:
+                optimizer.zero_grad()
+                net(torch.randn(4, 4)).square().mean().backward()
+                optimizer.step()
+
+    assert len(late_of(run(program, 16), 800)) < 40  # of 200
+
+
+def test_after_the_first_step_of_an_epoch_comes_what_comes_after_others(run):
+    def program():
+        torch.manual_seed(0)
+        model = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(40):
+            for x in DataLoader(torch.randn(40, 4), batch_size=4):
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+
+    late = {s.step for s in run(program, 100).recent if s.step > 200}
+
+    assert {step % 10 for step in late} >= {1}
+    assert len({step for step in late if step % 10 == 2}) < 5  # of 20
 
 
 CLEARS = ("before", "top", "after", "never", "before module", "top module", "after in place",
