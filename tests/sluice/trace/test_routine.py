@@ -397,6 +397,13 @@ def test_however_the_gradients_of_two_are_cleared(both, clears, detaches, seed):
     assert losses(every) == losses(some)
 
 
+def test_gradients_that_the_other_backward_pass_moved_are_not_stale(both):
+    at = {turn: ("", "no backward") for turn in range(30, 150, 7)}
+
+    for trace in both(Turns(150, at, "never", detaches=False)):
+        assert not [m for word in trace.words for m in word.marks if "stale" in m.flags]
+
+
 @pytest.mark.parametrize("critics", [2, 5])
 def test_an_optimizer_that_steps_several_times_in_its_turn(both, critics):
     every, some = both(Turns(80, critics=critics))
