@@ -206,7 +206,7 @@ class Routine:
             is_kept = is_marked or self._is_carried(now if i < 0 else orders[i])
             if zero in since or (since and not is_kept):
                 watch.is_cleared = True  # where that leaves no mark, it may have been done
-            elif i >= 0 and not (stepper is now.stepper and backward.intersection(led)):
+            elif i >= 0:
                 # What its last step left is still there.
                 watch.remember(may_have_moved=not backward.isdisjoint(since))
 
