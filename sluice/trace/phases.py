@@ -4,7 +4,8 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -64,10 +65,17 @@ class Phases:
 
     def hear(self, rows: Iterable[EndedStep]) -> None:
         """Hear of steps that ended; what lies on a device waits until that is read anyway."""
+        told: list[tuple[int, list[Any]]] = []
         for row in rows:
-            told = row.losses if row.ended else [*chain.from_iterable(row.losses[1::2])]
-            self._asked.ask(told, self._compare)
-            self._is_far |= any(isinstance(loss, Tensor) and not loss.is_cpu for loss in told)
+            if row.ended:
+                told.append((row.step, row.losses))
+            else:
+                told += zip(row.losses[::2], row.losses[1::2], strict=True)
+        # Of two optimizers that take turns, what repeats is told of one after the other.
+        told.sort(key=itemgetter(0))
+        losses = [*chain.from_iterable(found for _, found in told)]
+        self._asked.ask(losses, self._compare)
+        self._is_far |= any(isinstance(loss, Tensor) and not loss.is_cpu for loss in losses)
         if not self._is_far:
             self.read()
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from sluice.trace import routine
 from sluice.trace.rules.library import judge
 from sluice.trace.settings import TraceSettings
 
@@ -75,6 +76,25 @@ def noise(num):
 POWERS = [1, 2, 3, 5, 9, 17, 33, 65, 129, 257]
 """And one more: where steps repeat one order, it comes with the next that is looked at closely."""
 LAST = range(513, 521)
+
+
+def test_losses_of_two_optimizers_that_take_turns_are_compared_as_they_came(trace_of, monkeypatch):
+    monkeypatch.setattr(routine, "_TIMES", 8)
+
+    def program():
+        weights = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
+        optimizers = [torch.optim.SGD([weight], lr=1e-9) for weight in weights]
+        for turn, odd in enumerate(noise(600).tolist()):
+            # One is always low, the other rises slowly: none of both jumps.
+            for which, loss in enumerate((0.1 + 0.01 * odd, 1 + 0.002 * turn + 0.01 * odd)):
+                optimizers[which].zero_grad()
+                (loss + weights[which].sum()).backward()
+                optimizers[which].step()
+
+    trace = trace_of(program, TraceSettings(most_steps_between=10_000))
+    looked_at = sorted({fact.step for fact in trace.values})
+
+    assert all(later - sooner > 40 for sooner, later in pairwise(looked_at) if sooner > 65)
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,27 @@ def test_the_axis_of_a_share_begins_at_0(trace_of, tmp_path):
 
 @needs_chromium
 @pytest.mark.slow
+def test_the_map_has_a_column_for_each_step_at_which_what_is_shown_was_measured(trace_of, tmp_path):
+    sync = pytest.importorskip("playwright.sync_api")
+    trace_of(program())
+    (path,) = write_replays(tmp_path / "traces")
+    grid = {
+        "modules": ["a", "b", "c"],
+        "steps": [1, 2, 3],
+        "forward": [[1, None, 2], [None, None, 3], [None, None, None]],
+    }
+    with sync.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(path.as_uri())
+        shown = page.evaluate("(grid) => { run.grid = grid; return mapOf(); }", grid)
+        browser.close()
+
+    assert shown == [[1, 3], [["a", [1, 2]], ["b", [None, 3]]]]
+
+
+@needs_chromium
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390], ids=["desktop", "phone"])
 def test_a_reader_goes_to_the_bad_step_with_one_click(trace_of, tmp_path, width, monkeypatch):
     sync = pytest.importorskip("playwright.sync_api")

@@ -1,11 +1,14 @@
 """Losses that leave for good what training had reached, and weights with them (TRACE-9)."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from sluice.trace.diagnosis import diagnose
+from sluice.trace.rules.departure import departure
 from sluice.trace.rules.library import judge
 
 AT = 120
@@ -95,3 +98,44 @@ def test_units_that_die_in_the_middle_are_told_at_the_step_where_the_loss_left(t
             optimizer.step()
 
     assert answers(trace_of(program))[0] == ("dead units", "error", 300)
+
+
+def losses(*parts):
+    """Number losses from 1 on; a part is a level and how many losses lie on it."""
+    values = [level + 0.1 * (i % 2) for level, num in parts for i in range(num)]
+    return tuple(enumerate(values, start=1))
+
+
+@pytest.mark.parametrize(
+    ("parts", "step"),
+    [
+        ([(1.0, 40), (5.0, 40)], 41),
+        ([(1.0, 40), (math.nan, 40)], 41),
+        ([(1.0, 40), (1.2, 1), (1.0, 20), (5.0, 90)], 62),  # not at the higher one before it
+        ([(1.0, 40), (5.0, 40), (1.0, 100)], None),  # it comes back
+        ([(1.0, 40), (5.0, 100), (1.0, 20)], None),  # late
+        ([(1.0, 10), (5.0, 40)], None),  # too few before
+        ([(1.0, 40), (5.0, 10)], None),  # too few after
+        ([(5.0, 40), (1.0, 40)], None),
+    ],
+)
+def test_a_loss_has_left_when_it_stays_above_all_before_it(parts, step):
+    found = departure(losses(*parts))
+
+    assert (found and found.step) == step
+
+
+@pytest.mark.parametrize("at", [290, 301, 312])
+def test_a_jump_of_the_rate_is_known_however_often_the_rate_changes(trace_of, at):
+    def program():
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(1, 401):
+            optimizer.param_groups[0]["lr"] = (1e-6 if step < at else 1e-3) * (1 - step / 500)
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+
+    jumps = [r.step for r in trace_of(program).rates if at <= r.step and max(r.rates) > 1e-5]
+
+    assert jumps[0] < at + 20
