@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import dagster as dg
 from pydantic import Field
 
-from assets.features import FeatureSet
-from assets.metadata import picture, table
-from assets.resources import Progress, State, utc_now
-from assets.run_records import write_run
-from assets.subjects import poc_subject, require_same, search_subject
-from assets.traced import traced
+from sluice.assets.features import FeatureSet
+from sluice.assets.metadata import picture, table
+from sluice.assets.resources import Progress, State, utc_now
+from sluice.assets.run_records import write_run
+from sluice.assets.subjects import poc_subject, require_same, search_subject
+from sluice.assets.traced import traced
 from sluice.digests import digest_json, short
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import Receipt, require

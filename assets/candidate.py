@@ -6,16 +6,16 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.best_config import BestConfig, with_best
-from assets.drift_reference import DriftBasis
-from assets.evaluated import Evaluation
-from assets.evaluation import suite_metadata
-from assets.metadata import table
-from assets.promotion_verdict import Decision
-from assets.resources import State, utc_now
-from assets.subjects import poc_subject, require_same
-from assets.traced import traced
-from assets.verdict_metadata import guard_table, verdict_pictures
+from sluice.assets.best_config import BestConfig, with_best
+from sluice.assets.drift_reference import DriftBasis
+from sluice.assets.evaluated import Evaluation
+from sluice.assets.evaluation import suite_metadata
+from sluice.assets.metadata import table
+from sluice.assets.promotion_verdict import Decision
+from sluice.assets.resources import State, utc_now
+from sluice.assets.subjects import poc_subject, require_same
+from sluice.assets.traced import traced
+from sluice.assets.verdict_metadata import guard_table, verdict_pictures
 from sluice.digests import short
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import require

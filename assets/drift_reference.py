@@ -3,12 +3,12 @@
 import dagster as dg
 from pydantic import Field
 
-from assets.best_config import BestConfig, with_best
-from assets.features import FeatureSet
-from assets.metadata import table
-from assets.resources import State
-from assets.subjects import require_same
-from assets.traced import traced
+from sluice.assets.best_config import BestConfig, with_best
+from sluice.assets.features import FeatureSet
+from sluice.assets.metadata import table
+from sluice.assets.resources import State
+from sluice.assets.subjects import require_same
+from sluice.assets.traced import traced
 from sluice.cores import count_cores
 from sluice.data.table import load_table
 from sluice.digests import short

@@ -6,12 +6,12 @@ from datetime import datetime
 import dagster as dg
 import pandas as pd
 
-from assets.drift_reference import SEED
-from assets.features import FeatureSet
-from assets.metadata import picture, table
-from assets.records import newest_record
-from assets.resources import State, utc_now
-from assets.traced import traced
+from sluice.assets.drift_reference import SEED
+from sluice.assets.features import FeatureSet
+from sluice.assets.metadata import picture, table
+from sluice.assets.records import newest_record
+from sluice.assets.resources import State, utc_now
+from sluice.assets.traced import traced
 from sluice.cores import count_cores
 from sluice.data.table import load_table
 from sluice.delivery.drive import live_servers

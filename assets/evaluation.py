@@ -4,13 +4,13 @@ import os
 
 import dagster as dg
 
-from assets.best_config import BestConfig, with_best
-from assets.evaluated import EvaluatedArm, Evaluation, StoredTable
-from assets.features import FeatureSet
-from assets.metadata import picture, table
-from assets.resources import State, utc_now
-from assets.subjects import candidate_subject, require_same
-from assets.traced import traced
+from sluice.assets.best_config import BestConfig, with_best
+from sluice.assets.evaluated import EvaluatedArm, Evaluation, StoredTable
+from sluice.assets.features import FeatureSet
+from sluice.assets.metadata import picture, table
+from sluice.assets.resources import State, utc_now
+from sluice.assets.subjects import candidate_subject, require_same
+from sluice.assets.traced import traced
 from sluice.data.table import TableRecord, load_table
 from sluice.digests import digest_json, short
 from sluice.evaluation.plots import loss_over_time_png

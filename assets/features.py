@@ -3,10 +3,10 @@
 import dagster as dg
 from pydantic import Field
 
-from assets.metadata import column_schema, preview, table
-from assets.resources import State
-from assets.subjects import maker, raw_subject
-from assets.traced import traced
+from sluice.assets.metadata import column_schema, preview, table
+from sluice.assets.resources import State
+from sluice.assets.subjects import maker, raw_subject
+from sluice.assets.traced import traced
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table, save_table
 from sluice.failfast.user_code import users_code

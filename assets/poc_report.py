@@ -2,11 +2,11 @@
 
 import dagster as dg
 
-from assets.features import FeatureSet
-from assets.metadata import table
-from assets.resources import Progress, State, utc_now
-from assets.subjects import features_subject, maker, poc_subject, require_same
-from assets.traced import traced
+from sluice.assets.features import FeatureSet
+from sluice.assets.metadata import table
+from sluice.assets.resources import Progress, State, utc_now
+from sluice.assets.subjects import features_subject, maker, poc_subject, require_same
+from sluice.assets.traced import traced
 from sluice.data.table import TableRecord
 from sluice.failfast.gate.inputs import StoredData
 from sluice.failfast.gate.messages import Started

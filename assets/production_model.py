@@ -5,9 +5,9 @@ import os
 import dagster as dg
 from pydantic import Field
 
-from assets.resources import State
-from assets.rollout import ROLLOUT
-from assets.traced import traced
+from sluice.assets.resources import State
+from sluice.assets.rollout import ROLLOUT
+from sluice.assets.traced import traced
 from sluice.errors import GateBlocked
 from sluice.pipeline import PipelineSettings
 from sluice.registry.records import Promotion

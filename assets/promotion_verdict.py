@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
-from assets.evaluated import Evaluation
-from assets.metadata import table
-from assets.resources import State, utc_now
-from assets.traced import traced
-from assets.verdict_metadata import guard_table, verdict_pictures
 from sluice.artifacts import ArtifactStore
+from sluice.assets.evaluated import Evaluation
+from sluice.assets.metadata import table
+from sluice.assets.resources import State, utc_now
+from sluice.assets.traced import traced
+from sluice.assets.verdict_metadata import guard_table, verdict_pictures
 from sluice.evaluation.companions import Companions, CompanionSettings, accompany
 from sluice.evaluation.gate_page import gate_page
 from sluice.evaluation.judgement import judge

@@ -2,9 +2,9 @@
 
 import dagster as dg
 
-from assets.metadata import column_schema, preview
-from assets.resources import State
-from assets.traced import traced
+from sluice.assets.metadata import column_schema, preview
+from sluice.assets.resources import State
+from sluice.assets.traced import traced
 from sluice.data.table import TableRecord, save_table
 from sluice.failfast.user_code import users_code
 from sluice.pipeline import PipelineSettings

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from assets.resources import State
+from sluice.assets.resources import State
 from sluice.reports.folder import save_page
 from sluice.trace.replay.page import replay_of
 from sluice.training.members import Member

@@ -3,10 +3,10 @@
 import dagster as dg
 from pydantic import Field
 
-from assets.features import FeatureSet
-from assets.metadata import table
-from assets.resources import State
-from assets.traced import traced
+from sluice.assets.features import FeatureSet
+from sluice.assets.metadata import table
+from sluice.assets.resources import State
+from sluice.assets.traced import traced
 from sluice.data.table import load_table
 from sluice.delivery.start import start_delivery
 from sluice.pipeline import PipelineSettings

@@ -7,9 +7,9 @@ import os
 
 import dagster as dg
 
-from assets.resources import State, utc_now
-from assets.rollout import ROLLOUT
-from assets.traced import traced
+from sluice.assets.resources import State, utc_now
+from sluice.assets.rollout import ROLLOUT
+from sluice.assets.traced import traced
 from sluice.delivery.failures import FailedRows, keep_failures
 from sluice.delivery.quality import note_quality_of
 from sluice.delivery.report import save_rollout_page

@@ -3,8 +3,8 @@
 import inspect
 from pathlib import Path
 
-from assets.resources import utc_now
 from sluice.artifacts import ArtifactStore
+from sluice.assets.resources import utc_now
 from sluice.files import write_atomic
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings

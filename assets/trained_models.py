@@ -7,15 +7,15 @@ import time
 import dagster as dg
 import pandas as pd
 
-from assets.best_config import BestConfig, gpu_pool, with_best
-from assets.features import FeatureSet
-from assets.metadata import picture, table
-from assets.replays import keep_replays
-from assets.resources import Progress, State
-from assets.run_records import write_run
-from assets.subjects import candidate_subject, poc_subject, require_same
-from assets.traced import traced
 from sluice.artifacts import ArtifactStore
+from sluice.assets.best_config import BestConfig, gpu_pool, with_best
+from sluice.assets.features import FeatureSet
+from sluice.assets.metadata import picture, table
+from sluice.assets.replays import keep_replays
+from sluice.assets.resources import Progress, State
+from sluice.assets.run_records import write_run
+from sluice.assets.subjects import candidate_subject, poc_subject, require_same
+from sluice.assets.traced import traced
 from sluice.data.table import load_table
 from sluice.evaluation.plots import training_curves_png
 from sluice.failfast.log.event_log import read_events

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from assets.metadata import picture, table
+from sluice.assets.metadata import picture, table
 from sluice.evaluation.gate_plots import difficulty_png, power_png
 from sluice.evaluation.guards import GuardEvidence
 from sluice.evaluation.plots import fold_gains_png

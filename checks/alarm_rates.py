@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pandas as pd
 
-from checks.alarm_report import (
+from sluice.checks.alarm_report import (
     AlarmReport,
     AlarmSettings,
     CorruptionRates,
@@ -21,11 +21,11 @@ from checks.alarm_report import (
     Rate,
     Table,
 )
-from checks.corruptions import CORRUPTIONS
-from checks.expectations import with_implied
-from checks.suite_report import columns_of, describe
-from checks.window_outcomes import alarms
-from checks.window_trials import Trial, follow, plant_features, plant_raw, spread, windows
+from sluice.checks.corruptions import CORRUPTIONS
+from sluice.checks.expectations import with_implied
+from sluice.checks.suite_report import columns_of, describe
+from sluice.checks.window_outcomes import alarms
+from sluice.checks.window_trials import Trial, follow, plant_features, plant_raw, spread, windows
 from sluice.data.expectations import Expectation, RowCount
 from sluice.errors import ContractError
 from sluice.workloads.workload import Workload

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from assets.best_config import BestConfig
-from assets.metadata import table
-from assets.resources import State
-from checks.outcomes import blocking, result
+from sluice.assets.best_config import BestConfig
+from sluice.assets.metadata import table
+from sluice.assets.resources import State
+from sluice.checks.outcomes import blocking, result
 from sluice.pipeline import PipelineSettings
 from sluice.tuning.study import Study
 

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from checks.outcomes import blocking, result
+from sluice.checks.outcomes import blocking, result
 from sluice.pipeline import PipelineSettings
 from sluice.registry.records import Registration
 

@@ -7,14 +7,14 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.features import FeatureSet
-from assets.metadata import table
-from assets.resources import State, utc_now
-from assets.subjects import features_subject, maker, raw_subject, require_same
-from checks.data_docs import expectations_page
-from checks.expectations import Judgement, judge
-from checks.outcomes import blocking, result
-from checks.suite_report import SuiteReport
+from sluice.assets.features import FeatureSet
+from sluice.assets.metadata import table
+from sluice.assets.resources import State, utc_now
+from sluice.assets.subjects import features_subject, maker, raw_subject, require_same
+from sluice.checks.data_docs import expectations_page
+from sluice.checks.expectations import Judgement, judge
+from sluice.checks.outcomes import blocking, result
+from sluice.checks.suite_report import SuiteReport
 from sluice.data.expectations import Expectation
 from sluice.data.schema import Schema
 from sluice.data.table import TableRecord, load_table

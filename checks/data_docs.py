@@ -6,8 +6,8 @@ without a network, so the frame, the style and the list of problems on top are o
 
 from html import escape
 
-from checks.expectations import Judgement, engine_sections
-from checks.suite_report import ExpectationResult, SuiteReport, columns_of
+from sluice.checks.expectations import Judgement, engine_sections
+from sluice.checks.suite_report import ExpectationResult, SuiteReport, columns_of
 from sluice.reports.page import Tone, html_page, table, tag
 
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad", "unmeasurable": "unsure"}

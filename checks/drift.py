@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from assets.drift_report import DRIFT_REPORT
+from sluice.assets.drift_report import DRIFT_REPORT
 from sluice.drift.watch import DriftWatch
 from sluice.pipeline import PipelineSettings
 

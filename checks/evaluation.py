@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from assets.evaluated import Evaluation
-from assets.resources import State
-from checks.outcomes import blocking, result
+from sluice.assets.evaluated import Evaluation
+from sluice.assets.resources import State
+from sluice.checks.outcomes import blocking, result
 from sluice.errors import ContractError
 from sluice.pipeline import PipelineSettings
 

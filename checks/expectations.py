@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from checks.measurements import exception_text, read_result, unmeasurable
-from checks.suite_report import SuiteReport, columns_of, describe
+from sluice.checks.measurements import exception_text, read_result, unmeasurable
+from sluice.checks.suite_report import SuiteReport, columns_of, describe
 from sluice.data.expectations import (
     AtLeast,
     Between,

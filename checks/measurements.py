@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from checks.suite_report import BadRow, ExpectationResult, Outcome, describe
+from sluice.checks.suite_report import BadRow, ExpectationResult, Outcome, describe
 from sluice.data.expectations import Expectation, RowCount, StdBetween
 
 

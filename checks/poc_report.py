@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from checks.outcomes import blocking, result
+from sluice.checks.outcomes import blocking, result
 from sluice.failfast.gate.checks import CHECKS
 from sluice.failfast.gate.timing import WHOLE_GATE
 from sluice.failfast.result import CheckResult, GateReport

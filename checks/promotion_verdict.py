@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from assets.promotion_verdict import Decision
+from sluice.assets.promotion_verdict import Decision
 from sluice.pipeline import PipelineSettings
 
 BETTER = "candidate_is_better"

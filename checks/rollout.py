@@ -2,8 +2,8 @@
 
 import dagster as dg
 
-from assets.resources import State
-from assets.rollout import ROLLOUT
+from sluice.assets.resources import State
+from sluice.assets.rollout import ROLLOUT
 from sluice.pipeline import PipelineSettings
 from sluice.rollout.state import Rollout
 

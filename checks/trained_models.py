@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from assets.best_config import BestConfig, with_best
-from assets.features import FeatureSet
-from assets.metadata import table
-from assets.replays import errors_of, shared_errors
-from assets.resources import State
-from assets.trained_models import epochs
-from checks.outcomes import blocking, result
+from sluice.assets.best_config import BestConfig, with_best
+from sluice.assets.features import FeatureSet
+from sluice.assets.metadata import table
+from sluice.assets.replays import errors_of, shared_errors
+from sluice.assets.resources import State
+from sluice.assets.trained_models import epochs
+from sluice.checks.outcomes import blocking, result
 from sluice.data.table import load_table
 from sluice.errors import ContractError
 from sluice.evaluation.outputs import predict

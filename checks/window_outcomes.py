@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from checks.expectations import broken_rows
-from checks.suite_report import columns_of
+from sluice.checks.expectations import broken_rows
+from sluice.checks.suite_report import columns_of
 from sluice.data.expectations import Between, Expectation, NotNull, RowCount, StdBetween
 
 

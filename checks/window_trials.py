@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from checks.alarm_report import AlarmSettings
-from checks.corruptions import CORRUPTIONS, Corruption, targets
+from sluice.checks.alarm_report import AlarmSettings
+from sluice.checks.corruptions import CORRUPTIONS, Corruption, targets
 from sluice.data.schema import Schema
 from sluice.data.validation import validate_schema
 from sluice.errors import ContractError

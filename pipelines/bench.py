@@ -11,7 +11,9 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from pipelines import (
+from sluice.commands.output import results
+from sluice.errors import GATE_SAID_NO
+from sluice.pipelines import (
     bench_drift,
     bench_faults,
     bench_gate,
@@ -20,9 +22,7 @@ from pipelines import (
     bench_trace,
     bench_training,
 )
-from pipelines.speeds import Speed, speed_table
-from sluice.commands.output import results
-from sluice.errors import GATE_SAID_NO
+from sluice.pipelines.speeds import Speed, speed_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -189,7 +189,7 @@ def _range_bar_speed() -> Speed:
 
 
 def _expectation_speed() -> Speed:
-    from checks.expectations import evaluate
+    from sluice.checks.expectations import evaluate
     from sluice.workloads.bars_contract import raw_expectations
 
     bars = _random_bars(_MILLION)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from pipelines.speeds import Speed, speed_table
 from sluice.commands.output import results
 from sluice.cores import count_cores
 from sluice.errors import GATE_SAID_NO
+from sluice.pipelines.speeds import Speed, speed_table
 
 if TYPE_CHECKING:
     from sluice.drift.benchmark import DriftCell

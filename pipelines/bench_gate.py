@@ -7,10 +7,10 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from pipelines.speeds import Speed, speed_table
 from sluice.commands.output import results
 from sluice.cores import count_cores
 from sluice.errors import GATE_SAID_NO
+from sluice.pipelines.speeds import Speed, speed_table
 
 if TYPE_CHECKING:
     from sluice.evaluation.benchmark.error_rates import CellResult, FamilyResult

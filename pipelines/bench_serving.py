@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from pipelines.speeds import Speed, speed_table
 from sluice.commands.output import print_json, results
+from sluice.pipelines.speeds import Speed, speed_table
 
 if TYPE_CHECKING:
     from sluice.serving.benchmark.measure import Measured

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pipelines.speeds import Speed, speed_table
 from sluice.commands.output import results
 from sluice.errors import GATE_SAID_NO
+from sluice.pipelines.speeds import Speed, speed_table
 
 _RUNS, _TURNS, _QUICK_TURNS = 5, 12, 4
 

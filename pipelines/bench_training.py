@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from pipelines.speeds import Speed, speed_table
 from sluice.commands.output import results
 from sluice.cores import count_cores
+from sluice.pipelines.speeds import Speed, speed_table
 from sluice.settings import Record
 
 if TYPE_CHECKING:

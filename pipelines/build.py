@@ -4,30 +4,32 @@ import dagster as dg
 from dagster._core.errors import DagsterInvalidDefinitionError
 from dagster_shared.check import ParameterCheckError
 
-from assets.best_config import best_config_asset
-from assets.candidate import candidate_asset
-from assets.drift_reference import drift_reference_asset
-from assets.drift_report import drift_report_asset
-from assets.evaluation import evaluation_asset
-from assets.features import features_asset
-from assets.poc_report import poc_report_asset
-from assets.production_model import production_model_asset
-from assets.promotion_verdict import promotion_verdict_asset
-from assets.raw_data import raw_data_asset
-from assets.rollout import rollout_asset
-from assets.rollout_review import rollout_review_asset
-from assets.trained_models import trained_models_asset
-from checks.best_config import best_config_checks
-from checks.candidate import candidate_checks
-from checks.data import features_checks, raw_data_checks
-from checks.drift import drift_check
-from checks.evaluation import evaluation_checks
-from checks.poc_report import poc_checks
-from checks.promotion_verdict import verdict_check
-from checks.rollout import rollout_check
-from checks.trained_models import trained_models_checks
-from pipelines.drift_sensor import drift_sensor
-from pipelines.jobs import (
+from sluice.assets.best_config import best_config_asset
+from sluice.assets.candidate import candidate_asset
+from sluice.assets.drift_reference import drift_reference_asset
+from sluice.assets.drift_report import drift_report_asset
+from sluice.assets.evaluation import evaluation_asset
+from sluice.assets.features import features_asset
+from sluice.assets.poc_report import poc_report_asset
+from sluice.assets.production_model import production_model_asset
+from sluice.assets.promotion_verdict import promotion_verdict_asset
+from sluice.assets.raw_data import raw_data_asset
+from sluice.assets.rollout import rollout_asset
+from sluice.assets.rollout_review import rollout_review_asset
+from sluice.assets.trained_models import trained_models_asset
+from sluice.checks.best_config import best_config_checks
+from sluice.checks.candidate import candidate_checks
+from sluice.checks.data import features_checks, raw_data_checks
+from sluice.checks.drift import drift_check
+from sluice.checks.evaluation import evaluation_checks
+from sluice.checks.poc_report import poc_checks
+from sluice.checks.promotion_verdict import verdict_check
+from sluice.checks.rollout import rollout_check
+from sluice.checks.trained_models import trained_models_checks
+from sluice.errors import SettingsError
+from sluice.pipeline import PipelineSettings
+from sluice.pipelines.drift_sensor import drift_sensor
+from sluice.pipelines.jobs import (
     drift_job,
     promotion_job,
     review_job,
@@ -35,11 +37,9 @@ from pipelines.jobs import (
     search_job,
     training_job,
 )
-from pipelines.rollout_sensor import rollout_sensor
-from pipelines.schedules import retrain_schedule
-from pipelines.sensors import promotion_sensor
-from sluice.errors import SettingsError
-from sluice.pipeline import PipelineSettings
+from sluice.pipelines.rollout_sensor import rollout_sensor
+from sluice.pipelines.schedules import retrain_schedule
+from sluice.pipelines.sensors import promotion_sensor
 
 
 def build_definitions(pipeline: PipelineSettings) -> dg.Definitions:

@@ -97,9 +97,9 @@ def register(app: typer.Typer) -> None:
 
         Example: sluice tune sp500_volatility --trials 50 --scheduler asha
         """
-        from pipelines.tune import tune as search
-        from pipelines.tune import with_search
         from sluice.pipeline import defs_folder, find_pipeline
+        from sluice.pipelines.tune import tune as search
+        from sluice.pipelines.tune import with_search
 
         asked = {"num_trials": trials, "scheduler": scheduler, "seed": seed}
         machines = {"address": address, "workers": workers, "gpus_per_worker": gpus}
@@ -127,9 +127,9 @@ def register(app: typer.Typer) -> None:
 
         Example: sluice dev --port 3001
         """
-        from pipelines.definitions import EXTRA
-        from pipelines.instance import close_ghost_runs, open_instance
         from sluice.pipeline import defs_folder, locate_pipeline, read_pipeline
+        from sluice.pipelines.definitions import EXTRA
+        from sluice.pipelines.instance import close_ghost_runs, open_instance
 
         _require_free(port)
         home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
@@ -155,7 +155,15 @@ def register(app: typer.Typer) -> None:
         # A script ignores it for what it starts in the background, and Dagster's children, which
         # end when they get it, would inherit that and never end.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        command = ["-m", "dagster", "dev", "--log-level", "warning", "-m", "pipelines.definitions"]
+        command = [
+            "-m",
+            "dagster",
+            "dev",
+            "--log-level",
+            "warning",
+            "-m",
+            "sluice.pipelines.definitions",
+        ]
         os.execv(sys.executable, [sys.executable, *command, "-h", "127.0.0.1", "-p", str(port)])
 
     @doctor_group(app).command()
@@ -178,7 +186,7 @@ def register(app: typer.Typer) -> None:
 
         Example: sluice doctor expectations sp500_volatility --window-rows 500
         """
-        from pipelines.expectation_doctor import examine_expectations
+        from sluice.pipelines.expectation_doctor import examine_expectations
 
         home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
         examine_expectations(
@@ -202,7 +210,7 @@ def _require_free(port: int) -> None:
 
 def _serve_reports(home: Home, *, port: int) -> str:
     """Start the report server; runs started from the UI learn its address."""
-    from pipelines.report_server import LOOPBACK, start_server
+    from sluice.pipelines.report_server import LOOPBACK, start_server
     from sluice.reports.folder import ADDRESS_VARIABLE, DEFAULT_PORT
 
     wanted = urlsplit(os.environ.get(ADDRESS_VARIABLE, ""))
@@ -258,10 +266,10 @@ def _run(
     as_json: bool,
     started: float,
 ) -> None:
-    from pipelines.console import RunConsole
-    from pipelines.rehearsal import with_rehearsal
-    from pipelines.run import run_pipeline
-    from pipelines.summary import summary
+    from sluice.pipelines.console import RunConsole
+    from sluice.pipelines.rehearsal import with_rehearsal
+    from sluice.pipelines.run import run_pipeline
+    from sluice.pipelines.summary import summary
 
     stderr = Console(stderr=True)
     with tracing.span("sluice run", pipeline=settings.name), RunConsole(stderr) as console:

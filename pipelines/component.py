@@ -5,9 +5,9 @@ from typing import Any, Self
 import dagster as dg
 from pydantic import BaseModel, ConfigDict
 
-from pipelines.build import build_definitions
 from sluice.pipeline import PipelineSettings
 from sluice.pipeline_file import BASED_ON, compose
+from sluice.pipelines.build import build_definitions
 
 
 class Attributes(BaseModel):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import dagster as dg
 
-from pipelines.build import build_definitions
-from pipelines.resources import resources
 from sluice.home import Home
 from sluice.pipeline import read_pipeline
+from sluice.pipelines.build import build_definitions
+from sluice.pipelines.resources import resources
 
 EXTRA = "SLUICE_PIPELINES"
 """Environment variable: further pipeline files outside ``defs``, separated like PATH."""

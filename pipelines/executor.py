@@ -8,7 +8,7 @@ from dagster._core.execution.plan.plan import ExecutionPlan
 from dagster._core.execution.retries import RetryMode
 from dagster._core.executor.in_process import InProcessExecutor
 
-from pipelines.run_process import RunProcess
+from sluice.pipelines.run_process import RunProcess
 
 
 class SigningExecutor(InProcessExecutor):

@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from checks.alarm_rates import measure_alarms
-from checks.alarm_report import AlarmReport, AlarmSettings, Rate
+from sluice.checks.alarm_rates import measure_alarms
+from sluice.checks.alarm_report import AlarmReport, AlarmSettings, Rate
 from sluice.commands.output import results
 from sluice.home import Home
 from sluice.pipeline import defs_folder, find_pipeline

@@ -10,10 +10,10 @@ from dagster._core.instance.ref import InstanceRef
 from sqlalchemy import Engine, event
 from sqlalchemy.engine import ExceptionContext
 
-from pipelines.run_process import RunProcess
 from sluice.errors import StorageError
 from sluice.files import storage_error, write_atomic
 from sluice.home import Home
+from sluice.pipelines.run_process import RunProcess
 
 CONFIG = b"""# Written by Sluice when the folder was new; yours to change.
 telemetry:

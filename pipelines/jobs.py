@@ -7,11 +7,11 @@ process per step would cost seconds each for imports alone.
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from assets.drift_report import DRIFT_REPORT
-from assets.rollout import ROLLOUT
-from assets.rollout_review import REVIEW
-from pipelines.executor import one_process
+from sluice.assets.drift_report import DRIFT_REPORT
+from sluice.assets.rollout import ROLLOUT
+from sluice.assets.rollout_review import REVIEW
 from sluice.pipeline import PipelineSettings
+from sluice.pipelines.executor import one_process
 
 PRODUCTION = "production_model"
 

@@ -176,7 +176,7 @@ class _FromRuns(Collector):
     ) -> None:
         import dagster as dg
 
-        from pipelines.instance import open_instance
+        from sluice.pipelines.instance import open_instance
 
         pipelines = sorted(p.name for p in self._home.records.glob("*") if p.is_dir())
         shown = {

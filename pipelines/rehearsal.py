@@ -5,11 +5,11 @@ import time
 
 from rich.console import Console
 
-from assets.resources import State
-from pipelines.run import RunReport
+from sluice.assets.resources import State
 from sluice.errors import SluiceError
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
+from sluice.pipelines.run import RunReport
 
 _SECONDS = 12.0
 

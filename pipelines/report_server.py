@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from pipelines.pipeline_metrics import MEDIA_TYPE, metrics_reader
 from sluice.home import Home
+from sluice.pipelines.pipeline_metrics import MEDIA_TYPE, metrics_reader
 from sluice.reports.index import index_page
 
 LOOPBACK = "127.0.0.1"
@@ -182,7 +182,7 @@ def start_server(folder: Path, *, first_port: int, kept_free: int | None = None)
     This process may replace itself by ``exec``: it keeps its id. Ports as for ``listen``.
     """
     with listen(first_port, kept_free=kept_free) as listener:
-        command = [sys.executable, "-m", "pipelines.report_server"]
+        command = [sys.executable, "-m", "sluice.pipelines.report_server"]
         subprocess.Popen(
             [*command, str(folder), str(listener.fileno()), str(os.getpid())],
             pass_fds=[listener.fileno()],

@@ -1,7 +1,7 @@
 """The resources every pipeline is run with."""
 
-from assets.records import RecordIOManager
-from assets.resources import Progress, State, silent
+from sluice.assets.records import RecordIOManager
+from sluice.assets.resources import Progress, State, silent
 from sluice.home import Home
 
 

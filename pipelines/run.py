@@ -8,23 +8,23 @@ import dagster as dg
 from dagster._core.errors import DagsterAssetCheckFailedError, DagsterExecutionInterruptedError
 from pydantic import Field
 
-from assets.best_config import BestConfig
-from assets.candidate import NEW, REASON, VERDICT, VERSION
-from assets.evaluated import Evaluation
-from assets.resources import State, utc_now
-from assets.traced import TRACEPARENT
-from pipelines.build import build_definitions
-from pipelines.console import RunConsole
-from pipelines.instance import close_ghost_runs, open_instance
-from pipelines.jobs import search_name
-from pipelines.resources import resources
-from pipelines.run_process import RunProcess
-from pipelines.sensors import request_promotion, situation
 from sluice.artifacts import ArtifactStore
+from sluice.assets.best_config import BestConfig
+from sluice.assets.candidate import NEW, REASON, VERDICT, VERSION
+from sluice.assets.evaluated import Evaluation
+from sluice.assets.resources import State, utc_now
+from sluice.assets.traced import TRACEPARENT
 from sluice.errors import GateBlocked, Interrupted, SluiceError
 from sluice.home import Home
 from sluice.observability import tracing
 from sluice.pipeline import PipelineSettings
+from sluice.pipelines.build import build_definitions
+from sluice.pipelines.console import RunConsole
+from sluice.pipelines.instance import close_ghost_runs, open_instance
+from sluice.pipelines.jobs import search_name
+from sluice.pipelines.resources import resources
+from sluice.pipelines.run_process import RunProcess
+from sluice.pipelines.sensors import request_promotion, situation
 from sluice.settings import Record
 from sluice.tuning.study import Study
 

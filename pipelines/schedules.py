@@ -3,15 +3,15 @@
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from assets.best_config import BestConfig
-from assets.features import FeatureSet
-from assets.records import newest_record
-from assets.resources import State
-from assets.subjects import maker, search_subject
-from pipelines.jobs import training_name
-from pipelines.source_look import NoAnswer, SourceLook
-from pipelines.under_way import under_way
+from sluice.assets.best_config import BestConfig
+from sluice.assets.features import FeatureSet
+from sluice.assets.records import newest_record
+from sluice.assets.resources import State
+from sluice.assets.subjects import maker, search_subject
 from sluice.pipeline import PipelineSettings
+from sluice.pipelines.jobs import training_name
+from sluice.pipelines.source_look import NoAnswer, SourceLook
+from sluice.pipelines.under_way import under_way
 from sluice.registry.records import Version
 from sluice.training.members import TrainedModels
 

@@ -7,14 +7,14 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.storage.tags import RUN_KEY_TAG
 
-from assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
-from assets.resources import State, utc_now
-from assets.rollout import ROLLOUT
-from pipelines.asked_run import asked_run
-from pipelines.jobs import PRODUCTION, promotion_name, rollout_name
+from sluice.assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
+from sluice.assets.resources import State, utc_now
+from sluice.assets.rollout import ROLLOUT
 from sluice.delivery.drive import live_servers
 from sluice.errors import GateBlocked
 from sluice.pipeline import PipelineSettings
+from sluice.pipelines.asked_run import asked_run
+from sluice.pipelines.jobs import PRODUCTION, promotion_name, rollout_name
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Rollout
 

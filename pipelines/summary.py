@@ -4,10 +4,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from assets.resources import State
-from pipelines.run import RunReport
+from sluice.assets.resources import State
 from sluice.digests import short
 from sluice.home import Home
+from sluice.pipelines.run import RunReport
 
 _WIDTH = 34
 

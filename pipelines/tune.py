@@ -10,12 +10,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from assets.best_config import BestConfig
-from pipelines.console import RunConsole
-from pipelines.run import search_pipeline
+from sluice.assets.best_config import BestConfig
 from sluice.commands.output import results
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
+from sluice.pipelines.console import RunConsole
+from sluice.pipelines.run import search_pipeline
 from sluice.reports.folder import save_page
 from sluice.tuning.lanes import idle_workers
 from sluice.tuning.settings import SearchSettings

@@ -4,8 +4,8 @@ import socket
 
 import dagster as dg
 
-from pipelines.instance import UNFINISHED, close_ghost_runs
-from pipelines.run_process import RunProcess
+from sluice.pipelines.instance import UNFINISHED, close_ghost_runs
+from sluice.pipelines.run_process import RunProcess
 
 
 def under_way(instance: dg.DagsterInstance, job: str) -> str:

@@ -225,10 +225,10 @@ def known_pipelines(folder: Path) -> list[str]:
 
 def defs_folder() -> Path:
     """Return the folder of the shipped pipelines, one sub-folder each."""
-    spec = importlib.util.find_spec("pipelines")
+    spec = importlib.util.find_spec("sluice.pipelines")
     if spec is None or not spec.submodule_search_locations:
         raise SettingsError(
-            "The package 'pipelines' is required and does not import.",
-            fix="Start in the project's folder, or install it with 'pip install -e .'.",
+            "The package 'sluice.pipelines' is required and was not found.",
+            fix="Install Sluice again: its folder lacks the link or the package 'pipelines'.",
         )
     return Path(next(iter(spec.submodule_search_locations))) / "defs"

@@ -13,7 +13,7 @@ import yaml
 from sluice.errors import SettingsError
 from sluice.settings import nearest
 
-COMPONENT = "pipelines.component.ModelPipeline"
+COMPONENT = "sluice.pipelines.component.ModelPipeline"
 """The ``type`` that every pipeline's YAML names."""
 
 BASED_ON = "based_on"

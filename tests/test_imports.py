@@ -28,8 +28,9 @@ print(json.dumps(blamed))
 
 def modules(package: str) -> list[str]:
     """Every module of a package; importing ``__main__`` is running it."""
+    outer = "" if package == "sluice" else "sluice."
     return [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        outer + ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for path in sorted((ROOT / package).rglob("*.py"))
         if path.stem != "__main__" and "defs" not in path.parts
     ]

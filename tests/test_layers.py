@@ -13,7 +13,9 @@ from sluice.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("sluice", "assets", "checks", "pipelines")
-"""Each may import itself and those to its left."""
+"""Each may import itself and those to its left. The last three are folders of the repository that
+the links ``sluice/assets``, ``sluice/checks`` and ``sluice/pipelines`` make part of the package.
+"""
 
 ENGINES = {
     "ray",
@@ -86,8 +88,11 @@ def names(path: str, engines: set[str]) -> set[str]:
 
 
 def wrong_layers(layer: str, tree: ast.AST) -> set[str]:
-    above = set(LAYERS[LAYERS.index(layer) + 1 :]) | ({"dagster"} if layer == "sluice" else set())
-    return {path for path in imported(tree) if path.split(".")[0] in above}
+    """Return imports of a layer above, and imports of a layer by its name in the repository."""
+    above = {f"sluice.{name}" for name in LAYERS[LAYERS.index(layer) + 1 :]}
+    engine = {"dagster"} if layer == "sluice" else set()
+    wrong = above | engine | set(LAYERS[1:])
+    return {path for path in imported(tree) if names(path, wrong)}
 
 
 def early_engines(tree: ast.Module) -> set[str]:
@@ -99,10 +104,13 @@ def early_engines(tree: ast.Module) -> set[str]:
     ("layer", "code", "wrong"),
     [
         ("sluice", "import dagster as dg", {"dagster"}),
-        ("sluice", "def f():\n    from assets.x import y", {"assets.x.y"}),
-        ("assets", "import dagster, sluice.home, checks", {"checks"}),
-        ("checks", "from pipelines import jobs", {"pipelines.jobs"}),
-        ("pipelines", "import sluice, assets, checks, dagster", set()),
+        ("sluice", "def f():\n    from sluice.assets.x import y", {"sluice.assets.x.y"}),
+        ("sluice", "from sluice import checks", {"sluice.checks"}),
+        ("assets", "import dagster, sluice.home, sluice.checks", {"sluice.checks"}),
+        ("checks", "from sluice.pipelines import jobs", {"sluice.pipelines.jobs"}),
+        ("pipelines", "import sluice, sluice.assets, sluice.checks, dagster", set()),
+        ("pipelines", "from sluice.assets.x import y\nimport pipelines", {"pipelines"}),
+        ("assets", "from assets.x import y", {"assets.x.y"}),
     ],
 )
 def test_the_layer_rule_sees_what_it_should(layer, code, wrong):
@@ -156,6 +164,14 @@ def test_an_engine_has_one_adapter(engine):
     assert users == ONE_ADAPTER[engine]
 
 
+@pytest.mark.parametrize("layer", LAYERS[1:])
+def test_a_folder_of_the_repository_is_installed_inside_the_package(layer):
+    link = ROOT / "sluice" / layer
+
+    assert link.is_symlink()
+    assert link.readlink() == Path("..", layer)
+
+
 def settings_classes() -> list[type[Settings]]:
     for path in SOURCES:
         if path.is_relative_to(ROOT / "sluice") and "Settings" in path.read_text():
@@ -164,7 +180,7 @@ def settings_classes() -> list[type[Settings]]:
     while todo:
         cls = todo.pop()
         todo += cls.__subclasses__()
-        if cls.__module__.split(".")[0] in LAYERS:
+        if cls.__module__.split(".")[0] == "sluice":
             found.append(cls)
     return found
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from assets.replays import errors_of, keep_replays, shared_errors
-from pipelines.resources import resources
+from sluice.assets.replays import errors_of, keep_replays, shared_errors
+from sluice.pipelines.resources import resources
 from sluice.reports.index import list_pages
 from sluice.reports.page import html_page
 from sluice.trace.diagnosis import diagnose

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import dagster as dg
 import pytest
 
-from assets.traced import TRACEPARENT, traced
+from sluice.assets.traced import TRACEPARENT, traced
 from sluice.observability import tracing
 from tests.support.otlp_receiver import Receiver, receiving
 

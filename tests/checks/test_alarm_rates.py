@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from checks.alarm_rates import measure_alarms
-from checks.alarm_report import AlarmReport, AlarmSettings, wilson
-from checks.corruptions import CORRUPTIONS, targets
-from checks.expectations import evaluate, with_implied
-from checks.window_outcomes import alarms
+from sluice.checks.alarm_rates import measure_alarms
+from sluice.checks.alarm_report import AlarmReport, AlarmSettings, wilson
+from sluice.checks.corruptions import CORRUPTIONS, targets
+from sluice.checks.expectations import evaluate, with_implied
+from sluice.checks.window_outcomes import alarms
 from sluice.data.expectations import (
     AtLeast,
     Between,

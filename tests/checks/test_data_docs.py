@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from checks.data_docs import expectations_page
-from checks.expectations import Judgement, judge
+from sluice.checks.data_docs import expectations_page
+from sluice.checks.expectations import Judgement, judge
 from sluice.data.expectations import (
     AtLeast,
     Between,

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from checks.expectations import broken_rows, evaluate
-from checks.suite_report import ExpectationResult, SuiteReport, describe
+from sluice.checks.expectations import broken_rows, evaluate
+from sluice.checks.suite_report import ExpectationResult, SuiteReport, describe
 from sluice.data.expectations import (
     AtLeast,
     Between,

@@ -17,11 +17,11 @@ import httpx
 import pytest
 import yaml
 
-from pipelines.pipeline_metrics import metrics_reader
-from pipelines.report_server import ReportServer, listen
 from sluice.artifacts import ArtifactStore
 from sluice.home import Home
 from sluice.observability.alerts import Alert, raise_alert
+from sluice.pipelines.pipeline_metrics import metrics_reader
+from sluice.pipelines.report_server import ReportServer, listen
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.ledger_models import LedgerModels

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pipelines.console import RunConsole
-from pipelines.run import RunReport, run_pipeline
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings, read_pipeline
+from sluice.pipelines.console import RunConsole
+from sluice.pipelines.run import RunReport, run_pipeline
 from sluice.registry.ledger import Ledger
 
 ECHO = Path(__file__).parents[1] / "support" / "echo.yaml"

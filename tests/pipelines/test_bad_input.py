@@ -34,7 +34,7 @@ def pipeline_of(csv: Path) -> Path:
     path.write_text(
         yaml.safe_dump(
             {
-                "type": "pipelines.component.ModelPipeline",
+                "type": "sluice.pipelines.component.ModelPipeline",
                 "attributes": {
                     "name": "mine",
                     "workload": "sluice.workloads.bars:BarsWorkload",

@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pipelines import bench_drift
+from sluice.pipelines import bench_drift
 
 
 @pytest.fixture

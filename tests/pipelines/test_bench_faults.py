@@ -6,8 +6,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pipelines import bench_faults
 from sluice.errors import ContractError
+from sluice.pipelines import bench_faults
 
 
 @pytest.fixture

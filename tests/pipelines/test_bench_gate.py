@@ -6,9 +6,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pipelines import bench_gate
 from sluice.evaluation.benchmark import grid
 from sluice.evaluation.benchmark.worlds import World
+from sluice.pipelines import bench_gate
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pipelines import bench_rollout
+from sluice.pipelines import bench_rollout
 from sluice.rollout.benchmark import scenarios
 from sluice.rollout.benchmark.simulation import Scenario
 from sluice.rollout.benchmark.traffic import Traffic

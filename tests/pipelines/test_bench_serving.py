@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pipelines import bench_serving
+from sluice.pipelines import bench_serving
 from sluice.serving.benchmark import measure
 from sluice.serving.benchmark.measure import Measured
 

@@ -6,8 +6,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pipelines import bench, bench_training
-from pipelines.speeds import Speed
+from sluice.pipelines import bench, bench_training
+from sluice.pipelines.speeds import Speed
 from sluice.settings import Record
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.run import RunReport
 from sluice.cli import run_command
 from sluice.home import Home
+from sluice.pipelines.run import RunReport
 from tests.pipelines.conftest import ECHO
 
 pytestmark = pytest.mark.slow

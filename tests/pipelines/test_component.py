@@ -9,11 +9,6 @@ import jsonschema
 import pytest
 import yaml
 
-from pipelines.build import build_definitions
-from pipelines.component import ModelPipeline
-from pipelines.definitions import defs
-from pipelines.resources import resources
-from pipelines.sensors import Situation, request_promotion
 from sluice.pipeline import (
     PipelineSettings,
     defs_folder,
@@ -22,6 +17,11 @@ from sluice.pipeline import (
     read_pipeline,
 )
 from sluice.pipeline_file import COMPONENT
+from sluice.pipelines.build import build_definitions
+from sluice.pipelines.component import ModelPipeline
+from sluice.pipelines.definitions import defs
+from sluice.pipelines.resources import resources
+from sluice.pipelines.sensors import Situation, request_promotion
 from tests.pipelines.conftest import ECHO, ROLLOUT, STAGES, home_at
 
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from pipelines.console import RunConsole
+from sluice.pipelines.console import RunConsole
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 import dagster as dg
 import pytest
 
-from pipelines.instance import open_instance
-from pipelines.run import RunReport
 from sluice.errors import GateBlocked
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
+from sluice.pipelines.instance import open_instance
+from sluice.pipelines.run import RunReport
 from tests.pipelines.conftest import run_line
 
 pytestmark = pytest.mark.slow

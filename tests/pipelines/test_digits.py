@@ -4,13 +4,13 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from assets.evaluated import Evaluation
-from assets.promotion_verdict import Decision
-from assets.resources import State
-from pipelines.instance import open_instance
+from sluice.assets.evaluated import Evaluation
+from sluice.assets.promotion_verdict import Decision
+from sluice.assets.resources import State
 from sluice.evaluation.mcnemar import mcnemar
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings, defs_folder, find_pipeline
+from sluice.pipelines.instance import open_instance
 from tests.pipelines.conftest import home_at, ledger_of, run_line
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]

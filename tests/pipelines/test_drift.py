@@ -11,19 +11,10 @@ import pytest
 from dagster._core.definitions.schedule_definition import ScheduleExecutionData
 from dagster._core.storage.tags import RUN_KEY_TAG
 
-from assets.drift_report import DRIFT_REPORT, kept_reference, what_is_seen
-from assets.records import newest_record
-from assets.resources import State
-from checks.drift import NO_DRIFT
-from pipelines.asked_run import AskedRun, asked_run
-from pipelines.build import build_definitions
-from pipelines.drift_sensor import Cursor, request_training
-from pipelines.instance import open_instance
-from pipelines.resources import resources
-from pipelines.run import RunReport
-from pipelines.run_process import RunProcess
-from pipelines.schedules import request_retraining
-from pipelines.source_look import NoAnswer, SourceLook, SourceState
+from sluice.assets.drift_report import DRIFT_REPORT, kept_reference, what_is_seen
+from sluice.assets.records import newest_record
+from sluice.assets.resources import State
+from sluice.checks.drift import NO_DRIFT
 from sluice.drift.persistence import PersistenceSettings
 from sluice.drift.settings import DriftSettings
 from sluice.drift.watch import DriftWatch
@@ -31,6 +22,15 @@ from sluice.drift.watching import look_for_drift
 from sluice.home import Home
 from sluice.observability.alerts import read_alerts
 from sluice.pipeline import PipelineSettings
+from sluice.pipelines.asked_run import AskedRun, asked_run
+from sluice.pipelines.build import build_definitions
+from sluice.pipelines.drift_sensor import Cursor, request_training
+from sluice.pipelines.instance import open_instance
+from sluice.pipelines.resources import resources
+from sluice.pipelines.run import RunReport
+from sluice.pipelines.run_process import RunProcess
+from sluice.pipelines.schedules import request_retraining
+from sluice.pipelines.source_look import NoAnswer, SourceLook, SourceState
 from sluice.rollout.samples import Report, Sample, ServerState
 from tests.pipelines.conftest import ledger_of
 from tests.support.drifting import Torn

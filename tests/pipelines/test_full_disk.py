@@ -7,9 +7,9 @@ import dagster as dg
 import pytest
 import sqlalchemy as sa
 
-from pipelines.instance import open_instance
 from sluice.errors import StorageError
 from sluice.home import Home
+from sluice.pipelines.instance import open_instance
 
 pytestmark = pytest.mark.slow
 

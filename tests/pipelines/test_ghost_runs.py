@@ -12,14 +12,14 @@ import dagster as dg
 import psutil
 import pytest
 
-from pipelines.build import build_definitions
-from pipelines.executor import one_process
-from pipelines.instance import close_ghost_runs, open_instance
-from pipelines.resources import resources
-from pipelines.run_process import RunProcess
-from pipelines.under_way import under_way
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
+from sluice.pipelines.build import build_definitions
+from sluice.pipelines.executor import one_process
+from sluice.pipelines.instance import close_ghost_runs, open_instance
+from sluice.pipelines.resources import resources
+from sluice.pipelines.run_process import RunProcess
+from sluice.pipelines.under_way import under_way
 from tests.support.stuck_job import SAYS_SO
 
 ROOT = Path(__file__).parents[2]

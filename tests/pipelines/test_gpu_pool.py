@@ -12,11 +12,11 @@ from dagster._core.instance.config import dagster_instance_config
 from dagster._daemon.monitoring import concurrency
 from dagster._time import get_current_datetime
 
-from pipelines.build import build_definitions
-from pipelines.instance import open_instance
 from sluice.cluster.settings import ComputeSettings
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
+from sluice.pipelines.build import build_definitions
+from sluice.pipelines.instance import open_instance
 
 ROOT = Path(__file__).parents[2]
 

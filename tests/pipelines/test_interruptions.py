@@ -12,9 +12,9 @@ import dagster as dg
 import pytest
 import yaml
 
-from pipelines.instance import open_instance
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings, read_pipeline
+from sluice.pipelines.instance import open_instance
 from sluice.training.members import TrainedModels
 from tests.pipelines.conftest import ECHO, Runner, home_at
 from tests.pipelines.test_line import materialize_alone

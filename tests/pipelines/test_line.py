@@ -7,13 +7,9 @@ from typing import TypeVar
 import dagster as dg
 import pytest
 
-from assets.evaluated import Evaluation
-from assets.promotion_verdict import Decision
-from pipelines.build import build_definitions
-from pipelines.instance import open_instance
-from pipelines.resources import resources
-from pipelines.run import RunReport
 from sluice.artifacts import ArtifactStore
+from sluice.assets.evaluated import Evaluation
+from sluice.assets.promotion_verdict import Decision
 from sluice.cli import run_command
 from sluice.errors import GateBlocked
 from sluice.evaluation.budget import spent_alpha
@@ -22,6 +18,10 @@ from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
+from sluice.pipelines.build import build_definitions
+from sluice.pipelines.instance import open_instance
+from sluice.pipelines.resources import resources
+from sluice.pipelines.run import RunReport
 from sluice.registry.signing import SigningKey
 from sluice.settings import Record
 from tests.pipelines.conftest import ECHO, STAGES, Runner, ledger_of

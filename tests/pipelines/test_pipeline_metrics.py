@@ -8,11 +8,11 @@ import dagster as dg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipelines.instance import open_instance
-from pipelines.pipeline_metrics import metrics_reader
 from sluice.artifacts import ArtifactStore
 from sluice.home import Home
 from sluice.observability.alerts import Alert, raise_alert
+from sluice.pipelines.instance import open_instance
+from sluice.pipelines.pipeline_metrics import metrics_reader
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout import changes
 from sluice.rollout.settings import RolloutSettings

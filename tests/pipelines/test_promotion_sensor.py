@@ -8,11 +8,11 @@ import dagster as dg
 import pytest
 from dagster._core.storage.tags import RUN_KEY_TAG
 
-from assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
-from pipelines.sensors import START_EVERY_S, next_request
 from sluice.artifacts import ArtifactStore
+from sluice.assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
 from sluice.errors import GateBlocked, UnknownVersion
 from sluice.pipeline import PipelineSettings
+from sluice.pipelines.sensors import START_EVERY_S, next_request
 from sluice.registry.rollouts import RolloutLedger
 from tests.sluice.delivery.delivery_samples import PIPELINE
 from tests.sluice.registry.ledger_samples import (

@@ -15,12 +15,12 @@ import pytest
 import yaml
 from rich.console import Console
 
-from pipelines.rehearsal import with_rehearsal
-from pipelines.run import RunReport
-from pipelines.summary import summary
 from sluice.cli import run_command
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
+from sluice.pipelines.rehearsal import with_rehearsal
+from sluice.pipelines.run import RunReport
+from sluice.pipelines.summary import summary
 from tests.pipelines.conftest import ECHO, home_at, ledger_of
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.report_server import LOOPBACK, ReportServer, listen
 from sluice.errors import SettingsError
+from sluice.pipelines.report_server import LOOPBACK, ReportServer, listen
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_beyond_the_last_port_any_will_do() -> None:
 START = """
 import sys, time
 from pathlib import Path
-from pipelines.report_server import start_server
+from sluice.pipelines.report_server import start_server
 print(start_server(Path(sys.argv[1]), first_port=int(sys.argv[2])), flush=True)
 time.sleep(60)
 """
@@ -192,8 +192,8 @@ def test_the_server_ends_with_a_starter_that_was_killed(folder: Path) -> None:
 def test_the_variable_names_the_port_or_a_proxy(
     given: str | None, first_port: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipelines import commands, report_server
     from sluice.home import Home
+    from sluice.pipelines import commands, report_server
 
     asked = []
 
@@ -213,8 +213,8 @@ def test_the_variable_names_the_port_or_a_proxy(
 def test_an_address_without_sense_is_the_users_mistake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipelines import commands
     from sluice.home import Home
+    from sluice.pipelines import commands
 
     monkeypatch.setenv("SLUICE_REPORTS_URL", "http://localhost:99999")
     home = Home.from_environment({"SLUICE_HOME": str(tmp_path)}, cwd=tmp_path)

@@ -14,16 +14,16 @@ import dagster as dg
 import httpx
 import pytest
 
-from assets.resources import utc_now
-from checks.rollout import HELD
-from pipelines.build import build_definitions
-from pipelines.instance import open_instance
-from pipelines.resources import resources
-from pipelines.run import RunReport
 from sluice.artifacts import ArtifactStore
+from sluice.assets.resources import utc_now
+from sluice.checks.rollout import HELD
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
+from sluice.pipelines.build import build_definitions
+from sluice.pipelines.instance import open_instance
+from sluice.pipelines.resources import resources
+from sluice.pipelines.run import RunReport
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.deployed import Deployed

@@ -7,12 +7,12 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.resources import State
-from pipelines.jobs import promotion_job, review_job
-from pipelines.rollout_sensor import requests_of, rollout_sensor
 from sluice.artifacts import ArtifactStore
+from sluice.assets.resources import State
 from sluice.delivery.drive import drive
 from sluice.home import Home
+from sluice.pipelines.jobs import promotion_job, review_job
+from sluice.pipelines.rollout_sensor import requests_of, rollout_sensor
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.observations import ArmCounts
 from tests.sluice.delivery.delivery_samples import (

@@ -8,13 +8,13 @@ import dagster as dg
 import pytest
 import yaml
 
-from assets.best_config import BestConfig
-from pipelines.instance import open_instance
-from pipelines.run import RunReport
-from pipelines.tune import tune
 from sluice.artifacts import ArtifactStore
+from sluice.assets.best_config import BestConfig
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
+from sluice.pipelines.instance import open_instance
+from sluice.pipelines.run import RunReport
+from sluice.pipelines.tune import tune
 from sluice.tuning.parameters import LogUniform
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Space

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipelines.source_look import MAX_LOADS, MAX_WAITS, NoAnswer, SourceLook, SourceState
 from sluice.pipeline import PipelineSettings
+from sluice.pipelines.source_look import MAX_LOADS, MAX_WAITS, NoAnswer, SourceLook, SourceState
 from tests.support.drifting import Hanging
 
 TRIES = 300

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipelines.run import RunReport
-from pipelines.summary import next_commands
+from sluice.pipelines.run import RunReport
+from sluice.pipelines.summary import next_commands
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.tune import differing, with_search
 from sluice.errors import SettingsError
 from sluice.pipeline import PipelineSettings
+from sluice.pipelines.tune import differing, with_search
 from sluice.training.settings import Change, TrainSettings
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.run import RunReport
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
+from sluice.pipelines.run import RunReport
 from tests.pipelines.conftest import ECHO, ROLLOUT, STAGES, home_at
 from tests.pipelines.test_line import materialize_alone
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from pipelines.executor import one_process
+from sluice.pipelines.executor import one_process
 
 SAYS_SO = "STUCK_JOB_WORKS"
 

@@ -13,7 +13,7 @@ from sluice.workloads.bars_contract import RAW_SCHEMA
 from tests.sluice.data.tick_samples import random_ticks, slow_bars
 
 PIPELINE = """
-type: pipelines.component.ModelPipeline
+type: sluice.pipelines.component.ModelPipeline
 attributes:
   name: ticks
   workload: sluice.workloads.bars:BarsWorkload

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import sluice.tuning
-from assets.subjects import search_subject
+from sluice.assets.subjects import search_subject
 from sluice.errors import ContractError
 from sluice.pipeline import PipelineSettings, read_pipeline
 from sluice.tuning.code import search_code

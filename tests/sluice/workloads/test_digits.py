@@ -8,7 +8,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from checks.expectations import evaluate
+from sluice.checks.expectations import evaluate
 from sluice.data.folds import FoldSettings
 from sluice.errors import ContractError, SchemaError
 from sluice.tuning.objective import search_folds
