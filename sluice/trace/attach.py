@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from multiprocessing import current_process
 from multiprocessing.util import Finalize, register_after_fork
 from pathlib import Path
 
@@ -148,11 +149,19 @@ def _watch_forks(tracer: Tracer, out: Path) -> None:
 
 
 def _leave_at_end(tracer: Tracer) -> None:
-    def leave() -> None:
-        error = sys.exception()
-        tracer.leave("" if error is None else f"{type(error).__name__}: {error}")
+    process, raised = current_process(), []
+    original = process.run
 
-    Finalize(None, leave, exitpriority=0)
+    def run() -> None:
+        try:
+            original()
+        except BaseException as error:
+            raised.append(f"{type(error).__name__}: {error}")
+            raise
+
+    # From Python 3.13 on, finalizers run after the exception was handled: sys.exception() is None.
+    process.run = run  # type: ignore[method-assign]
+    Finalize(None, lambda: tracer.leave(raised[0] if raised else ""), exitpriority=0)
 
 
 def _process_folder(out: Path) -> Path:
