@@ -1,13 +1,14 @@
-"""Does a table have the shape a stage declared? Every problem is said at once (SCH-1)."""
+"""Does a table have the shape that a stage declared? Every problem is reported at once."""
 
 import difflib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from sluice.data.schema import Column, ColumnKind, Schema
-from sluice.errors import SchemaError
+from sluice.errors import ContractError, SchemaError
 
 # Numpy's kind letter by declared kind. A whole number is a valid float: nothing is lost.
 _DTYPE_KINDS: dict[ColumnKind, str] = {
@@ -19,30 +20,32 @@ _DTYPE_KINDS: dict[ColumnKind, str] = {
 }
 
 
-def validate_schema(df: pd.DataFrame, required: Schema, stage: str) -> None:
-    """Refuse a table that lacks a column, an index or a dtype that ``required`` declares (SCH-1).
+def validate_schema(df: pd.DataFrame, required: Schema | Sequence[str], stage: str) -> None:
+    """Refuse a table that lacks a column, an index or a dtype that ``required`` declares.
 
-    Columns and the named index count; further columns are allowed.
+    A required name may be that of a column or of the index; further columns are allowed.
 
     Args:
         df: The table.
-        required: What the stage needs.
-        stage: Where we are ("raw", "features", ...), for the message.
+        required: What the stage needs. A plain list of names asks for their presence alone.
+        stage: Where the table is used ("raw", "features", ...), for the message.
 
     Raises:
         SchemaError: Lists every problem: missing columns with the nearest name that exists,
             dtypes, nulls with the first row, infinite values, an index that is unnamed, unsorted
-            or repeated; then the columns available (sorted) and the table's shape.
+            or repeated; then the columns and the index available and the table's shape.
     """
-    problems = [
-        *_column_problems(df, required),
-        *_index_problems(df.index, required),
-    ]
+    if isinstance(required, Schema):
+        problems = [*_column_problems(df, required), *_index_problems(df.index, required)]
+    else:
+        problems = [problem for name in _checked_names(required) for problem in _absent(df, name)]
     if problems:
         available = ", ".join(sorted(map(str, df.columns))) or "none"
+        index = ", ".join(f"'{name}'" for name in _index_names(df))
         raise SchemaError(
             f"{stage}: the table breaks its schema: {'; '.join(problems)}. "
-            f"Available columns: {available}. Rows and columns: {df.shape[0]} x {df.shape[1]}.",
+            f"Available columns: {available}. {f'Index: {index}. ' if index else ''}"
+            f"Rows and columns: {df.shape[0]} x {df.shape[1]}.",
             fix="Rename or repair these columns at the source, or correct the declared schema.",
         )
 
@@ -60,18 +63,44 @@ def nearest_name(name: str, known: list[str]) -> str | None:
 
 def _column_problems(df: pd.DataFrame, required: Schema) -> list[str]:
     problems: list[str] = []
-    names = [str(name) for name in df.columns]
     for column in required.columns:
-        found = names.count(column.name)
-        if found == 0:
-            near = nearest_name(column.name, names)
-            hint = f" (nearest: '{near}')" if near else ""
-            problems.append(f"column '{column.name}' is missing{hint}")
-        elif found > 1:
-            problems.append(f"column '{column.name}' occurs {found} times")
-        else:
-            problems.extend(_value_problems(df[column.name], column))
+        absent = _absent(df, column.name)
+        problems += absent or _value_problems(_values(df, column.name), column)
     return problems
+
+
+def _absent(df: pd.DataFrame, name: str) -> list[str]:
+    """Return why a name does not mean one column or the index; empty when it does."""
+    names = [str(column) for column in df.columns]
+    found = names.count(name) or _index_names(df).count(name)
+    if found == 1:
+        return []
+    if found > 1:
+        return [f"column '{name}' occurs {found} times"]
+    near = nearest_name(name, [*names, *_index_names(df)])
+    hint = f" (nearest: '{near}')" if near else ""
+    return [f"column '{name}' is missing{hint}"]
+
+
+def _values(df: pd.DataFrame, name: str) -> "pd.Series[Any]":
+    """Return a column, or the level of the index that has its name."""
+    if name in df.columns:
+        return df[name]
+    level = df.index.get_level_values(name)
+    return pd.Series(level, index=df.index, name=name)
+
+
+def _index_names(df: pd.DataFrame) -> list[str]:
+    return [str(name) for name in df.index.names if name is not None]
+
+
+def _checked_names(required: Sequence[str]) -> Sequence[str]:
+    if isinstance(required, str) or not all(isinstance(name, str) for name in required):
+        raise ContractError(
+            f"validate_schema takes a Schema or a list of column names, got {required!r}.",
+            fix="Give the names in a list, as in ['open', 'close'].",
+        )
+    return required
 
 
 def _value_problems(series: "pd.Series[Any]", column: Column) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.data.schema import Column, Schema
 from sluice.data.validation import nearest_name, validate_schema
-from sluice.errors import SchemaError
+from sluice.errors import ContractError, SchemaError
 
 SCHEMA = Schema(
     columns=(Column(name="close"), Column(name="volume"), Column(name="note", kind="string")),
@@ -165,3 +165,47 @@ def test_an_empty_table_still_gets_its_answer():
 
 def test_nothing_like_the_name_offers_nothing():
     assert nearest_name("close", ["zzz"]) is None
+
+
+DAYS = pd.DataFrame(
+    {"open": [1.0, 2.0], "close": [2.0, 1.0]},
+    index=pd.DatetimeIndex(["2024-01-01", "2024-01-02"], name="day"),
+)
+
+
+def test_the_named_index_counts_as_a_column():
+    columns = (Column(name="open"), Column(name="day", kind="datetime"))
+
+    validate_schema(DAYS, Schema(columns=columns), "raw")
+
+
+def test_the_values_of_an_index_that_is_required_are_checked():
+    with pytest.raises(SchemaError, match="column 'day' must be float, got datetime64"):
+        validate_schema(DAYS, Schema(columns=(Column(name="day"),)), "raw")
+
+
+def test_a_level_of_a_multi_index_counts_as_a_column():
+    frame = DAYS.assign(asset="x").set_index("asset", append=True)
+
+    validate_schema(frame, ["asset", "day", "open"], "raw")
+
+
+@pytest.mark.parametrize("names", [["open", "close"], ("day",), []])
+def test_a_plain_list_of_names_is_accepted(names):
+    validate_schema(DAYS, names, "raw")
+
+
+def test_a_name_that_a_plain_list_requires_is_missing_with_what_there_is():
+    with pytest.raises(SchemaError) as caught:
+        validate_schema(DAYS, ["clos", "dag", "volume"], "raw")
+
+    said = str(caught.value)
+    assert "column 'clos' is missing (nearest: 'close')" in said
+    assert "column 'dag' is missing (nearest: 'day')" in said
+    assert "Available columns: close, open. Index: 'day'. Rows and columns: 2 x 2." in said
+
+
+@pytest.mark.parametrize("names", ["open", [1, 2]])
+def test_what_is_no_list_of_names_is_refused(names):
+    with pytest.raises(ContractError, match="a Schema or a list of column names"):
+        validate_schema(DAYS, names, "raw")
