@@ -19,13 +19,15 @@ _SHOWN = 20
 
 
 def validate_file(log: Path, target: str | None, *, as_json: bool) -> bool:
-    """Print what an event log holds and what is wrong with it; return whether it is valid (LOG-1).
+    """Print what an event log holds; return whether it is valid and complete.
 
-    A log with a torn last line or without its end is valid: a crash or a run that goes on leaves
-    it so, and both are told. Without a target the names of the metrics are not known, and a
-    ``fold_complete`` without a number named ``test_*`` or an ``experiment_complete`` without one
-    named ``mean_*`` is only noted. With a target they must have ``test_`` and ``mean_`` before the
-    workload's headline metric.
+    A log with a torn last line, without the end of what began or without a fold that it counts is
+    incomplete: a crash or a run that goes on leaves it so.
+
+    Without a target the names of the metrics are not known, and a ``fold_complete`` without a
+    number named ``test_*`` or an ``experiment_complete`` without one named ``mean_*`` is only
+    noted. With a target they must have ``test_`` and ``mean_`` before the workload's headline
+    metric.
 
     Args:
         log: The NDJSON file.
@@ -43,11 +45,11 @@ def validate_file(log: Path, target: str | None, *, as_json: bool) -> bool:
         headline=None if headline is None else f"mean_{headline}",
     )
     if as_json:
-        found = {"valid": report.valid, "finished": report.finished, **report.model_dump()}
+        found = {"valid": report.valid, "complete": report.complete, **report.model_dump()}
         print(json.dumps(encode_numbers(found), indent=2, allow_nan=False))
     else:
         results().print(log_page(report))
-    return report.valid
+    return report.valid and report.complete
 
 
 def log_page(report: LogReport) -> RenderableType:
@@ -63,8 +65,8 @@ def log_page(report: LogReport) -> RenderableType:
         parts.append(_table("note", report.notes, len(report.notes)))
     if report.num_non_finite:
         parts.append(_table("not finite", report.non_finite, report.num_non_finite))
-    if report.unfinished:
-        parts.append(_table("not finished", report.unfinished, len(report.unfinished)))
+    if report.gaps:
+        parts.append(_table("incomplete", report.gaps, len(report.gaps)))
     return Group(*parts, _verdict(report))
 
 
@@ -100,10 +102,9 @@ def _verdict(report: LogReport) -> Text:
     text.append("The log ").append(said, style=style)
     text.append(f": {counted(sum(report.counts.values()), 'event')}, ")
     text.append(counted(report.num_problems, "problem"))
-    text.append(", finished." if report.finished else ", not finished.")
-    if not report.valid:
-        response = respond_to(report.problems[0].kind)
+    completeness = "complete" if report.complete else "incomplete"
+    text.append(f", {completeness}.", style="" if report.complete else "bold red")
+    if not (report.valid and report.complete):
+        response = respond_to(report.problems[0].kind if report.problems else "no end")
         text.append(f"\n  why:  {response.cause}\n  do:   {response.fix}")
-    elif not report.finished:
-        text.append("\nA log that a crash or a run that goes on left without its end is valid.")
     return text

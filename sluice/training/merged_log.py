@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from sluice.artifacts import ArtifactStore
-from sluice.errors import ContractError
+from sluice.errors import ContractError, IntegrityError
 from sluice.failfast.log.event_log import EventLog, validate_log
 from sluice.settings import nearest
 from sluice.training.members import Member
@@ -78,11 +78,17 @@ def merge_logs(
                 elapsed_seconds=sum(member.seconds for member in ordered),
                 **{f"mean_{headline}": fmean(m.test_metrics[headline] for m in ordered)},
             )
-        validate_log(
+        report = validate_log(
             path,
             test_metrics=tuple(f"test_{name}" for name in ordered[0].test_metrics),
             headline=f"mean_{headline}",
         )
+        if not report.complete:
+            raise IntegrityError(
+                f"The merged event log must be complete, and is not: {report.gaps[0]}.",
+                cause="The log of a training lost its last events after it had ended.",
+                fix="Remove the training's folder under runs/ and train again.",
+            )
         return store.put(path.read_bytes())
 
 

@@ -26,6 +26,9 @@ _MAX_LISTED = 1000
 
 _FOLLOWED = frozenset(ENDED_BY).union(*ENDED_BY.values())
 
+_PHASE_ENDS = ("complete", "end", "stopped")
+"""How another program's log names the end of a phase that began as ``*_start``."""
+
 _SHOWN = 80
 """Characters of a line that is no event."""
 
@@ -57,8 +60,8 @@ class LogReport(Record):
         description="Numbers that are NaN or infinite; the first 1000."
     )
     num_non_finite: int
-    unfinished: tuple[LogProblem, ...] = Field(
-        description="Starts of an experiment, a fold or a gate without their end."
+    gaps: tuple[LogProblem, ...] = Field(
+        description="What a complete log would hold besides: ends of what began, missing folds."
     )
     torn_line: str | None = Field(description="The last line when it is not whole, as by a crash.")
 
@@ -68,19 +71,23 @@ class LogReport(Record):
         return self.num_problems == 0
 
     @property
-    def finished(self) -> bool:
-        """True when everything that began came to its end."""
-        return not self.unfinished and self.torn_line is None
+    def complete(self) -> bool:
+        """True when everything that began has its end, and no line is torn."""
+        return bool(self.counts) and not self.gaps and self.torn_line is None
 
 
 def inspect_log(
     path: str | Path, *, test_metrics: tuple[str, ...] | None, headline: str | None
 ) -> LogReport:
-    """Check every event of a log and return what was found, good or bad (LOG-1).
+    """Check every event of a log and return what was found, good or bad.
 
-    Non-finite numbers, a torn last line (one without its line end) and a missing end are told;
-    they do not make it invalid, and neither do the notes. What ``EventLog`` wrote is valid when
-    the workload is not known.
+    Valid and complete are two questions: a run that goes on or crashed leaves a valid log that is
+    not complete. Non-finite numbers and notes make a log neither invalid nor incomplete. What
+    ``EventLog`` wrote is valid when the workload is not known.
+
+    The type of an event is in its field ``event`` or, in logs of other programs, ``phase``. A
+    phase that is no event type of Sluice is noted, and its fields are not checked; one that is
+    named ``*_start`` needs its ``*_complete``, ``*_end`` or ``*_stopped``.
 
     Args:
         path: The NDJSON file.
@@ -123,6 +130,10 @@ class _Inspection:
     non_finite: "_Listing" = field(default_factory=lambda: _Listing())
     begun: dict[tuple[Any, ...], LogProblem] = field(default_factory=dict)
     first_metrics: tuple[str, ...] = ()
+    folds: set[int | str | None] = field(default_factory=set)
+    """Folds that completed."""
+    end: tuple[int, int] | None = None
+    """Line and total_folds of the last experiment_complete."""
 
     def refuse(self, line: EventLine) -> None:
         what = f"the line must be one JSON object, got {line.text[:_SHOWN]!a}"
@@ -132,7 +143,8 @@ class _Inspection:
 
     def look(self, number: int, record: Mapping[str, Any]) -> None:
         self.num_records += 1
-        event = record.get("event")
+        is_phase = "event" not in record and isinstance(record.get("phase"), str)
+        event = record["phase"] if is_phase else record.get("event")
         if not isinstance(event, str):
             what = "field 'event' is missing or not text"
             self.problems.add(
@@ -145,8 +157,9 @@ class _Inspection:
                 event, test_metrics=self.test_metrics, headline=self.headline
             )
         declared = self.declared[event]
+        unknown = find_field_problems(event, record, declared)
         for listing, problems in (
-            (self.problems, find_field_problems(event, record, declared)),
+            (self.notes if is_phase and declared is None else self.problems, unknown),
             (self.notes, self._unnamed_metrics(event, record)),
         ):
             for problem in problems:
@@ -157,7 +170,10 @@ class _Inspection:
                 self.non_finite.add(
                     LogProblem(kind="not finite", line=number, event=event, field=name, what=what)
                 )
-        self._follow(number, event, record)
+        if is_phase and declared is None:
+            self._follow_phase(number, event)
+        else:
+            self._follow(number, event, record)
 
     def report(self, path: str | Path, *, torn_line: str | None) -> LogReport:
         if not self.num_records:
@@ -170,9 +186,25 @@ class _Inspection:
             notes=tuple(self.notes.kept),
             non_finite=tuple(self.non_finite.kept),
             num_non_finite=self.non_finite.total,
-            unfinished=tuple(self.begun.values()),
+            gaps=(*self.begun.values(), *self._missing_folds(), *self._missing_end()),
             torn_line=torn_line,
         )
+
+    def _missing_folds(self) -> list[LogProblem]:
+        """Compare the folds that completed with the number that the experiment reports."""
+        if self.end is None or self.end[1] <= len(self.folds):
+            return []
+        line, total = self.end
+        done = ", ".join(map(str, sorted(self.folds, key=str))) or "none"
+        what = f"total_folds is {total}, and these folds have a fold_complete: {done}"
+        return [_gap(line, "experiment_complete", what)]
+
+    def _missing_end(self) -> list[LogProblem]:
+        """Epochs that belong to nothing that began also need an end."""
+        began = {"experiment_start", "fold_start", "experiment_complete", "fold_complete"}
+        if not self.counts["epoch_complete"] or began & self.counts.keys():
+            return []
+        return [_gap(1, "epoch_complete", "no fold_complete or experiment_complete follows")]
 
     def _is_no_log(self) -> None:
         """One problem says it; a table would have one a line."""
@@ -202,15 +234,18 @@ class _Inspection:
 
     def _follow(self, number: int, event: str, record: Mapping[str, Any]) -> None:
         """Note what begins, and forget what ends."""
+        total = record.get("total_folds")
+        if event == "fold_complete":
+            self.folds.add(_key(record, "fold_id"))
+        elif event == "experiment_complete" and isinstance(total, int):
+            self.end = (number, total)
         if event not in _FOLLOWED:
             return
         seed_and_fold = (_key(record, "seed"), _key(record, "fold_id"))
         if event in ENDED_BY:
             which = seed_and_fold if event == "fold_start" else ()
             what = f"no {' or '.join(ENDED_BY[event])} follows"
-            self.begun[(event, *which)] = LogProblem(
-                kind="no end", line=number, event=event, field="", what=what
-            )
+            self.begun[(event, *which)] = _gap(number, event, what)
             return
         for start, ends in ENDED_BY.items():
             if event not in ends:
@@ -223,6 +258,15 @@ class _Inspection:
             ]
             for key in ended:
                 del self.begun[key]
+
+    def _follow_phase(self, number: int, event: str) -> None:
+        """Follow what another program's log begins and ends."""
+        name, _, part = event.rpartition("_")
+        if name and part == "start":
+            ends = " or ".join(f"{name}_{end}" for end in _PHASE_ENDS)
+            self.begun[(event,)] = _gap(number, event, f"no {ends} follows")
+        elif name and part in _PHASE_ENDS:
+            self.begun.pop((f"{name}_start",), None)
 
 
 @dataclass(slots=True)
@@ -242,6 +286,10 @@ def _located(problem: FieldProblem, number: int, event: str) -> LogProblem:
     return LogProblem(
         kind=problem.kind, line=number, event=event, field=problem.field, what=problem.what
     )
+
+
+def _gap(line: int, event: str, what: str) -> LogProblem:
+    return LogProblem(kind="no end", line=line, event=event, field="", what=what)
 
 
 def _metric(name: str, what: str) -> FieldProblem:

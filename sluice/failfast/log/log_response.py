@@ -1,4 +1,4 @@
-"""Why a log is not valid and what to do, by the first thing that is wrong with it (RESP-1)."""
+"""Why a log is not valid or not complete, and what to do, by the first thing wrong with it."""
 
 from sluice.failfast.log.event_fields import EVENT_FIELDS, ProblemKind
 from sluice.failfast.responses import Response, respond
@@ -27,11 +27,16 @@ _RESPONSES: dict[ProblemKind, Response] = {
     ),
     "no event": Response(
         "The lines are JSON of another kind, or their type stands in another field.",
-        f"Write the type of each event as text into its field 'event'. {_TYPES}",
+        f"Write the type of each event as text into its field 'event' or 'phase'. {_TYPES}",
     ),
     "unknown event": Response(
         "The type is misspelled, or another program's events are in the file.",
         f"Use a known type; what else is to be kept goes into further fields of it. {_TYPES}",
+    ),
+    "no end": Response(
+        "The run is still going on, or it crashed before it wrote the named events.",
+        "Wait for the end of the run and check again, or start it again: a training goes on from "
+        "its last checkpoint.",
     ),
 }
 

@@ -28,15 +28,30 @@ def log(tmp_path):
     return write
 
 
-def test_a_valid_log_is_counted_and_leaves_with_0(log, capsys):
-    assert run_command(["poc", "--log", str(log(*GOOD, text='{"event": "fo'))]) == 0
+def test_a_valid_complete_log_is_counted_and_leaves_with_0(log, capsys):
+    assert run_command(["poc", "--log", str(log(*GOOD))]) == 0
 
     said = capsys.readouterr().out
-    assert "The log is valid: 3 events, 0 problems, not finished." in said
+    assert "The log is valid: 3 events, 0 problems, complete." in said
     assert "train_loss is nan" in said
-    assert "The last line is torn" in said
     assert "fold_complete" in said
-    assert "left without its end is valid" in said
+
+
+def test_a_torn_log_is_incomplete_and_leaves_with_1(log, capsys):
+    assert run_command(["poc", "--log", str(log(*GOOD, text='{"event": "fo'))]) == 1
+
+    said = capsys.readouterr().out
+    assert "The log is valid: 3 events, 0 problems, incomplete." in said
+    assert "The last line is torn" in said
+    assert "The run is still going on, or it crashed" in said
+
+
+def test_a_log_with_nothing_but_a_start_leaves_with_1(log, capsys):
+    start = {"event": "experiment_start", "architecture": "gru", "features": [], "config": {}}
+
+    assert run_command(["poc", "--log", str(log(start))]) == 1
+
+    assert "no experiment_complete follows" in capsys.readouterr().out
 
 
 def test_an_invalid_log_is_told_by_line_event_and_field_and_leaves_with_1(log, capsys):
@@ -51,13 +66,14 @@ def test_an_invalid_log_is_told_by_line_event_and_field_and_leaves_with_1(log, c
 def test_a_log_of_the_writer_without_metrics_is_valid_and_noted(tmp_path, capsys):
     path = tmp_path / "events.ndjson"
     with EventLog(path) as events:
+        events.write("fold_complete", fold_id=0)
         events.write("experiment_complete", total_folds=1, elapsed_seconds=1.0)
 
     assert run_command(["poc", "--log", str(path)]) == 0
 
     said = capsys.readouterr().out
     assert "no number is named mean_*" in said
-    assert "The log is valid: 1 event, 0 problems, finished." in said
+    assert "The log is valid: 2 events, 0 problems, complete." in said
 
 
 def test_a_table_is_not_called_a_torn_log(tmp_path, capsys):
@@ -90,7 +106,7 @@ def test_machines_get_strict_json_with_every_problem(log, capsys):
     found = json.loads(
         capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON")
     )
-    assert (found["valid"], found["finished"]) == (False, True)
+    assert (found["valid"], found["complete"]) == (False, True)
     assert found["counts"]["epoch_complete"] == 2
     assert found["problems"] == [
         {

@@ -49,11 +49,11 @@ def inspect(tmp_path):
 
 
 @pytest.mark.parametrize("records", [WHOLE, WHOLE_GATE, (*WHOLE, *WHOLE), (*WHOLE_GATE, *WHOLE)])
-def test_a_whole_log_is_valid_and_finished(inspect, records):
+def test_a_whole_log_is_valid_and_complete(inspect, records):
     report = inspect(*records)
 
     assert report.valid, report.problems
-    assert report.finished
+    assert report.complete
     assert sum(report.counts.values()) == len(records)
     assert report.num_non_finite == 0
 
@@ -148,12 +148,62 @@ def test_with_a_workload_its_own_metrics_are_needed(inspect):
         ((STOPPED,), []),
     ],
 )
-def test_what_has_no_end_is_unfinished_and_not_invalid(inspect, records, begun):
+def test_what_has_no_end_is_incomplete_and_not_invalid(inspect, records, begun):
     report = inspect(*records)
 
     assert report.valid, report.problems
-    assert [problem.event for problem in report.unfinished] == begun
-    assert report.finished == (not begun)
+    assert [problem.event for problem in report.gaps] == begun
+    assert report.complete == (not begun)
+
+
+def test_an_experiment_that_only_began_is_incomplete(inspect):
+    report = inspect(WHOLE[0])
+
+    assert report.valid
+    assert not report.complete
+    assert [str(gap) for gap in report.gaps] == [
+        "line 1, experiment_start: no experiment_complete follows"
+    ]
+
+
+def test_folds_that_are_counted_and_missing_make_it_incomplete(inspect):
+    report = inspect(*WHOLE[:-1], END | {"total_folds": 3})
+
+    assert not report.complete
+    assert "total_folds is 3, and these folds have a fold_complete: 0" in str(report.gaps[0])
+
+
+def test_epochs_of_nothing_that_began_are_incomplete(inspect):
+    assert not inspect(EPOCH).complete
+
+
+PHASES = (
+    {"phase": "poc_start", "timestamp": "2026-01-01T00:00:00Z"},
+    {"phase": "poc_complete", "timestamp": "2026-01-01T00:00:09Z"},
+)
+
+
+@pytest.mark.parametrize("end", ["poc_complete", "poc_end", "poc_stopped"])
+def test_a_log_that_names_its_events_by_phase_is_read(inspect, end):
+    report = inspect(PHASES[0], {"phase": end})
+
+    assert report.valid
+    assert report.complete
+    assert report.counts == {"poc_start": 1, end: 1}
+    assert "not an event type" in str(report.notes[0])
+
+
+def test_a_phase_without_its_end_is_incomplete(inspect):
+    report = inspect(PHASES[0])
+
+    assert report.valid
+    assert [gap.event for gap in report.gaps] == ["poc_start"]
+
+
+def test_a_phase_that_sluice_knows_needs_its_fields(inspect):
+    report = inspect({"phase": "epoch_complete", "epoch": 1})
+
+    assert [problem.field for problem in report.problems] == ["train_loss", "val_loss"]
 
 
 @pytest.mark.parametrize("cut", range(2, 60, 7))
@@ -164,7 +214,7 @@ def test_a_torn_last_line_is_told_and_nothing_else_changes(inspect, cut):
 
     assert report.valid
     assert report.torn_line == line
-    assert not report.finished
+    assert not report.complete
 
 
 def test_a_line_before_the_last_that_is_no_event_is_a_problem(inspect):
