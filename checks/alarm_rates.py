@@ -26,7 +26,7 @@ from sluice.checks.expectations import with_implied
 from sluice.checks.suite_report import columns_of, describe
 from sluice.checks.window_outcomes import alarms
 from sluice.checks.window_trials import Trial, follow, plant_features, plant_raw, spread, windows
-from sluice.data.expectations import Expectation, RowCount
+from sluice.data.expectations import EngineExpectation, Expectation, RowCount
 from sluice.errors import ContractError
 from sluice.workloads.workload import Workload
 
@@ -130,7 +130,7 @@ def _suite(workload: Workload, table: Table) -> tuple[Expectation, ...]:
 
 
 def _windowed(expectations: Sequence[Expectation]) -> list[Expectation]:
-    return [e for e in expectations if not isinstance(e, RowCount)]
+    return [e for e in expectations if not isinstance(e, RowCount | EngineExpectation)]
 
 
 def _expectation_rates(
@@ -149,7 +149,7 @@ def _expectation_rates(
                 table=table,
                 sentence=sentence,
                 false_alarms=None
-                if isinstance(expectation, RowCount)
+                if isinstance(expectation, RowCount | EngineExpectation)
                 else Rate.of_windows(count, num_good, confidence=confidence, effective=disjoint),
                 caught=sum(sentence in found[table] for found in noticed[num_good:]),
             )

@@ -22,13 +22,16 @@ from sluice.checks.suite_report import SuiteReport, columns_of, describe
 from sluice.data.expectations import (
     AtLeast,
     Between,
+    EngineExpectation,
     Expectation,
     InSet,
     NotNull,
     RowCount,
     StdBetween,
+    declare,
 )
-from sluice.errors import ContractError
+from sluice.errors import ContractError, SluiceError
+from sluice.imports import import_named
 from sluice.settings import nearest
 
 MAX_EXAMPLES = 5
@@ -91,7 +94,7 @@ def with_implied(
     Raises:
         ContractError: An expectation has no bound, or a lower bound above the upper.
     """
-    declared = tuple(dict.fromkeys(expectations))
+    declared = tuple(dict.fromkeys(declare(expectations, where="The suite")))
     for expectation in declared:
         _check_bounds(expectation)
     implied = _implied(declared)
@@ -179,7 +182,8 @@ def _cell(cell: Any) -> Any:
 
 
 def _implied(declared: Sequence[Expectation]) -> tuple[Expectation, ...]:
-    columns = dict.fromkeys(column for e in declared for column in columns_of(e))
+    own = [e for e in declared if not isinstance(e, EngineExpectation)]
+    columns = dict.fromkeys(column for e in own for column in columns_of(e))
     return tuple(e for column in columns if (e := NotNull(column=column)) not in declared)
 
 
@@ -198,13 +202,21 @@ def _check_bounds(expectation: Expectation) -> None:
 def _why_not(frame: pd.DataFrame, expectation: Expectation) -> str:
     """Return why the table cannot be measured at all, or an empty string."""
     known = [str(column) for column in frame.columns]
-    for column in columns_of(expectation):
+    is_about_existence = (
+        isinstance(expectation, EngineExpectation) and expectation.name == "ExpectColumnToExist"
+    )
+    for column in () if is_about_existence else columns_of(expectation):
         if column not in known:
             return f"Column '{column}' is missing.{nearest(column, known)}"
         if known.count(column) > 1:
             return f"Column '{column}' stands {known.count(column)} times in the table."
     if frame.empty and not isinstance(expectation, RowCount):
         return "The table has no rows."
+    if isinstance(expectation, EngineExpectation):
+        try:
+            _translate(expectation, {})
+        except SluiceError as error:
+            return error.what
     return ""
 
 
@@ -234,6 +246,8 @@ def _validate(
         ),
     )
     columns = dict.fromkeys(column for e in expectations for column in columns_of(e))
+    if any(isinstance(e, EngineExpectation) for e in expectations):  # may be about the table
+        columns = dict.fromkeys(frame.columns)
     # Positions as index: labels may repeat, be unnamed or share a column's name.
     table = frame.loc[:, list(columns)].reset_index(drop=True)
     asset = context.data_sources.add_pandas("pandas").add_dataframe_asset("table")
@@ -302,3 +316,12 @@ def _translate(expectation: Expectation, meta: dict[str, Any]) -> Any:
             return gxe.ExpectColumnStdevToBeBetween(
                 column=column, min_value=low, max_value=high, meta=meta
             )
+        case EngineExpectation(expectation=path, name=name, keywords=keywords):
+            cls = import_named(path, what="expectation")
+            try:
+                return cls(**keywords, meta=meta)
+            except (TypeError, ValueError) as error:
+                raise ContractError(
+                    f"{name} cannot be built from {keywords}: {error}.",
+                    fix="Correct the arguments of the workload's expectation.",
+                ) from error

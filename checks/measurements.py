@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from sluice.checks.suite_report import BadRow, ExpectationResult, Outcome, describe
-from sluice.data.expectations import Expectation, RowCount, StdBetween
+from sluice.data.expectations import EngineExpectation, Expectation, RowCount, StdBetween
 
 
 def read_result(
@@ -17,6 +17,8 @@ def read_result(
     message = exception_text(raw["exception_info"])
     if message:
         return unmeasurable(expectation, f"The engine raised: {message}")
+    if isinstance(expectation, EngineExpectation) and "element_count" not in raw["result"]:
+        return _read_answer(expectation, raw, num_rows=len(frame))
     if isinstance(expectation, RowCount | StdBetween):
         return _read_number(expectation, raw, num_rows=len(frame))
     return _read_rows(frame, expectation, raw)
@@ -30,6 +32,24 @@ def exception_text(info: Mapping[str, Any]) -> str:
     entries = [info] if "raised_exception" in info else list(info.values())
     messages = [str(e.get("exception_message") or "") for e in entries if e["raised_exception"]]
     return "; ".join(dict.fromkeys(m or "the engine raised without a message" for m in messages))
+
+
+def _read_answer(
+    expectation: EngineExpectation, raw: Mapping[str, Any], *, num_rows: int
+) -> ExpectationResult:
+    """Read an expectation about a whole column or table: it holds or not, and what was observed."""
+    observed = raw["result"].get("observed_value")
+    is_number = isinstance(observed, int | float) and not isinstance(observed, bool)
+    if is_number and not math.isfinite(observed):
+        return unmeasurable(expectation, f"The number measured is {observed}.")
+    shown = str(observed)
+    return _result(
+        expectation,
+        "pass" if raw["success"] else "fail",
+        num_rows=num_rows,
+        observed=float(observed) if is_number else None,
+        seen="" if observed is None else f"Measured {shown[:200]}.",
+    )
 
 
 def _read_number(
@@ -64,7 +84,7 @@ def _read_rows(
     positions = found.get("partial_unexpected_index_list") or []
     examples = tuple(
         BadRow(position=int(at), label=_label(frame, int(at)), value=_value(value))
-        for at, value in zip(positions, values, strict=True)
+        for at, value in zip(positions, values, strict=False)  # some expectations give no positions
     )
     where = ", ".join(f"{row.value} at {row.label}" for row in examples[:3])
     text = f"{num_bad:,} of {num_rows:,} rows break it" + (f": {where}." if where else ".")

@@ -7,6 +7,7 @@ from pydantic import Field
 from sluice.data.expectations import (
     AtLeast,
     Between,
+    EngineExpectation,
     Expectation,
     InSet,
     NotNull,
@@ -98,6 +99,9 @@ def describe(expectation: Expectation) -> str:
             return f"The table has at least {low:,} rows."
         case StdBetween(column=column, low=low, high=high):
             return f"The standard deviation of {column} lies between {low:g} and {high:g}."
+        case EngineExpectation(name=name, keywords=keywords):
+            given = ", ".join(f"{key}={value!r}" for key, value in keywords.items())
+            return f"{name}({given}) holds."
 
 
 def _range(low: float | None, high: float | None) -> str:
@@ -113,5 +117,10 @@ def columns_of(expectation: Expectation) -> tuple[str, ...]:
             return ()
         case AtLeast(column=column, other=other):
             return column, other
+        case EngineExpectation(keywords=keywords):
+            single = [
+                keywords[key] for key in ("column", "column_A", "column_B") if key in keywords
+            ]
+            return tuple(single) or tuple(keywords.get("column_list", ()))
         case _:
             return (expectation.column,)

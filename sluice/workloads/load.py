@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from sluice.data.expectations import declare
 from sluice.errors import SettingsError
 from sluice.imports import import_named
 from sluice.workloads.workload import Workload, WorkloadSettings
@@ -43,11 +44,16 @@ def build_workload(cls: type[Workload], settings: WorkloadSettings, *, path: str
 
     Raises:
         SettingsError: A method is missing, or its constructor takes something else.
+        ContractError: An expectation that it declares is none.
     """
     try:
-        return cls(settings)
+        workload = cls(settings)
     except TypeError as error:
         raise SettingsError(
             f"The workload '{path}' cannot be built: {error}.",
             fix="Write every abstract method the message names; __init__ takes the settings only.",
         ) from error
+    for table in ("raw_expectations", "feature_expectations"):
+        declared = declare(getattr(workload, table), where=f"{path}: {table}")
+        setattr(workload, table, declared)
+    return workload

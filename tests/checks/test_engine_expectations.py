@@ -1,0 +1,227 @@
+"""Any expectation class of Great Expectations works, or the refusal says which and why."""
+
+import sys
+import warnings
+
+import pandas as pd
+import pytest
+
+from sluice.checks.data_docs import expectations_page
+from sluice.checks.expectations import evaluate, judge
+from sluice.data.expectations import EngineExpectation, NotNull, RowCount, declare
+from sluice.errors import ContractError
+from sluice.workloads.load import build_workload
+from tests.support.synthetic import SineWorkload
+
+pytestmark = pytest.mark.slow  # the engine's import takes 2 to 4 s
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import great_expectations as gx
+    from great_expectations.expectations import core
+    from great_expectations.expectations.row_conditions import Column
+
+gxe = gx.expectations
+
+TABLE = pd.DataFrame(
+    {
+        "id": [1, 2, 3, 4],
+        "x": [0.5, 1.5, 2.5, 3.5],
+        "y": [1.0, 2.0, 3.0, 4.0],
+        "word": ["aa", "bb", "cc", "dd"],
+        "day": ["2024-01-01", "2024-01-02", "2024-01-03", "2024-01-04"],
+        "json": ['{"a": 1}'] * 4,
+        "none": [None] * 4,
+    }
+)
+HOLD = [
+    gxe.ExpectColumnDistinctValuesToBeInSet(column="word", value_set=["aa", "bb", "cc", "dd"]),
+    gxe.ExpectColumnDistinctValuesToContainSet(column="word", value_set=["aa"]),
+    gxe.ExpectColumnDistinctValuesToEqualSet(column="word", value_set=["aa", "bb", "cc", "dd"]),
+    gxe.ExpectColumnKLDivergenceToBeLessThan(
+        column="word",
+        partition_object={"values": ["aa", "bb", "cc", "dd"], "weights": [0.25] * 4},
+        threshold=0.1,
+    ),
+    gxe.ExpectColumnMaxToBeBetween(column="x", min_value=3, max_value=4),
+    gxe.ExpectColumnMeanToBeBetween(column="x", min_value=1.9, max_value=2.1),
+    gxe.ExpectColumnMedianToBeBetween(column="x", min_value=1, max_value=3),
+    gxe.ExpectColumnMinToBeBetween(column="x", min_value=0, max_value=1),
+    gxe.ExpectColumnMostCommonValueToBeInSet(column="json", value_set=['{"a": 1}']),
+    gxe.ExpectColumnPairValuesAToBeGreaterThanB(column_A="y", column_B="x"),
+    gxe.ExpectColumnPairValuesToBeEqual(column_A="id", column_B="y"),
+    gxe.ExpectColumnPairValuesToBeInSet(
+        column_A="id", column_B="word", value_pairs_set=[(1, "aa"), (2, "bb"), (3, "cc"), (4, "dd")]
+    ),
+    gxe.ExpectColumnProportionOfNonNullValuesToBeBetween(column="x", min_value=1),
+    gxe.ExpectColumnProportionOfUniqueValuesToBeBetween(column="id", min_value=1, max_value=1),
+    gxe.ExpectColumnQuantileValuesToBeBetween(
+        column="x", quantile_ranges={"quantiles": [0.5], "value_ranges": [[1, 3]]}
+    ),
+    gxe.ExpectColumnStdevToBeBetween(column="x", min_value=1, max_value=2),
+    gxe.ExpectColumnSumToBeBetween(column="x", min_value=7, max_value=9),
+    gxe.ExpectColumnToExist(column="x"),
+    gxe.ExpectColumnUniqueValueCountToBeBetween(column="id", min_value=4, max_value=4),
+    gxe.ExpectColumnValueLengthsToBeBetween(column="word", min_value=1, max_value=2),
+    gxe.ExpectColumnValueLengthsToEqual(column="word", value=2),
+    gxe.ExpectColumnValueZScoresToBeLessThan(column="x", threshold=3, double_sided=True),
+    gxe.ExpectColumnValuesToBeBetween(column="x", min_value=0, max_value=4, mostly=0.9),
+    gxe.ExpectColumnValuesToBeDateutilParseable(column="day"),
+    gxe.ExpectColumnValuesToBeDecreasing(column="none_sum_b"),
+    gxe.ExpectColumnValuesToBeIncreasing(column="id"),
+    gxe.ExpectColumnValuesToBeInSet(column="word", value_set=["aa", "bb", "cc", "dd"]),
+    gxe.ExpectColumnValuesToBeJsonParseable(column="json"),
+    gxe.ExpectColumnValuesToBeNull(column="none"),
+    gxe.ExpectColumnValuesToBeOfType(column="x", type_="float64"),
+    gxe.ExpectColumnValuesToBeInTypeList(column="x", type_list=["float64"]),
+    gxe.ExpectColumnValuesToBeUnique(column="id"),
+    gxe.ExpectColumnValuesToMatchJsonSchema(column="json", json_schema={"type": "object"}),
+    gxe.ExpectColumnValuesToMatchRegex(column="word", regex="^[a-d]{2}$"),
+    gxe.ExpectColumnValuesToMatchRegexList(column="word", regex_list=["^[ab]", "^[cd]"]),
+    gxe.ExpectColumnValuesToMatchStrftimeFormat(column="day", strftime_format="%Y-%m-%d"),
+    gxe.ExpectColumnValuesToNotBeInSet(column="word", value_set=["zz"]),
+    gxe.ExpectColumnValuesToNotBeNull(column="x"),
+    gxe.ExpectColumnValuesToNotMatchRegex(column="word", regex="^z"),
+    gxe.ExpectColumnValuesToNotMatchRegexList(column="word", regex_list=["^z", "^y"]),
+    gxe.ExpectCompoundColumnsToBeUnique(column_list=["id", "word"]),
+    gxe.ExpectMulticolumnSumToEqual(column_list=["none_sum_a", "none_sum_b"], sum_total=5),
+    gxe.ExpectSelectColumnValuesToBeUniqueWithinRecord(column_list=["x", "y"]),
+    gxe.ExpectTableColumnCountToBeBetween(min_value=1, max_value=20),
+    gxe.ExpectTableColumnCountToEqual(value=9),
+    gxe.ExpectTableColumnsToMatchSet(column_set=["x", "y"], exact_match=False),
+    gxe.ExpectTableRowCountToBeBetween(min_value=1, max_value=10),
+    gxe.ExpectTableRowCountToEqual(value=4),
+]
+WIDE = TABLE.assign(none_sum_a=[1, 2, 3, 4], none_sum_b=[4, 3, 2, 1])
+
+
+@pytest.mark.parametrize("expectation", HOLD, ids=lambda e: type(e).__name__)
+def test_an_expectation_that_holds_passes_and_can_be_drawn(expectation):
+    judged = judge(WIDE, [expectation], suite="own")
+
+    (result,) = judged.report.results
+    assert result.outcome == "pass", result.seen
+    assert type(expectation).__name__ in result.sentence
+    assert 'class="ge-section' in expectations_page(judged, title="own", digest="d" * 64)
+
+
+@pytest.mark.parametrize(
+    ("expectation", "seen"),
+    [
+        (
+            gxe.ExpectColumnValuesToMatchRegex(column="word", regex="^a"),
+            "3 of 4 rows break it: 'bb'",
+        ),
+        (gxe.ExpectColumnMeanToBeBetween(column="x", max_value=1), "Measured 2"),
+        (gxe.ExpectColumnToExist(column="absent"), ""),
+        (gxe.ExpectTableColumnCountToEqual(value=3), "Measured 7"),
+        (gxe.ExpectCompoundColumnsToBeUnique(column_list=["json", "none"]), "rows break it"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_one_that_does_not_hold_fails_with_what_was_measured(expectation, seen):
+    (result,) = evaluate(TABLE, [expectation], suite="own").results
+
+    assert result.outcome == "fail"
+    assert seen in result.seen
+
+
+def test_what_the_engine_cannot_measure_says_which_and_why():
+    query = gxe.UnexpectedRowsExpectation(unexpected_rows_query="select * from {batch}")
+    (missing, sql) = evaluate(
+        TABLE,
+        [gxe.ExpectColumnValuesToBeUnique(column="idd"), query],
+        suite="own",
+    ).results
+
+    assert missing.outcome == sql.outcome == "unmeasurable"
+    assert missing.seen == "Column 'idd' is missing. Did you mean 'id'?"
+    assert "UnexpectedRowsExpectation" in sql.sentence
+    assert "The engine raised: " in sql.seen
+
+
+def test_a_condition_on_rows_is_kept():
+    expectation = gxe.ExpectColumnValuesToBeInSet(
+        column="word", value_set=["aa"], row_condition=Column("id") == 1
+    )
+
+    (result,) = evaluate(TABLE, [expectation], suite="own").results
+
+    assert result.outcome == "pass", result.seen
+
+
+class ExpectEvenLengths(gxe.ExpectColumnValueLengthsToEqual):
+    """A class of a user's own."""
+
+    value: int = 2
+
+
+def test_a_class_of_the_users_own_works():
+    (result,) = evaluate(TABLE, [ExpectEvenLengths(column="word")], suite="own").results
+
+    assert result.outcome == "pass", result.seen
+    assert result.expectation.expectation == f"{__name__}:ExpectEvenLengths"
+
+
+def test_ours_and_the_engines_stand_side_by_side():
+    report = evaluate(
+        TABLE,
+        [RowCount(low=2), gxe.ExpectColumnValuesToBeUnique(column="id"), NotNull(column="x")],
+        suite="own",
+    )
+
+    assert [type(r.expectation).__name__ for r in report.results] == [
+        "RowCount",
+        "EngineExpectation",
+        "NotNull",
+    ]
+    assert report.passed
+
+
+def test_every_core_class_was_tried():
+    tried = {type(expectation).__name__ for expectation in HOLD} | {"UnexpectedRowsExpectation"}
+    known = {
+        name
+        for name, cls in vars(core).items()
+        if isinstance(cls, type) and (name.startswith("Expect") or name.endswith("Expectation"))
+    }
+
+    assert known - tried == {
+        "ExpectColumnTypeToBe",  # for SQL and Spark
+        "ExpectColumnValuesToMatchLikePattern",
+        "ExpectColumnValuesToMatchLikePatternList",
+        "ExpectColumnValuesToNotBeOutliers",
+        "ExpectColumnValuesToNotMatchLikePattern",
+        "ExpectColumnValuesToNotMatchLikePatternList",
+        "ExpectMulticolumnValuesToBeEqual",
+        "ExpectMulticolumnValuesToBeUnique",  # its successor is the one within a record
+        "ExpectQueryResultsToMatchComparison",
+        "ExpectTableColumnsToMatchOrderedList",
+        "ExpectTableRowCountToEqualOtherTable",
+    }
+
+
+class Expecting(SineWorkload):
+    raw_expectations = (gxe.ExpectColumnToExist(column="x"),)
+
+
+class Wrong(SineWorkload):
+    raw_expectations = ("x > 0",)
+
+
+def test_a_workload_keeps_them_as_records():
+    workload = build_workload(Expecting, Expecting.settings_type(), path="here:Expecting")
+
+    (kept,) = workload.raw_expectations
+    assert isinstance(kept, EngineExpectation)
+    assert kept.keywords == {"column": "x", "severity": "critical"}
+    assert declare(workload.raw_expectations, where="again") == workload.raw_expectations
+
+
+def test_what_is_no_expectation_is_refused():
+    with pytest.raises(ContractError, match=r"here:Wrong: raw_expectations must hold .* 'x > 0'"):
+        build_workload(Wrong, Wrong.settings_type(), path="here:Wrong")
+
+
+def test_nothing_of_the_engine_is_needed_to_declare():
+    assert "great_expectations" not in sys.modules["sluice.data.expectations"].__dict__
