@@ -31,6 +31,7 @@ CANDIDATE = "candidate"
 VERSION = "version"
 RECEIPT = "receipt"
 NEW = "new"
+WORSE = "worse"
 """Metadata keys that the promotion sensor and the command line read."""
 
 
@@ -147,6 +148,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             metadata={
                 VERDICT: receipt.outcome,
                 REASON: receipt.reason,
+                WORSE: ", ".join(c.metric for c in promotion_verdict.verdict.worse_metrics),
                 CANDIDATE: version.candidate,
                 RECEIPT: receipt.digest,
                 VERSION: version.number,

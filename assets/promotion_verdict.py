@@ -60,6 +60,7 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 pipeline.guards,
                 suite_guards=suites.guard_outcomes,
                 earlier=[Verdict.of(receipt) for receipt in earlier],
+                directions=workload.metric_directions,
                 horizon_rows=workload.horizon_rows,
                 unit=workload.loss_unit,
             ).model_copy(update={"tables": evaluation.tables, "caveats": (gap,) if gap else ()})
@@ -107,6 +108,11 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 "verdict": verdict.outcome,
                 "why": verdict.reason,
                 "what next": verdict.remedy,
+                **(
+                    {"worse": "; ".join(map(str, worse))}
+                    if (worse := verdict.worse_metrics)
+                    else {}
+                ),
                 **({"not checked": " ".join(verdict.caveats)} if verdict.caveats else {}),
                 "compared with": evaluation.reference_name,
                 "decided at": receipt.decided_at.isoformat(timespec="seconds"),

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from sluice.artifacts import ArtifactStore
 from sluice.assets.best_config import BestConfig
-from sluice.assets.candidate import NEW, REASON, VERDICT, VERSION
+from sluice.assets.candidate import NEW, REASON, VERDICT, VERSION, WORSE
 from sluice.assets.evaluated import Evaluation
 from sluice.assets.resources import State, utc_now
 from sluice.assets.traced import TRACEPARENT
@@ -38,6 +38,7 @@ class RunReport(Record):
     run_id: str
     verdict: str
     reason: str
+    worse: str = Field("", description="Names of the metrics that got worse, joined by commas.")
     version: int
     created: bool
     production: int | None
@@ -114,6 +115,7 @@ def run_pipeline(
         run_id=run_id,
         verdict=str(metadata[VERDICT].value),
         reason=str(metadata[REASON].value),
+        worse=str(metadata[WORSE].value),
         version=version,
         created=bool(metadata[NEW].value),
         production=after,

@@ -64,17 +64,18 @@ def next_commands(report: RunReport, pipeline: str) -> list[tuple[str, str]]:
 def _headline(report: RunReport) -> str:
     name = f"[bold]{report.pipeline}[/bold]"
     number = report.version
+    price = f", with worse {escape(report.worse)}" if report.worse else ""
     if report.promoted:
-        return f"{name}: [green]PROMOTED[/green]. Version {number} is in production."
+        return f"{name}: [green]PROMOTED[/green]{price}. Version {number} is in production."
     if report.in_production:
         return f"{name}: version {number} is in production already; nothing to decide."
     if report.rolls_out:
         return (
-            f"{name}: [green]PROMOTE[/green]. The rollout of version {number} has begun; version "
+            f"{name}: [green]PROMOTE[/green]{price}. The rollout of version {number} has begun; version "
             f"{report.production} stays in production until every step held."
         )
     if report.verdict == "PROMOTE":
-        return f"{name}: [yellow]PROMOTE, and not in production yet[/yellow]. {report.waits}"
+        return f"{name}: [yellow]PROMOTE, and not in production yet[/yellow]{price}. {report.waits}"
     serving = f"version {report.production}" if report.production else "no version"
     return (
         f"{name}: [red]not promoted[/red] ({report.verdict}). Version {number} is registered; "

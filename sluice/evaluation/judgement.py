@@ -3,12 +3,14 @@
 Everything that speaks for or against a promotion comes together here, and nowhere else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sluice.evaluation.budget import count_attempt, for_attempt
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.guard_settings import GuardSettings
 from sluice.evaluation.guards import GuardEvidence, GuardOutcome, check_guards
+from sluice.evaluation.metric_changes import find_worse_metrics
+from sluice.evaluation.metrics.directions import Direction
 from sluice.evaluation.row_sketch import RowSketch
 from sluice.evaluation.settings import GateSettings
 from sluice.evaluation.verdict import Verdict
@@ -21,6 +23,7 @@ def judge(
     *,
     suite_guards: Sequence[GuardOutcome] = (),
     earlier: Sequence[Verdict] = (),
+    directions: Mapping[str, Direction] | None = None,
     horizon_rows: int,
     unit: str,
 ) -> Verdict:
@@ -31,6 +34,7 @@ def judge(
         gate: Thresholds; ``alpha`` is for all attempts on the window together.
         guards: Which guards, and their margins.
         suite_guards: What the regression suites that must hold said.
+        directions: Which way metrics of the workload's own improve, by name.
         earlier: Every verdict on the model before this one, whatever it compared.
         horizon_rows: How many rows ahead a target looks [rows]; 0 for independent rows.
         unit: Unit of the losses, for people.
@@ -49,6 +53,11 @@ def judge(
     spent = for_attempt(gate, attempt)
     verdict = compare(candidate, evidence.reference, spent, horizon_rows=horizon_rows, unit=unit)
     outcomes = check_guards(evidence, guards, alpha=spent.alpha, block_length=verdict.block_length)
-    return verdict.model_copy(update={"attempt": attempt, "alpha_of_all": gate.alpha}).with_guards(
-        [*outcomes, *suite_guards]
+    worse = find_worse_metrics(
+        evidence.candidate_metrics, evidence.reference_metrics, declared=directions or {}
+    )
+    return (
+        verdict.model_copy(update={"attempt": attempt, "alpha_of_all": gate.alpha})
+        .with_guards([*outcomes, *suite_guards])
+        .with_worse_metrics(worse)
     )

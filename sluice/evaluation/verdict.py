@@ -10,6 +10,7 @@ from sluice.counted import counted
 from sluice.digests import short
 from sluice.errors import ContractError, IntegrityError
 from sluice.evaluation.guards import GuardOutcome
+from sluice.evaluation.metric_changes import MetricChange, sentence_of
 from sluice.evaluation.row_sketch import RowSketch
 from sluice.receipts import Receipt
 from sluice.settings import Record
@@ -87,6 +88,9 @@ class Verdict(Record):
     )
     tables: dict[str, str] = Field(
         default_factory=dict, description="Artifact digests of what was judged, by role."
+    )
+    worse_metrics: tuple[MetricChange, ...] = Field(
+        (), description="Metrics of the workload that are worse than the reference's."
     )
     caveats: tuple[str, ...] = Field(
         (), description="What the decision takes for granted and could not check."
@@ -169,6 +173,12 @@ class Verdict(Record):
                 ),
             }
         )
+
+    def with_worse_metrics(self, changes: Sequence[MetricChange]) -> "Verdict":
+        """Return the verdict with the metrics that got worse, which its reason then names."""
+        worse = tuple(changes)
+        reason = " ".join(part for part in (self.reason, sentence_of(worse)) if part)
+        return self.model_copy(update={"worse_metrics": worse, "reason": reason})
 
     def receipt(self, subject: Mapping[str, str], *, decided_at: datetime) -> Receipt:
         """Return the decision as a receipt of the gate 'promotion'.

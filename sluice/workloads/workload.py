@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -84,6 +84,10 @@ class Workload(ABC):
 
     loss_unit: str = "target units squared"
     headline_metric: str = "loss"
+    metric_directions: Mapping[str, Literal["higher", "lower"]] = {}
+    """Which way each metric of the workload's own improves, by name. Those of
+    ``sluice.evaluation.metrics`` are known. The verdict names every metric that got worse."""
+
     scale_inputs: bool = True
     """Standardise inputs by the train rows' mean and deviation, inside the model."""
 

@@ -1,4 +1,4 @@
-"""Imports are followed in the source, wherever they are, and what cannot be followed is reported."""
+"""Imports are followed in the source; what cannot be followed is reported."""
 
 import sys
 from pathlib import Path

@@ -1,0 +1,65 @@
+"""Which way a metric improves."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+Direction = Literal["higher", "lower"]
+
+_HIGHER = (
+    "accuracy",
+    "balanced_accuracy",
+    "macro_f1",
+    "f1",
+    "precision",
+    "recall",
+    "mcc",
+    "auc",
+    "auc_roc",
+    "roc_auc",
+    "pr_auc",
+    "average_precision",
+    "r2",
+    "spearman",
+    "pearson",
+    "sharpe",
+    "sortino",
+    "hit_rate",
+    "map",
+    "mrr",
+    "ndcg",
+    "rouge1",
+    "rouge2",
+    "rougeL",
+    "bertscore",
+    "bleu",
+)
+_LOWER = (
+    "loss",
+    "mae",
+    "mse",
+    "rmse",
+    "mape",
+    "smape",
+    "log_loss",
+    "brier",
+    "calibration_error",
+    "perplexity",
+    "max_drawdown",
+)
+_KNOWN: Mapping[str, Direction] = {
+    **dict.fromkeys(_HIGHER, "higher"),
+    **dict.fromkeys(_LOWER, "lower"),
+}
+
+
+def direction_of(metric: str, declared: Mapping[str, Direction]) -> Direction | None:
+    """Return which way a metric improves, or None when that is not known.
+
+    Args:
+        metric: Its name; what follows an '@', as in ``ndcg@10``, does not count.
+        declared: What the workload says of its own metrics; it has the last word.
+
+    >>> direction_of("ndcg@10", {}), direction_of("rmse", {}), direction_of("turnover", {})
+    ('higher', 'lower', None)
+    """
+    return declared.get(metric) or _KNOWN.get(metric.partition("@")[0])

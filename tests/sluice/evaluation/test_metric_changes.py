@@ -1,0 +1,136 @@
+"""What a better loss was paid for with is said, whether or not a guard asks."""
+
+import numpy as np
+import pytest
+from scipy.stats import t as student
+
+from sluice.evaluation.guard_settings import GuardSettings
+from sluice.evaluation.guards import GuardEvidence
+from sluice.evaluation.judgement import judge
+from sluice.evaluation.metric_changes import find_worse_metrics, sentence_of
+from sluice.evaluation.metric_table import MetricTable
+from sluice.evaluation.settings import GateSettings
+from tests.sluice.evaluation.loss_samples import table, two_recipes
+
+FOLDS = 4
+
+
+def metrics(seeds=(0, 1, 2, 3, 4), *, rng=None, subject="c", window="w" * 64, **means):
+    """Metrics with the given means, equal folds, and noise over seeds and folds if asked for."""
+    shape = (max(1, len(seeds)), FOLDS)
+    noise = np.zeros(shape) if rng is None else rng.normal(0, 0.1, shape)
+    noise -= noise.mean()
+    return MetricTable(
+        subject=subject,
+        window=window,
+        seeds=seeds,
+        fold_rows=(100,) * FOLDS,
+        values={name: tuple(map(tuple, mean + noise)) for name, mean in means.items()},
+    )
+
+
+def worse(candidate, reference, **declared):
+    return find_worse_metrics(candidate, reference, declared=declared)
+
+
+def test_metrics_that_got_worse_are_named_with_both_values_and_an_interval():
+    rng = np.random.default_rng(1)
+    candidate = metrics(rng=rng, sharpe=0.45, sortino=0.61, mae=0.5)
+    reference = metrics((), subject="r", sharpe=0.52, sortino=0.73, mae=0.9)
+
+    sharpe, sortino = worse(candidate, reference)
+
+    assert (sharpe.metric, sortino.metric) == ("sharpe", "sortino")
+    assert sharpe.candidate == pytest.approx(0.45)
+    assert sharpe.reference == pytest.approx(0.52)
+    assert sharpe.low < -0.07 < sharpe.high
+    said = sentence_of((sharpe, sortino))
+    assert said.startswith("Worse than the reference: sharpe 0.45 against 0.52 (-0.07, 95 % interv")
+
+
+def test_the_interval_is_that_of_the_two_way_variance():
+    rng = np.random.default_rng(3)
+    candidate = metrics(rng=rng, sharpe=0.0)
+    reference = metrics((), subject="r", sharpe=1.0)
+    value_SF = candidate.numbers("sharpe")
+    seeds = value_SF.mean(axis=1).var(ddof=1) / 5
+    folds = value_SF.mean(axis=0).var(ddof=1) / FOLDS
+    freedom = (seeds + folds) ** 2 / (seeds**2 / 4 + folds**2 / 3)
+
+    (change,) = worse(candidate, reference)
+
+    reach = student.ppf(0.975, freedom) * np.sqrt(seeds + folds)
+    assert (change.low, change.high) == pytest.approx((-1 - reach, -1 + reach), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "theirs", "declared", "is_worse"),
+    [
+        ("sharpe", 0.4, 0.5, {}, True),
+        ("sharpe", 0.5, 0.4, {}, False),
+        ("sharpe", 0.5, 0.5, {}, False),
+        ("rmse", 0.5, 0.4, {}, True),
+        ("ndcg@10", 0.4, 0.5, {}, True),
+        ("max_drawdown", 0.5, 0.4, {}, True),
+        ("turnover", 0.5, 0.4, {}, False),  # not known which way is better
+        ("turnover", 0.5, 0.4, {"turnover": "lower"}, True),
+        ("sharpe", 0.5, 0.4, {"sharpe": "lower"}, True),
+        ("loss", 0.5, 0.4, {}, False),  # the gate's own
+        ("sharpe", np.nan, 0.4, {}, False),
+    ],
+)
+def test_the_direction_of_a_metric_decides(name, ours, theirs, declared, is_worse):
+    found = worse(metrics(**{name: ours}), metrics((), subject="r", **{name: theirs}), **declared)
+
+    assert bool(found) == is_worse
+
+
+def test_one_arm_alone_or_no_metrics_say_nothing():
+    assert worse(metrics(sharpe=0.1), metrics((), subject="r", sortino=0.2)) == ()
+    assert worse(None, metrics((), sharpe=1.0)) == ()
+
+
+def test_too_few_folds_give_no_interval_and_say_so():
+    def two(mean, seeds):
+        return MetricTable(
+            subject="c",
+            window="w" * 64,
+            seeds=seeds,
+            fold_rows=(100, 100),
+            values={"sharpe": ((mean, mean + 0.1),) * max(1, len(seeds))},
+        )
+
+    (change,) = worse(two(0.1, (0, 1)), two(0.5, ()))
+
+    assert "no interval: it needs 3 folds" in str(change)
+
+
+def test_a_promotion_with_a_worse_metric_says_so_without_a_guard():
+    candidate, reference = two_recipes(np.random.default_rng(6), rho=0.0, gain=1.0)
+
+    def as_one(losses):
+        mean_SN = losses.loss_SN.mean(axis=0, keepdims=True)
+        return table(mean_SN, losses.subject, num_folds=4, deterministic=True)
+
+    verdict = judge(
+        GuardEvidence(
+            candidate=candidate,
+            reference=reference,
+            deployed=as_one(candidate),
+            reference_deployed=as_one(reference),
+            candidate_metrics=metrics(
+                subject=candidate.subject, window=candidate.window, sharpe=0.45
+            ),
+            reference_metrics=metrics(
+                subject=reference.subject, window=candidate.window, sharpe=0.52
+            ),
+        ),
+        GateSettings(),
+        GuardSettings(),
+        horizon_rows=1,
+        unit="u",
+    )
+
+    assert verdict.outcome == "PROMOTE"
+    assert [change.metric for change in verdict.worse_metrics] == ["sharpe"]
+    assert "Worse than the reference: sharpe 0.45 against 0.52" in verdict.reason
