@@ -71,8 +71,8 @@ def _headline(report: RunReport) -> str:
         return f"{name}: version {number} is in production already; nothing to decide."
     if report.rolls_out:
         return (
-            f"{name}: [green]PROMOTE[/green]{price}. The rollout of version {number} has begun; version "
-            f"{report.production} stays in production until every step held."
+            f"{name}: [green]PROMOTE[/green]{price}. The rollout of version {number} has begun; "
+            f"version {report.production} stays in production until every step held."
         )
     if report.verdict == "PROMOTE":
         return f"{name}: [yellow]PROMOTE, and not in production yet[/yellow]{price}. {report.waits}"
