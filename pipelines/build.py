@@ -43,7 +43,7 @@ from sluice.pipelines.sensors import promotion_sensor
 
 
 def build_definitions(pipeline: PipelineSettings) -> dg.Definitions:
-    """Return everything one pipeline consists of; resources come from outside.
+    """Return everything one pipeline consists of, but its resources: see ``with_resources``.
 
     Raises:
         SettingsError: The workload does not import, or a setting of it or of Dagster is wrong.
