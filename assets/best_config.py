@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import dagster as dg
 from pydantic import Field
 
+from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
 from sluice.assets.resources import RECORDS, Progress, State, utc_now
@@ -54,6 +55,7 @@ def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         ins={"features": dg.AssetIn(key=[pipeline.name, "features"])},
         deps=[dg.AssetKey([pipeline.name, "poc_report"])],
         io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_training",
         kinds={"ray", "optuna"} if pipeline.search else {"python"},
         owners=list(pipeline.owners),

@@ -7,6 +7,7 @@ from pathlib import Path
 import dagster as dg
 
 from sluice.assets.best_config import BestConfig, with_best
+from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.drift_reference import DriftBasis
 from sluice.assets.evaluated import Evaluation
 from sluice.assets.evaluation import suite_metadata
@@ -50,6 +51,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             )
         },
         io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_promotion",
         kinds={"sqlalchemy"},
         owners=list(pipeline.owners),

@@ -4,6 +4,7 @@ import dagster as dg
 from pydantic import Field
 
 from sluice.assets.best_config import BestConfig, with_best
+from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import table
 from sluice.assets.resources import RECORDS, State
@@ -40,6 +41,7 @@ def drift_reference_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             for name in ("features", "best_config", "trained_models")
         },
         io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_training",
         kinds={"parquet"},
         owners=list(pipeline.owners),

@@ -6,6 +6,7 @@ from datetime import datetime
 import dagster as dg
 import pandas as pd
 
+from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.drift_reference import SEED
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
@@ -47,6 +48,7 @@ def drift_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             dg.AssetKey([pipeline.name, name]) for name in ("drift_reference", "production_model")
         ],
         io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_drift",
         kinds={"pandas", "parquet"},
         owners=list(pipeline.owners),

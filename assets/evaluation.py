@@ -5,6 +5,7 @@ import os
 import dagster as dg
 
 from sluice.assets.best_config import BestConfig, with_best
+from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.evaluated import EvaluatedArm, Evaluation, StoredTable
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
@@ -50,6 +51,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             for name in ("raw_data", "features", "best_config", "trained_models")
         },
         io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_promotion",
         kinds={"pytorch", "parquet"},
         owners=list(pipeline.owners),

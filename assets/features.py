@@ -3,6 +3,7 @@
 import dagster as dg
 from pydantic import Field
 
+from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.metadata import column_schema, preview, table
 from sluice.assets.resources import RECORDS, State
 from sluice.assets.subjects import maker, raw_subject
@@ -31,6 +32,7 @@ def features_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         key=[pipeline.name, "features"],
         ins={"raw_data": dg.AssetIn(key=[pipeline.name, "raw_data"])},
         io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_data",
         kinds={"pandas", "parquet"},
         owners=list(pipeline.owners),

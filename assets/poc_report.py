@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import table
 from sluice.assets.resources import RECORDS, Progress, State, utc_now
@@ -25,6 +26,7 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         key=[pipeline.name, "poc_report"],
         ins={name: dg.AssetIn(key=[pipeline.name, name]) for name in ("raw_data", "features")},
         io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_training",
         kinds={"pytorch"},
         owners=list(pipeline.owners),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import dagster as dg
 
 from sluice.artifacts import ArtifactStore
+from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.evaluated import Evaluation
 from sluice.assets.metadata import table
 from sluice.assets.resources import RECORDS, State, utc_now
@@ -36,6 +37,7 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         key=[pipeline.name, "promotion_verdict"],
         ins={"evaluation": dg.AssetIn(key=[pipeline.name, "evaluation"])},
         io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_promotion",
         kinds={"python"},
         owners=list(pipeline.owners),

@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.metadata import column_schema, preview
 from sluice.assets.resources import RECORDS, State
 from sluice.assets.traced import traced
@@ -16,6 +17,7 @@ def raw_data_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @dg.asset(
         key=[pipeline.name, "raw_data"],
         io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_data",
         kinds={"pandas", "parquet"},
         owners=list(pipeline.owners),

@@ -7,6 +7,7 @@ import os
 
 import dagster as dg
 
+from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.resources import RECORDS, State, utc_now
 from sluice.assets.rollout import ROLLOUT
 from sluice.assets.traced import traced
@@ -38,6 +39,7 @@ def rollout_review_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         key=[pipeline.name, REVIEW],
         deps=[dg.AssetKey([pipeline.name, ROLLOUT])],
         io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_promotion",
         kinds={"pandas"},
         owners=list(pipeline.owners),

@@ -9,6 +9,7 @@ import pandas as pd
 
 from sluice.artifacts import ArtifactStore
 from sluice.assets.best_config import BestConfig, gpu_pool, with_best
+from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
 from sluice.assets.replays import keep_replays
@@ -36,6 +37,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         ins={name: dg.AssetIn(key=[pipeline.name, name]) for name in ("features", "best_config")},
         deps=[dg.AssetKey([pipeline.name, "poc_report"])],
         io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_training",
         kinds={"pytorch"},
         owners=list(pipeline.owners),
