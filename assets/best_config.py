@@ -8,6 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from sluice.assets.config_schema import NO_CONFIG
+from sluice.assets.evaluation_inputs import open_inputs
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
 from sluice.assets.resources import RECORDS, Progress, State, utc_now
@@ -78,6 +79,7 @@ def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             gated = poc_subject(pipeline, data)
             require(ledger.find_receipt("poc", gated), gate="poc", subject=gated)
         if pipeline.search is not None:
+            open_inputs(pipeline, sluice_state, data=data)
             write_run(pipeline, sluice_state.home, context.run.run_id, "search", data=data)
         study = _search(context, pipeline, sluice_state, sluice_progress, features, subject)
         setup = study.result.setup if study else pipeline.setup

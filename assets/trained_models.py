@@ -10,6 +10,7 @@ import pandas as pd
 from sluice.artifacts import ArtifactStore
 from sluice.assets.best_config import BestConfig, gpu_pool, with_best
 from sluice.assets.config_schema import NO_CONFIG
+from sluice.assets.evaluation_inputs import open_inputs
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
 from sluice.assets.replays import keep_replays
@@ -69,6 +70,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 ("search", best_config.subject | {"found": tuned.config_digest}),
             ):
                 require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)
+        open_inputs(tuned, sluice_state, data=data)
         specs = [
             UnitSpec(
                 workload=pipeline.workload,

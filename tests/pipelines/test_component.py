@@ -122,7 +122,7 @@ def test_every_check_blocks_but_what_the_verdict_weighs(shipped: dg.Definitions)
     }
     names = known_pipelines(defs_folder())
     roll_out = [n for n in names if find_pipeline(n, defs_folder()).rollout is not None]
-    assert len(specs) == 33 * len(names) + len(roll_out)
+    assert len(specs) == 34 * len(names) + len(roll_out)
 
 
 def test_every_asset_has_group_owner_kind_and_description(shipped: dg.Definitions) -> None:
