@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import dagster as dg
 from pydantic import Field
 
+from sluice.assets.config_schema import NO_CONFIG
+from sluice.assets.evaluation_inputs import open_inputs
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
-from sluice.assets.resources import Progress, State, utc_now
+from sluice.assets.resources import RECORDS, Progress, State, utc_now
 from sluice.assets.run_records import write_run
 from sluice.assets.subjects import poc_subject, require_same, search_subject
 from sluice.assets.traced import traced
@@ -53,6 +55,8 @@ def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         key=[pipeline.name, "best_config"],
         ins={"features": dg.AssetIn(key=[pipeline.name, "features"])},
         deps=[dg.AssetKey([pipeline.name, "poc_report"])],
+        io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_training",
         kinds={"ray", "optuna"} if pipeline.search else {"python"},
         owners=list(pipeline.owners),
@@ -65,32 +69,33 @@ def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @traced
     def best_config(
         context: dg.AssetExecutionContext,
-        state: State,
-        progress: dg.ResourceParam[Progress],
+        sluice_state: State,
+        sluice_progress: dg.ResourceParam[Progress],
         features: FeatureSet,
     ) -> dg.MaterializeResult[BestConfig]:
         data = features.table.digest
         subject = search_subject(pipeline, data)
-        with state.ledger() as ledger:
+        with sluice_state.ledger() as ledger:
             gated = poc_subject(pipeline, data)
             require(ledger.find_receipt("poc", gated), gate="poc", subject=gated)
         if pipeline.search is not None:
-            write_run(pipeline, state.home, context.run.run_id, "search", data=data)
-        study = _search(context, pipeline, state, progress, features, subject)
+            open_inputs(pipeline, sluice_state, data=data)
+            write_run(pipeline, sluice_state.home, context.run.run_id, "search", data=data)
+        study = _search(context, pipeline, sluice_state, sluice_progress, features, subject)
         setup = study.result.setup if study else pipeline.setup
         record = BestConfig(
             subject=subject,
             setup=setup,
             found=pipeline.with_setup(setup).config_digest,
             num_trials=study.result.num_trials if study else 0,
-            study=state.store.put(study.model_dump_json().encode()) if study else None,
+            study=sluice_state.store.put(study.model_dump_json().encode()) if study else None,
         )
-        with state.ledger() as ledger:
+        with sluice_state.ledger() as ledger:
             ledger.record_receipt(_receipt(record, study))
         return dg.MaterializeResult(
             value=record,
             data_version=dg.DataVersion(record.found),
-            metadata=_metadata(pipeline, state, study)
+            metadata=_metadata(pipeline, sluice_state, study)
             if study
             else {"searched": "no: the settings are those of the pipeline's file"},
         )

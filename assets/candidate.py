@@ -7,12 +7,13 @@ from pathlib import Path
 import dagster as dg
 
 from sluice.assets.best_config import BestConfig, with_best
+from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.drift_reference import DriftBasis
 from sluice.assets.evaluated import Evaluation
 from sluice.assets.evaluation import suite_metadata
 from sluice.assets.metadata import table
 from sluice.assets.promotion_verdict import Decision
-from sluice.assets.resources import State, utc_now
+from sluice.assets.resources import RECORDS, State, utc_now
 from sluice.assets.subjects import poc_subject, require_same
 from sluice.assets.traced import traced
 from sluice.assets.verdict_metadata import guard_table, verdict_pictures
@@ -50,6 +51,8 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 "promotion_verdict",
             )
         },
+        io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_promotion",
         kinds={"sqlalchemy"},
         owners=list(pipeline.owners),
@@ -59,7 +62,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @traced
     def candidate(
         context: dg.AssetExecutionContext,
-        state: State,
+        sluice_state: State,
         best_config: BestConfig,
         trained_models: TrainedModels,
         drift_reference: DriftBasis,
@@ -88,12 +91,12 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             now=tuned.config_digest,
             remedy="Materialize best_config and trained_models first.",
         )
-        with state.ledger() as ledger:
+        with sluice_state.ledger() as ledger:
             known = ledger.version_of(pipeline.name, trained_models.candidate)
             if known and ledger.receipts(pipeline.name, known.number):
                 git = known.lineage.git
             else:  # new, or imported: no gate here spoke about it
-                git = read_git(source, store=state.store)
+                git = read_git(source, store=sluice_state.store)
             receipts = [
                 require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)
                 for gate, subject in (
@@ -135,8 +138,8 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 ledger,
                 pipeline.name,
                 pipeline.tracking,
-                store=state.store,
-                folder=state.home.wandb,
+                store=sluice_state.store,
+                folder=sluice_state.home.wandb,
                 environ=os.environ,
             )
         version = registration.version
@@ -157,10 +160,12 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 "guards": guard_table(promotion_verdict.verdict),
                 **verdict_pictures(
                     promotion_verdict.verdict,
-                    evaluation.evidence(state.store),
+                    evaluation.evidence(sluice_state.store),
                     advised_power=pipeline.gate.advised_power,
                 ),
-                **suite_metadata(evaluation.suite_report(state.store), pipeline, state),
+                **suite_metadata(
+                    evaluation.suite_report(sluice_state.store), pipeline, sluice_state
+                ),
                 "lineage": table(
                     [
                         {"what": "data", "value": short(version.lineage.data)},

@@ -4,9 +4,10 @@ import dagster as dg
 from pydantic import Field
 
 from sluice.assets.best_config import BestConfig, with_best
+from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import table
-from sluice.assets.resources import State
+from sluice.assets.resources import RECORDS, State
 from sluice.assets.subjects import require_same
 from sluice.assets.traced import traced
 from sluice.cores import count_cores
@@ -39,6 +40,8 @@ def drift_reference_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             name: dg.AssetIn(key=[pipeline.name, name])
             for name in ("features", "best_config", "trained_models")
         },
+        io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_training",
         kinds={"parquet"},
         owners=list(pipeline.owners),
@@ -49,7 +52,7 @@ def drift_reference_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @traced
     def drift_reference(
         context: dg.AssetExecutionContext,
-        state: State,
+        sluice_state: State,
         features: FeatureSet,
         best_config: BestConfig,
         trained_models: TrainedModels,
@@ -64,12 +67,12 @@ def drift_reference_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         )
         kept = keep_reference(
             workload,
-            load_table(features.table, state.store),
+            load_table(features.table, sluice_state.store),
             features.folds,
             trained_models.members,
-            lambda member: load_member(member, workload, tuned.model, state.store),
+            lambda member: load_member(member, workload, tuned.model, sluice_state.store),
             pipeline.drift,
-            store=state.store,
+            store=sluice_state.store,
             seed=SEED,
             threads=count_cores(),
         )

@@ -6,11 +6,12 @@ from datetime import datetime
 import dagster as dg
 import pandas as pd
 
+from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.drift_reference import SEED
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
 from sluice.assets.records import newest_record
-from sluice.assets.resources import State, utc_now
+from sluice.assets.resources import RECORDS, State, utc_now
 from sluice.assets.traced import traced
 from sluice.cores import count_cores
 from sluice.data.table import load_table
@@ -46,6 +47,8 @@ def drift_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         deps=[
             dg.AssetKey([pipeline.name, name]) for name in ("drift_reference", "production_model")
         ],
+        io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_drift",
         kinds={"pandas", "parquet"},
         owners=list(pipeline.owners),
@@ -55,17 +58,17 @@ def drift_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     )
     @traced
     def drift_report(
-        context: dg.AssetExecutionContext, state: State
+        context: dg.AssetExecutionContext, sluice_state: State
     ) -> dg.MaterializeResult[DriftWatch]:
-        before = newest_record(DriftWatch, state.home.records, pipeline.name, DRIFT_REPORT)
-        look = look_at_production(pipeline, state, before)
+        before = newest_record(DriftWatch, sluice_state.home.records, pipeline.name, DRIFT_REPORT)
+        look = look_at_production(pipeline, sluice_state, before)
         watch = look.watch
         context.log.info(f"{watch.verdict}: {watch.reason}")
         page = save_page(
-            watch_page(watch), f"drift/{pipeline.name}", home=state.home, environ=os.environ
+            watch_page(watch), f"drift/{pipeline.name}", home=sluice_state.home, environ=os.environ
         )
         for episode in watch.episodes:
-            for problem in alert_of(watch, episode, state.home):
+            for problem in alert_of(watch, episode, sluice_state.home):
                 context.log.warning(problem)
         return dg.MaterializeResult(
             value=watch, metadata=_metadata(watch) | _columns(look) | _link(page.url)

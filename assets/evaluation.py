@@ -5,10 +5,11 @@ import os
 import dagster as dg
 
 from sluice.assets.best_config import BestConfig, with_best
+from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.evaluated import EvaluatedArm, Evaluation, StoredTable
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
-from sluice.assets.resources import State, utc_now
+from sluice.assets.resources import RECORDS, State, utc_now
 from sluice.assets.subjects import candidate_subject, require_same
 from sluice.assets.traced import traced
 from sluice.data.table import TableRecord, load_table
@@ -49,6 +50,8 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             name: dg.AssetIn(key=[pipeline.name, name])
             for name in ("raw_data", "features", "best_config", "trained_models")
         },
+        io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_promotion",
         kinds={"pytorch", "parquet"},
         owners=list(pipeline.owners),
@@ -59,14 +62,14 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @traced
     def evaluation(
         context: dg.AssetExecutionContext,
-        state: State,
+        sluice_state: State,
         raw_data: TableRecord,
         features: FeatureSet,
         best_config: BestConfig,
         trained_models: TrainedModels,
     ) -> dg.MaterializeResult[Evaluation]:
         workload = pipeline.loaded_workload
-        store = state.store
+        store = sluice_state.store
         tuned = with_best(pipeline, best_config)
         subject = candidate_subject(tuned, features.table.digest)
         for role, digest in subject.items():
@@ -85,7 +88,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         frame = load_table(features.table, store)
         window = window_digest(frame, features.folds)
         approved = pipeline.guards.approved
-        with state.ledger() as ledger:
+        with sluice_state.ledger() as ledger:
             production = ledger.production(pipeline.name)
             reference = choose_reference(
                 ledger, pipeline.name, candidate=trained_models.candidate, window=window
@@ -120,7 +123,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             name = f"version {reference.number} ({short(reference.candidate)})"
             theirs = scores_of(reference)
         context.log.info(f"compared with {name}")
-        library = SuiteLibrary(state.home.suites / pipeline.name, store)
+        library = SuiteLibrary(sluice_state.home.suites / pipeline.name, store)
         if reference == production:  # else the candidate is what is in production
             renew_hard_suite(
                 library,
@@ -141,8 +144,8 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         record = Evaluation(
             subject=subject,
             window=window,
-            candidate=_stored(ours, state),
-            reference=_stored(theirs, state),
+            candidate=_stored(ours, sluice_state),
+            reference=_stored(theirs, sluice_state),
             reference_name=name,
             approved=StoredTable.put(scores_of(approved_version).by_seed.losses, store)
             if approved_version
@@ -162,7 +165,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                     ),
                     "cumulative gain over the test rows",
                 ),
-                **suite_metadata(report, pipeline, state),
+                **suite_metadata(report, pipeline, sluice_state),
             },
         )
 

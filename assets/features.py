@@ -3,8 +3,9 @@
 import dagster as dg
 from pydantic import Field
 
+from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.metadata import column_schema, preview, table
-from sluice.assets.resources import State
+from sluice.assets.resources import RECORDS, State
 from sluice.assets.subjects import maker, raw_subject
 from sluice.assets.traced import traced
 from sluice.data.folds import Fold
@@ -30,6 +31,8 @@ def features_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @dg.asset(
         key=[pipeline.name, "features"],
         ins={"raw_data": dg.AssetIn(key=[pipeline.name, "raw_data"])},
+        io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_data",
         kinds={"pandas", "parquet"},
         owners=list(pipeline.owners),
@@ -38,18 +41,18 @@ def features_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     )
     @traced
     def features(
-        context: dg.AssetExecutionContext, state: State, raw_data: TableRecord
+        context: dg.AssetExecutionContext, sluice_state: State, raw_data: TableRecord
     ) -> dg.MaterializeResult[FeatureSet]:
         workload = pipeline.loaded_workload
-        with state.ledger() as ledger:
+        with sluice_state.ledger() as ledger:
             subject = raw_subject(pipeline, raw_data.digest)
             require(ledger.find_receipt("raw_data", subject), gate="raw_data", subject=subject)
-        raw = load_table(raw_data, state.store)
+        raw = load_table(raw_data, sluice_state.store)
         with users_code("compute_features or plan_folds of the workload"):
             frame = workload.compute_features(raw)
             folds = workload.plan_folds(frame)
         record = FeatureSet(
-            table=save_table(frame, state.store),
+            table=save_table(frame, sluice_state.store),
             raw=raw_data.digest,
             maker=maker(pipeline),
             folds=folds,

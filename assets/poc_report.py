@@ -2,9 +2,10 @@
 
 import dagster as dg
 
+from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import table
-from sluice.assets.resources import Progress, State, utc_now
+from sluice.assets.resources import RECORDS, Progress, State, utc_now
 from sluice.assets.subjects import features_subject, maker, poc_subject, require_same
 from sluice.assets.traced import traced
 from sluice.data.table import TableRecord
@@ -24,6 +25,8 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @dg.asset(
         key=[pipeline.name, "poc_report"],
         ins={name: dg.AssetIn(key=[pipeline.name, name]) for name in ("raw_data", "features")},
+        io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_training",
         kinds={"pytorch"},
         owners=list(pipeline.owners),
@@ -34,8 +37,8 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @traced
     def poc_report(
         context: dg.AssetExecutionContext,
-        state: State,
-        progress: dg.ResourceParam[Progress],
+        sluice_state: State,
+        sluice_progress: dg.ResourceParam[Progress],
         raw_data: TableRecord,
         features: FeatureSet,
     ) -> dg.MaterializeResult[GateReport]:
@@ -54,16 +57,18 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                     raw=raw_data,
                     features=features.table,
                     folds=features.folds,
-                    artifacts=state.home.artifacts,
+                    artifacts=sluice_state.home.artifacts,
                 ),
             ),
             level="full",
             seed=pipeline.seeds[0],
         )
-        with state.ledger() as ledger:
+        with sluice_state.ledger() as ledger:
             checked = features_subject(pipeline, data)
             require(ledger.find_receipt("features", checked), gate="features", subject=checked)
-            run = supervise(request, folder=state.home.gates, on_event=_Told(context, progress))
+            run = supervise(
+                request, folder=sluice_state.home.gates, on_event=_Told(context, sluice_progress)
+            )
             report = run.report
             ledger.record_receipt(report.receipt(subject, utc_now()))
         return dg.MaterializeResult(

@@ -5,7 +5,7 @@ import os
 import dagster as dg
 from pydantic import Field
 
-from sluice.assets.resources import State
+from sluice.assets.resources import RECORDS, State
 from sluice.assets.rollout import ROLLOUT
 from sluice.assets.traced import traced
 from sluice.errors import GateBlocked
@@ -27,6 +27,7 @@ def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @dg.asset(
         key=[pipeline.name, "production_model"],
         deps=[dg.AssetKey([pipeline.name, "candidate" if pipeline.rollout is None else ROLLOUT])],
+        io_manager_key=RECORDS,
         group_name=f"{pipeline.name}_promotion",
         kinds={"python"},
         owners=list(pipeline.owners),
@@ -36,17 +37,19 @@ def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     )
     @traced
     def production_model(
-        context: dg.AssetExecutionContext, state: State, config: PromotionConfig
+        context: dg.AssetExecutionContext, sluice_state: State, config: PromotionConfig
     ) -> dg.MaterializeResult[Promotion]:
-        with state.ledger() as ledger:
-            promotion = _move(pipeline, ledger, config.version, state, run_id=context.run.run_id)
+        with sluice_state.ledger() as ledger:
+            promotion = _move(
+                pipeline, ledger, config.version, sluice_state, run_id=context.run.run_id
+            )
             version = ledger.version(pipeline.name, config.version)
             mirror_history(
                 ledger,
                 pipeline.name,
                 pipeline.tracking,
-                store=state.store,
-                folder=state.home.wandb,
+                store=sluice_state.store,
+                folder=sluice_state.home.wandb,
                 environ=os.environ,
             )
         context.log.info(promotion.summary)

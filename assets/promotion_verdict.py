@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 import dagster as dg
 
 from sluice.artifacts import ArtifactStore
+from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.evaluated import Evaluation
 from sluice.assets.metadata import table
-from sluice.assets.resources import State, utc_now
+from sluice.assets.resources import RECORDS, State, utc_now
 from sluice.assets.traced import traced
 from sluice.assets.verdict_metadata import guard_table, verdict_pictures
 from sluice.evaluation.companions import Companions, CompanionSettings, accompany
@@ -36,6 +37,8 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @dg.asset(
         key=[pipeline.name, "promotion_verdict"],
         ins={"evaluation": dg.AssetIn(key=[pipeline.name, "evaluation"])},
+        io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_promotion",
         kinds={"python"},
         owners=list(pipeline.owners),
@@ -46,11 +49,11 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     )
     @traced
     def promotion_verdict(
-        context: dg.AssetExecutionContext, state: State, evaluation: Evaluation
+        context: dg.AssetExecutionContext, sluice_state: State, evaluation: Evaluation
     ) -> dg.MaterializeResult[Decision]:
         workload = pipeline.loaded_workload
-        evidence = evaluation.evidence(state.store)
-        suites = evaluation.suite_report(state.store)
+        evidence = evaluation.evidence(sluice_state.store)
+        suites = evaluation.suite_report(sluice_state.store)
         gap = identify_code(workload, pipeline.model).gap
 
         def answer(earlier: Sequence[Receipt]) -> Receipt:
@@ -73,7 +76,7 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             "reference": evidence.reference.subject,
             "window": evaluation.window,
         }
-        with state.ledger() as ledger:
+        with sluice_state.ledger() as ledger:
             receipt = ledger.decide(pipeline.name, question, answer)
         verdict = Verdict.of(receipt)
         if receipt.subject.get("rules") != pipeline.promotion_rules:
@@ -99,7 +102,7 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 advised_power=pipeline.gate.advised_power,
             ),
             f"gate/{pipeline.name}",
-            home=state.home,
+            home=sluice_state.home,
             environ=os.environ,
         )
         return dg.MaterializeResult(
@@ -120,7 +123,9 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 "guards": guard_table(verdict),
                 **verdict_pictures(verdict, evidence, advised_power=pipeline.gate.advised_power),
                 **_numbers(verdict, companions),
-                **_classes(evaluation, state.store, verdict, horizon_rows=workload.horizon_rows),
+                **_classes(
+                    evaluation, sluice_state.store, verdict, horizon_rows=workload.horizon_rows
+                ),
                 "folds": table([fold.model_dump() for fold in verdict.folds]),
                 "whole report": dg.MetadataValue.url(page.url),
             },

@@ -2,8 +2,9 @@
 
 import dagster as dg
 
+from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.metadata import column_schema, preview
-from sluice.assets.resources import State
+from sluice.assets.resources import RECORDS, State
 from sluice.assets.traced import traced
 from sluice.data.table import TableRecord, save_table
 from sluice.failfast.user_code import users_code
@@ -15,6 +16,8 @@ def raw_data_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=[pipeline.name, "raw_data"],
+        io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_data",
         kinds={"pandas", "parquet"},
         owners=list(pipeline.owners),
@@ -23,12 +26,12 @@ def raw_data_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     )
     @traced
     def raw_data(
-        context: dg.AssetExecutionContext, state: State
+        context: dg.AssetExecutionContext, sluice_state: State
     ) -> dg.MaterializeResult[TableRecord]:
         workload = pipeline.loaded_workload
         with users_code("load_rows of the workload"):
             frame = workload.load_rows()
-        record = save_table(frame, state.store)
+        record = save_table(frame, sluice_state.store)
         context.log.info(f"{record.num_rows} rows, {record.first_label} to {record.last_label}")
         return dg.MaterializeResult(
             value=record,

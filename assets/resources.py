@@ -12,6 +12,10 @@ from sluice.home import Home
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
 
+RECORDS = "sluice_records"
+"""Resource key of the IO manager of our assets. Like ``sluice_state`` and ``sluice_progress`` it
+has our prefix: a project has resources of its own beside ours, its ``io_manager`` above all."""
+
 
 class Progress(Protocol):
     """Hears of finished pieces of long work."""

@@ -5,7 +5,7 @@ from pydantic import Field
 
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import table
-from sluice.assets.resources import State
+from sluice.assets.resources import RECORDS, State
 from sluice.assets.traced import traced
 from sluice.data.table import load_table
 from sluice.delivery.start import start_delivery
@@ -29,6 +29,7 @@ def rollout_asset(pipeline: PipelineSettings, settings: RolloutSettings) -> dg.A
         key=[pipeline.name, ROLLOUT],
         ins={"features": dg.AssetIn(key=[pipeline.name, "features"])},
         deps=[dg.AssetKey([pipeline.name, "candidate"])],
+        io_manager_key=RECORDS,
         group_name=f"{pipeline.name}_promotion",
         kinds={"sqlalchemy"},
         owners=list(pipeline.owners),
@@ -39,19 +40,19 @@ def rollout_asset(pipeline: PipelineSettings, settings: RolloutSettings) -> dg.A
     @traced
     def rollout(
         context: dg.AssetExecutionContext,
-        state: State,
+        sluice_state: State,
         config: RolloutConfig,
         features: FeatureSet,
     ) -> dg.MaterializeResult[Transition]:
-        with state.ledger() as ledger:
+        with sluice_state.ledger() as ledger:
             transition, agreement = start_delivery(
                 ledger,
                 pipeline.name,
                 config.version,
                 settings,
-                frame=load_table(features.table, state.store),
+                frame=load_table(features.table, sluice_state.store),
                 folds=features.folds,
-                store=state.store,
+                store=sluice_state.store,
                 actor="rollout_job",
                 reason=f"The gate said PROMOTE (run {context.run.run_id[:8]}).",
                 rules=pipeline.promotion_rules,

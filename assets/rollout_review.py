@@ -7,7 +7,8 @@ import os
 
 import dagster as dg
 
-from sluice.assets.resources import State, utc_now
+from sluice.assets.config_schema import NO_CONFIG
+from sluice.assets.resources import RECORDS, State, utc_now
 from sluice.assets.rollout import ROLLOUT
 from sluice.assets.traced import traced
 from sluice.delivery.failures import FailedRows, keep_failures
@@ -37,6 +38,8 @@ def rollout_review_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @dg.asset(
         key=[pipeline.name, REVIEW],
         deps=[dg.AssetKey([pipeline.name, ROLLOUT])],
+        io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_promotion",
         kinds={"pandas"},
         owners=list(pipeline.owners),
@@ -46,14 +49,14 @@ def rollout_review_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     )
     @traced
     def rollout_review(
-        context: dg.AssetExecutionContext, state: State
+        context: dg.AssetExecutionContext, sluice_state: State
     ) -> dg.MaterializeResult[RolloutReview]:
         workload = pipeline.loaded_workload
         with users_code("load_rows or compute_features of the workload"):
             frame = workload.compute_features(workload.load_rows())
-        library = SuiteLibrary(state.home.suites / pipeline.name, state.store)
-        with state.ledger() as ledger:
-            verdict = note_quality_of(ledger, pipeline, state.store, frame, utc_now())
+        library = SuiteLibrary(sluice_state.home.suites / pipeline.name, sluice_state.store)
+        with sluice_state.ledger() as ledger:
+            verdict = note_quality_of(ledger, pipeline, sluice_state.store, frame, utc_now())
             rollout = ledger.rollout(pipeline.name)
             if rollout is None:
                 raise ContractError(
@@ -68,7 +71,7 @@ def rollout_review_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 ledger,
                 rollout.id,
                 failed=failed,
-                home=state.home,
+                home=sluice_state.home,
                 environ=os.environ,
                 now=utc_now(),
             )

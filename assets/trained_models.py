@@ -9,10 +9,12 @@ import pandas as pd
 
 from sluice.artifacts import ArtifactStore
 from sluice.assets.best_config import BestConfig, gpu_pool, with_best
+from sluice.assets.config_schema import NO_CONFIG
+from sluice.assets.evaluation_inputs import open_inputs
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
 from sluice.assets.replays import keep_replays
-from sluice.assets.resources import Progress, State
+from sluice.assets.resources import RECORDS, Progress, State
 from sluice.assets.run_records import write_run
 from sluice.assets.subjects import candidate_subject, poc_subject, require_same
 from sluice.assets.traced import traced
@@ -36,6 +38,8 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         key=[pipeline.name, "trained_models"],
         ins={name: dg.AssetIn(key=[pipeline.name, name]) for name in ("features", "best_config")},
         deps=[dg.AssetKey([pipeline.name, "poc_report"])],
+        io_manager_key=RECORDS,
+        config_schema=NO_CONFIG,
         group_name=f"{pipeline.name}_training",
         kinds={"pytorch"},
         owners=list(pipeline.owners),
@@ -48,8 +52,8 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @traced
     def trained_models(
         context: dg.AssetExecutionContext,
-        state: State,
-        progress: dg.ResourceParam[Progress],
+        sluice_state: State,
+        sluice_progress: dg.ResourceParam[Progress],
         features: FeatureSet,
         best_config: BestConfig,
     ) -> dg.MaterializeResult[TrainedModels]:
@@ -61,12 +65,13 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             remedy="Materialize best_config first.",
         )
         tuned = with_best(pipeline, best_config)
-        with state.ledger() as ledger:
+        with sluice_state.ledger() as ledger:
             for gate, subject in (
                 ("poc", poc_subject(pipeline, data)),
                 ("search", best_config.subject | {"found": tuned.config_digest}),
             ):
                 require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)
+        open_inputs(tuned, sluice_state, data=data)
         specs = [
             UnitSpec(
                 workload=pipeline.workload,
@@ -77,24 +82,24 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 data_seed=pipeline.data_seed,
                 fold=fold,
                 table=features.table,
-                artifacts=state.home.artifacts,
-                runs=state.home.runs,
+                artifacts=sluice_state.home.artifacts,
+                runs=sluice_state.home.runs,
                 sys_path=tuple(folder for folder in sys.path if folder),
             )
             for seed in pipeline.seeds
             for fold in features.folds
         ]
-        run_record = write_run(tuned, state.home, context.run.run_id, "training", data=data)
+        run_record = write_run(tuned, sluice_state.home, context.run.run_id, "training", data=data)
         started = time.perf_counter()
         members, reused = train_members(
             specs,
             compute=pipeline.compute,
-            on_event=_Watch(context, progress, total=len(specs)),
+            on_event=_Watch(context, sluice_progress, total=len(specs)),
         )
         seconds = time.perf_counter() - started
         event_log = merge_logs(
             members,
-            state.store,
+            sluice_state.store,
             workload=pipeline.loaded_workload,
             architecture=tuned.model.architecture,
             config=tuned.config,
@@ -109,22 +114,22 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             seconds=seconds,
             reused=reused,
         )
-        curves = epochs(event_log, state.store)
+        curves = epochs(event_log, sluice_state.store)
         symptoms = diagnose_members(
             members,
             pipeline.loaded_workload,
-            load_table(features.table, state.store),
+            load_table(features.table, sluice_state.store),
             features.folds,
             tuned.model,
             pipeline.diagnosis,
             max_epochs=tuned.training.max_epochs,
-            store=state.store,
+            store=sluice_state.store,
         )
         for symptom in symptoms:
             context.log.warning(symptom.sentence)
         if identity.gap:
             context.log.warning(identity.gap)
-        traces = keep_replays(pipeline.name, members, state, environ=os.environ)
+        traces = keep_replays(pipeline.name, members, sluice_state, environ=os.environ)
         for sentence in traces.errors:
             context.log.error(sentence)
         return dg.MaterializeResult(
@@ -165,7 +170,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                         for m in members
                     ]
                 ),
-                "event log": str(state.store.path(event_log)),
+                "event log": str(sluice_state.store.path(event_log)),
             },
         )
 

@@ -26,11 +26,13 @@ def best_config_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
         ],
         ins={"best_config": dg.AssetIn(key=asset)},
     )
-    def best_config_checks(state: State, best_config: BestConfig) -> Iterator[dg.AssetCheckResult]:
+    def best_config_checks(
+        sluice_state: State, best_config: BestConfig
+    ) -> Iterator[dg.AssetCheckResult]:
         if best_config.study is None:
             yield result(FINISHED, asset, passed=True, seen="No search was asked for.")
             return
-        study = Study.model_validate_json(state.store.get(best_config.study))
+        study = Study.model_validate_json(sluice_state.store.get(best_config.study))
         yield _finished(study, asset)
 
     return best_config_checks

@@ -43,14 +43,18 @@ def raw_data_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
         ],
         ins={"raw_data": dg.AssetIn(key=asset)},
     )
-    def raw_data_checks(state: State, raw_data: TableRecord) -> Iterator[dg.AssetCheckResult]:
+    def raw_data_checks(
+        sluice_state: State, raw_data: TableRecord
+    ) -> Iterator[dg.AssetCheckResult]:
         workload = pipeline.loaded_workload
-        frame = load_table(raw_data, state.store)
+        frame = load_table(raw_data, sluice_state.store)
         results = [
             _schema(frame, workload.raw_schema, asset),
-            _expectations(frame, workload.raw_expectations, asset, raw_data.digest, state.home),
+            _expectations(
+                frame, workload.raw_expectations, asset, raw_data.digest, sluice_state.home
+            ),
         ]
-        _keep_receipt(state, "raw_data", raw_subject(pipeline, raw_data.digest), results)
+        _keep_receipt(sluice_state, "raw_data", raw_subject(pipeline, raw_data.digest), results)
         yield from results
 
     return raw_data_checks
@@ -74,7 +78,7 @@ def features_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
         },
     )
     def features_checks(
-        state: State, raw_data: TableRecord, features: FeatureSet
+        sluice_state: State, raw_data: TableRecord, features: FeatureSet
     ) -> Iterator[dg.AssetCheckResult]:
         workload = pipeline.loaded_workload
         require_same(
@@ -83,15 +87,21 @@ def features_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
             now=raw_data.digest + maker(pipeline),
             remedy="Materialize features first.",
         )
-        frame = load_table(features.table, state.store)
+        frame = load_table(features.table, sluice_state.store)
         results = [
             _schema(frame, workload.feature_schema, asset),
             _expectations(
-                frame, workload.feature_expectations, asset, features.table.digest, state.home
+                frame,
+                workload.feature_expectations,
+                asset,
+                features.table.digest,
+                sluice_state.home,
             ),
-            _look_ahead(pipeline, load_table(raw_data, state.store), frame, asset),
+            _look_ahead(pipeline, load_table(raw_data, sluice_state.store), frame, asset),
         ]
-        _keep_receipt(state, "features", features_subject(pipeline, features.table.digest), results)
+        _keep_receipt(
+            sluice_state, "features", features_subject(pipeline, features.table.digest), results
+        )
         yield from results
 
     return features_checks

@@ -33,8 +33,10 @@ def evaluation_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
         ],
         ins={"evaluation": dg.AssetIn(key=asset)},
     )
-    def evaluation_checks(state: State, evaluation: Evaluation) -> Iterator[dg.AssetCheckResult]:
-        evidence = evaluation.evidence(state.store)
+    def evaluation_checks(
+        sluice_state: State, evaluation: Evaluation
+    ) -> Iterator[dg.AssetCheckResult]:
+        evidence = evaluation.evidence(sluice_state.store)
         candidate, reference = evidence.candidate, evidence.reference
         try:
             reference.aligned_to(candidate)
@@ -49,7 +51,7 @@ def evaluation_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
                 f"{max(1, len(candidate.seeds))} against {max(1, len(reference.seeds))} loss sets.",
                 metadata={"rows": candidate.num_rows},
             )
-        report = evaluation.suite_report(state.store)
+        report = evaluation.suite_report(sluice_state.store)
         yield dg.AssetCheckResult(
             asset_key=dg.AssetKey(asset),
             check_name=SUITES,

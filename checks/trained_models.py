@@ -55,12 +55,17 @@ def trained_models_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinitio
         },
     )
     def trained_models_checks(
-        state: State, trained_models: TrainedModels, best_config: BestConfig, features: FeatureSet
+        sluice_state: State,
+        trained_models: TrainedModels,
+        best_config: BestConfig,
+        features: FeatureSet,
     ) -> Iterator[dg.AssetCheckResult]:
-        yield _log(pipeline, state, trained_models, asset)
+        yield _log(pipeline, sluice_state, trained_models, asset)
         yield _complete(pipeline, trained_models, features, asset)
-        yield _finite(state, trained_models, asset)
-        yield _alive(with_best(pipeline, best_config), state, trained_models, features, asset)
+        yield _finite(sluice_state, trained_models, asset)
+        yield _alive(
+            with_best(pipeline, best_config), sluice_state, trained_models, features, asset
+        )
         yield _sound(trained_models, asset)
 
     return trained_models_checks

@@ -22,6 +22,7 @@ from sluice.checks.candidate import candidate_checks
 from sluice.checks.data import features_checks, raw_data_checks
 from sluice.checks.drift import drift_check
 from sluice.checks.evaluation import evaluation_checks
+from sluice.checks.evaluation_inputs import evaluation_inputs_check
 from sluice.checks.poc_report import poc_checks
 from sluice.checks.promotion_verdict import verdict_check
 from sluice.checks.rollout import rollout_check
@@ -43,7 +44,7 @@ from sluice.pipelines.sensors import promotion_sensor
 
 
 def build_definitions(pipeline: PipelineSettings) -> dg.Definitions:
-    """Return everything one pipeline consists of; resources come from outside.
+    """Return everything one pipeline consists of, but its resources: see ``with_resources``.
 
     Raises:
         SettingsError: The workload does not import, or a setting of it or of Dagster is wrong.
@@ -89,6 +90,7 @@ def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
             raw_data_checks(pipeline),
             features_checks(pipeline),
             poc_checks(pipeline),
+            evaluation_inputs_check(pipeline),
             best_config_checks(pipeline),
             trained_models_checks(pipeline),
             evaluation_checks(pipeline),

@@ -146,6 +146,8 @@ def register(app: typer.Typer) -> None:
             EXTRA: os.pathsep.join(extra),
             "PYTHONWARNINGS": ",".join([os.environ.get("PYTHONWARNINGS", ""), *QUIET]).strip(","),
         }
+        if home.registry_key is not None:  # the component resolves it at the project's root
+            os.environ["SLUICE_REGISTRY_KEY"] = str(home.registry_key)
         reports = _serve_reports(home, port=port)
         print(
             f"Sluice starts on http://127.0.0.1:{port}, reports on {reports} (Ctrl-C ends both)",

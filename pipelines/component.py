@@ -1,13 +1,16 @@
 """The one component: a pipeline is an instance of it in YAML."""
 
+import os
 from typing import Any, Self
 
 import dagster as dg
 from pydantic import BaseModel, ConfigDict
 
+from sluice.home import Home
 from sluice.pipeline import PipelineSettings
 from sluice.pipeline_file import BASED_ON, compose
 from sluice.pipelines.build import build_definitions
+from sluice.pipelines.resources import with_resources
 
 
 class Attributes(BaseModel):
@@ -54,6 +57,9 @@ class ModelPipeline(dg.Component):
         return cls(PipelineSettings.parse(own, where=str(file)))
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Return the pipeline's assets, checks, jobs, schedule and sensor."""
-        del context
-        return build_definitions(self.settings)
+        """Return the pipeline's assets, checks, jobs, schedule and sensors, with resources.
+
+        A relative ``SLUICE_HOME`` starts at the project's root.
+        """
+        home = Home.from_environment(os.environ, cwd=context.project_root)
+        return with_resources(build_definitions(self.settings), home)

@@ -9,7 +9,7 @@ import dagster as dg
 from sluice.home import Home
 from sluice.pipeline import read_pipeline
 from sluice.pipelines.build import build_definitions
-from sluice.pipelines.resources import resources
+from sluice.pipelines.resources import with_resources
 
 EXTRA = "SLUICE_PIPELINES"
 """Environment variable: further pipeline files outside ``defs``, separated like PATH."""
@@ -24,6 +24,5 @@ def defs() -> dg.Definitions:
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     return dg.Definitions.merge(
         dg.load_from_defs_folder(path_within_project=Path(__file__).parent),
-        *(build_definitions(read_pipeline(path)) for path in extra),
-        dg.Definitions(resources=resources(home)),
+        *(with_resources(build_definitions(read_pipeline(path)), home) for path in extra),
     )

@@ -66,14 +66,16 @@ def drift_sensor(
         "a window that was not judged yet, and the training job once for each drift that stays.",
     )
     def sensor(
-        context: dg.SensorEvaluationContext, state: State
+        context: dg.SensorEvaluationContext, sluice_state: State
     ) -> dg.SensorResult | dg.SkipReason:
         cursor = Cursor.read(context.cursor)
-        with state.ledger() as ledger:
+        with sluice_state.ledger() as ledger:
             version = ledger.production(pipeline.name)
             if version is None:
                 return dg.SkipReason("Nothing is in production, so there is no drift of it.")
-            watch = newest_record(DriftWatch, state.home.records, pipeline.name, DRIFT_REPORT)
+            watch = newest_record(
+                DriftWatch, sluice_state.home.records, pipeline.name, DRIFT_REPORT
+            )
             if watch is not None and watch.candidate != version.candidate:
                 watch = None
             busy = under_way(context.instance, training_name(pipeline))
@@ -88,7 +90,14 @@ def drift_sensor(
                     now=utc_now(),
                 ),
                 request_look(
-                    pipeline, version, watch, cursor, source, state.store, ledger, context.instance
+                    pipeline,
+                    version,
+                    watch,
+                    cursor,
+                    source,
+                    sluice_state.store,
+                    ledger,
+                    context.instance,
                 ),
             ]
         requests = [found for found in answers if isinstance(found, dg.RunRequest)]

@@ -44,10 +44,10 @@ def rollout_sensor(
         "to nothing, and the review of labels and failed rows.",
     )
     def sensor(
-        context: dg.SensorEvaluationContext, state: State
+        context: dg.SensorEvaluationContext, sluice_state: State
     ) -> dg.SensorResult | dg.SkipReason:
         now = utc_now()
-        with state.ledger() as ledger:
+        with sluice_state.ledger() as ledger:
             looked = try_drive(ledger, pipeline.name, now=now)
             rollout = ledger.rollout(pipeline.name)
             if rollout is None:
@@ -55,7 +55,7 @@ def rollout_sensor(
             news = _news(ledger, rollout, context.cursor)
             page = ""
             if news:
-                environ, home = os.environ, state.home
+                environ, home = os.environ, sluice_state.home
                 try:
                     page = tell(ledger, news, failed=None, home=home, environ=environ, now=now).url
                 except StorageError as error:  # a full disk must not keep production from moving

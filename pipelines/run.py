@@ -22,7 +22,7 @@ from sluice.pipelines.build import build_definitions
 from sluice.pipelines.console import RunConsole
 from sluice.pipelines.instance import close_ghost_runs, open_instance
 from sluice.pipelines.jobs import search_name
-from sluice.pipelines.resources import resources
+from sluice.pipelines.resources import with_resources
 from sluice.pipelines.run_process import RunProcess
 from sluice.pipelines.sensors import request_promotion, situation
 from sluice.settings import Record
@@ -79,9 +79,7 @@ def run_pipeline(
     Raises:
         SluiceError: The cause, when a stage fails; GateBlocked when a check does.
     """
-    definitions = dg.Definitions.merge(
-        build_definitions(pipeline), dg.Definitions(resources=resources(home, console))
-    )
+    definitions = with_resources(build_definitions(pipeline), home, console)
     with open_instance(home) as instance:
         close_ghost_runs(instance)
         run_id = _execute(definitions, f"{pipeline.name}_training", instance, console)
@@ -144,9 +142,7 @@ def search_pipeline(
     Raises:
         SluiceError: The cause, when a stage fails; GateBlocked when a check does.
     """
-    definitions = dg.Definitions.merge(
-        build_definitions(pipeline), dg.Definitions(resources=resources(home, console))
-    )
+    definitions = with_resources(build_definitions(pipeline), home, console)
     with open_instance(home) as instance:
         close_ghost_runs(instance)
         _execute(definitions, search_name(pipeline), instance, console)

@@ -34,12 +34,12 @@ def retrain_schedule(
         "newest candidate; else skip, and say so.",
     )
     def schedule(
-        context: dg.ScheduleEvaluationContext, state: State
+        context: dg.ScheduleEvaluationContext, sluice_state: State
     ) -> dg.RunRequest | dg.SkipReason:
         busy = under_way(context.instance, training_name(pipeline))
         if busy:
             return dg.SkipReason(f"{busy} What changed since is for the next tick.")
-        return request_retraining(pipeline, state, source)
+        return request_retraining(pipeline, sluice_state, source)
 
     return schedule
 

@@ -63,11 +63,13 @@ def promotion_sensor(
         "PROMOTE, starts its rollout; or its promotion, where there is nothing to roll out "
         "against.",
     )
-    def sensor(context: dg.SensorEvaluationContext, state: State) -> dg.RunRequest | dg.SkipReason:
+    def sensor(
+        context: dg.SensorEvaluationContext, sluice_state: State
+    ) -> dg.RunRequest | dg.SkipReason:
         event = context.instance.get_latest_materialization_event(key)
         if event is None:
             return dg.SkipReason("There is no candidate yet.")
-        with state.ledger() as ledger:
+        with sluice_state.ledger() as ledger:
             return next_request(pipeline, event, ledger, context.instance, now=utc_now())
 
     return sensor

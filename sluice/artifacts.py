@@ -16,6 +16,15 @@ class ArtifactStore:
     def __init__(self, root: Path) -> None:
         self._root = root
 
+    @property
+    def root(self) -> Path:
+        """The folder."""
+        return self._root
+
+    def has(self, digest: str) -> bool:
+        """Return whether there is a file of this digest; ``get`` checks its content."""
+        return self.path(digest).exists()
+
     def path(self, digest: str) -> Path:
         """Where the content with this digest lies, whether it exists or not.
 

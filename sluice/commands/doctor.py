@@ -20,7 +20,7 @@ from sluice.commands.output import results
 from sluice.commands.training_doctor import add_training_doctors
 from sluice.cores import count_cores
 from sluice.counted import counted
-from sluice.errors import GATE_SAID_NO, SluiceError
+from sluice.errors import GATE_SAID_NO, SluiceError, UnknownVersion
 from sluice.files import write_atomic
 from sluice.home import Home
 from sluice.settings import Record, Settings
@@ -164,11 +164,15 @@ def _free(home: Home, settings: DoctorSettings) -> str:
 def _registry(home: Home) -> str:
     from sluice.registry.ledger import Ledger
 
-    if home.registry_url.startswith("sqlite") and not (home.root / "registry.db").exists():
+    try:
+        opened = Ledger.open(home.registry_url, clock=lambda: datetime.now(UTC), create=False)
+    except UnknownVersion:
         return "none yet; the first run makes it"
-    with Ledger.open(home.registry_url, clock=lambda: datetime.now(UTC)) as ledger:
+    with opened as ledger:
         findings = ledger.verify(None, store=ArtifactStore(home.artifacts))
         models = ledger.models()
+    if len(findings) == 1:
+        raise SluiceError(findings[0].what, fix=findings[0].fix)
     if findings:
         raise SluiceError(
             f"{counted(len(findings), 'finding')}, the first: {findings[0].what}",

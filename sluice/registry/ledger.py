@@ -367,7 +367,7 @@ class Ledger(LedgerReading):
             if model is not None and model not in names:
                 raise admission.unknown(model, None, names)
             chosen = names if model is None else [model]
-            findings = [f for name in chosen for f in verification.check(connection, name, store)]
+            findings = list(verification.check(connection, chosen, store, url=self.url))
             findings += log_verification.check(connection)
             if key is not None:
                 findings += signing.check(connection, key)

@@ -41,6 +41,11 @@ class LedgerReading:
         """
         return cls(Database.open(url, create=create), clock=clock, key=key)
 
+    @property
+    def url(self) -> str:
+        """Address of the registry, without its password."""
+        return self._database.url
+
     def close(self) -> None:
         """Let go of the database."""
         self._database.close()

@@ -1,15 +1,18 @@
 """Checking the whole registry: what is stored against what it says about itself."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from sluice.artifacts import ArtifactStore
+from sluice.counted import counted
 from sluice.errors import IntegrityError, SluiceError
 from sluice.registry import evidence, queries
+from sluice.registry.absence import explain_absence, is_absent
 from sluice.registry.promotion import require_own_parts
-from sluice.registry.records import Finding, HistoryEntry, Problem
+from sluice.registry.records import Finding, HistoryEntry, Problem, Version
 from sluice.registry.tables import (
     decisions,
     imported_receipts,
@@ -21,20 +24,68 @@ from sluice.registry.trail import production_trail
 from sluice.registry.weights import require_intact
 
 
-def check(connection: Connection, model: str, store: ArtifactStore) -> Iterator[Finding]:
-    """Yield what does not hold for one model: artifacts, receipts, lineage, pointer, history."""
-    numbers = connection.execute(
-        sa.select(versions.c.number).where(versions.c.model == model).order_by(versions.c.number)
-    ).scalars()
-    for number in list(numbers):
-        yield from _check_version(connection, model, number, store)
-    yield from _check_receipts(connection, model)
-    yield from _check_tables(connection, model, store)
-    yield from _check_moves(connection, model)
+@dataclass(slots=True)
+class _Absent:
+    """What this home does not have, for one finding instead of one an artifact."""
+
+    versions: list[Version] = field(default_factory=list)
+    artifacts: set[str] = field(default_factory=set)
+
+    def has_candidate(self, digest: str | None) -> bool:
+        return any(version.candidate == digest for version in self.versions)
+
+
+def check(
+    connection: Connection, models: Sequence[str], store: ArtifactStore, *, url: str
+) -> Iterator[Finding]:
+    """Yield what does not hold for some models: artifacts, receipts, lineage, pointer, history.
+
+    Versions of which this home has no weights are one finding together.
+
+    Args:
+        connection: To the registry.
+        models: Their names.
+        store: The artifacts of this home.
+        url: Of the registry, for the message.
+    """
+    absent = _Absent()
+    for model in models:
+        numbers = connection.execute(
+            sa.select(versions.c.number)
+            .where(versions.c.model == model)
+            .order_by(versions.c.number)
+        ).scalars()
+        for number in list(numbers):
+            yield from _check_version(connection, model, number, store, absent)
+        yield from _check_receipts(connection, model)
+        yield from _check_tables(connection, model, store, absent)
+        yield from _check_moves(connection, model)
+    if absent.versions:
+        yield _absence(absent, store, url)
+
+
+def _absence(absent: _Absent, store: ArtifactStore, url: str) -> Finding:
+    numbers: dict[str, list[str]] = {}
+    for version in absent.versions:
+        numbers.setdefault(version.model, []).append(str(version.number))
+    (first, *others) = absent.versions
+    cause, fix = explain_absence(url, store)
+    who = "; ".join(
+        f"{model} version{'s' * (len(own) > 1)} {', '.join(own)}" for model, own in numbers.items()
+    )
+    return Finding(
+        model=first.model if len(numbers) == 1 else "",
+        version=None if others else first.number,
+        problem="artifact",
+        what=f"{store.root} has no weights of {who}: "
+        f"{counted(len(absent.artifacts), 'artifact')} of them and of their decisions "
+        f"{'is' if len(absent.artifacts) == 1 else 'are'} missing. {cause}",
+        fix=fix,
+    )
 
 
 def _check_version(
-    connection: Connection, model: str, number: int, store: ArtifactStore
+    connection: Connection, model: str, number: int, store: ArtifactStore, absent: _Absent
 ) -> Iterator[Finding]:
     try:
         version = queries.load_version(connection, model, number)
@@ -52,14 +103,22 @@ def _check_version(
             fix="Register the candidate again from a pipeline that records them.",
         )
     weights = version.lineage.weights()
+    is_away = not missing and is_absent(version.lineage, store)
+    if is_away:
+        absent.versions.append(version)
     for role, digest in (weights | version.lineage.other_artifacts()).items():
         try:
+            if is_away and not store.has(digest):
+                absent.artifacts.add(digest)
+                continue
             require_intact(store, digest, what=role, is_weights=role in weights)
         except SluiceError as error:
             yield _finding(model, number, "artifact", error)
 
 
-def _check_tables(connection: Connection, model: str, store: ArtifactStore) -> Iterator[Finding]:
+def _check_tables(
+    connection: Connection, model: str, store: ArtifactStore, absent: _Absent
+) -> Iterator[Finding]:
     """Read every table that a decision names as what it was made from."""
     rows = connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
@@ -72,8 +131,12 @@ def _check_tables(connection: Connection, model: str, store: ArtifactStore) -> I
             receipt = evidence.parse_receipt(row.digest, row.payload)
         except IntegrityError:  # _check_receipts says so
             continue
+        is_away = absent.has_candidate(receipt.subject.get("candidate"))
         for role, digest in dict(receipt.evidence.get("tables") or {}).items():
             try:
+                if is_away and not store.has(digest):
+                    absent.artifacts.add(digest)
+                    continue
                 require_intact(store, digest, what=f"{role} of a decision", is_weights=False)
             except SluiceError as error:
                 yield _finding(model, None, "artifact", error)

@@ -20,7 +20,7 @@ from sluice.pipeline_file import COMPONENT
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.component import ModelPipeline
 from sluice.pipelines.definitions import defs
-from sluice.pipelines.resources import resources
+from sluice.pipelines.resources import with_resources
 from sluice.pipelines.sensors import Situation, request_promotion
 from tests.pipelines.conftest import ECHO, ROLLOUT, STAGES, home_at
 
@@ -68,7 +68,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_second_pipeline_is_yaml_alone(project: Path) -> None:
     loaded = dg.load_from_defs_folder(path_within_project=project)
 
-    assert names_of(with_resources(loaded, project), "echo") == STAGES
+    assert names_of(loaded, "echo") == STAGES
 
 
 def test_unknown_key_in_yaml_stops_the_ui_from_loading(project: Path) -> None:
@@ -76,7 +76,7 @@ def test_unknown_key_in_yaml_stops_the_ui_from_loading(project: Path) -> None:
     file.write_text(file.read_text().replace("architecture", "architektur"))
 
     with pytest.raises(Exception, match="echo") as caught:
-        with_resources(dg.load_from_defs_folder(path_within_project=project), project)
+        dg.load_from_defs_folder(path_within_project=project)
 
     assert "architektur" in str(caught.value.__cause__)
 
@@ -89,7 +89,7 @@ def test_a_pipeline_based_on_another_loads_beside_it(project: Path) -> None:
     attributes = {"based_on": "../echo/defs.yaml", "name": "loud", "model": {"hidden": 8}}
     other.write_text(yaml.safe_dump({"type": COMPONENT, "attributes": attributes}))
 
-    loaded = with_resources(dg.load_from_defs_folder(path_within_project=project), project)
+    loaded = dg.load_from_defs_folder(path_within_project=project)
 
     assert names_of(loaded, "echo") == names_of(loaded, "loud") == STAGES
     schema = ModelPipeline.get_model_cls().model_json_schema()
@@ -100,14 +100,8 @@ def test_a_pipeline_based_on_another_loads_beside_it(project: Path) -> None:
             jsonschema.validate(wrong, schema)
 
 
-def with_resources(definitions: dg.Definitions, folder: Path) -> dg.Definitions:
-    return dg.Definitions.merge(
-        definitions, dg.Definitions(resources=resources(home_at(folder / "home")))
-    )
-
-
 def test_training_job_promotes_nothing(echo: PipelineSettings, tmp_path: Path) -> None:
-    definitions = with_resources(build_definitions(echo), tmp_path)
+    definitions = with_resources(build_definitions(echo), home_at(tmp_path / "home"))
     job = definitions.resolve_job_def("echo_training")
 
     assert {key.path[1] for key in job.asset_layer.selected_asset_keys} == STAGES - {
@@ -128,7 +122,7 @@ def test_every_check_blocks_but_what_the_verdict_weighs(shipped: dg.Definitions)
     }
     names = known_pipelines(defs_folder())
     roll_out = [n for n in names if find_pipeline(n, defs_folder()).rollout is not None]
-    assert len(specs) == 33 * len(names) + len(roll_out)
+    assert len(specs) == 34 * len(names) + len(roll_out)
 
 
 def test_every_asset_has_group_owner_kind_and_description(shipped: dg.Definitions) -> None:

@@ -77,7 +77,7 @@ class Daemon:
                 instance=instance,
                 cursor=self.cursor,
                 definitions=definitions,
-                resources={"state": given["state"]},
+                resources={"sluice_state": given["sluice_state"]},
             )
             found = definitions.resolve_sensor_def("echo_drift_sensor").evaluate_tick(context)
             self.cursor = found.cursor or self.cursor
@@ -387,7 +387,7 @@ def test_a_training_under_way_is_waited_for(home: Home, echo: PipelineSettings) 
 
         def tick() -> ScheduleExecutionData:
             with dg.build_schedule_context(
-                instance=instance, resources={"state": given["state"]}
+                instance=instance, resources={"sluice_state": given["sluice_state"]}
             ) as context:
                 return schedule.evaluate_tick(context)
 

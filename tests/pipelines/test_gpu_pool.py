@@ -58,10 +58,7 @@ def test_a_dead_run_gives_its_slot_back(home: Home, monkeypatch: pytest.MonkeyPa
         assert storage.claim_concurrency_slot("gpu", "another", "train").is_claimed
 
 
-def test_instance_config_to_deploy_is_one_that_dagster_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLUICE_DAGSTER_URL", "postgresql://localhost/dagster")
+def test_instance_config_to_deploy_is_one_that_dagster_takes(tmp_path: Path) -> None:
     text = (ROOT / "deploy" / "dagster.yaml").read_text()
     (tmp_path / "dagster.yaml").write_text(text)
 

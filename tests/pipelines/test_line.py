@@ -98,7 +98,7 @@ def test_every_check_of_a_green_run_passed(green: tuple[Home, RunReport]) -> Non
     evaluations = [r.event_log_entry.dagster_event.asset_check_evaluation_data for r in records]
 
     assert {e.check_name: e.passed for e in evaluations if not e.passed} == {}
-    assert len(evaluations) == 32
+    assert len(evaluations) == 33
 
 
 def test_version_has_its_whole_lineage(

@@ -141,7 +141,7 @@ class Daemon:
                 instance=instance,
                 cursor=self.cursors.get(name),
                 definitions=definitions,
-                resources={"state": given["state"]},
+                resources={"sluice_state": given["sluice_state"]},
             )
             found = definitions.resolve_sensor_def(name).evaluate_tick(context)
             self.cursors[name] = found.cursor or self.cursors.get(name)

@@ -76,7 +76,7 @@ def test_a_page_that_cannot_be_written_keeps_no_promotion_back(
     state = State.at(Home(root=tmp_path, registry_url=f"sqlite:///{tmp_path / 'registry.db'}"))
     sensor = rollout_sensor(PIPELINE, [promotion_job(PIPELINE), review_job(PIPELINE)])
 
-    found = sensor(dg.build_sensor_context(resources={"state": state}))
+    found = sensor(dg.build_sensor_context(resources={"sluice_state": state}))
 
     assert isinstance(found, dg.SensorResult)
     assert [request.job_name for request in found.run_requests or []] == [f"{MODEL}_promotion"]

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from sluice.artifacts import ArtifactStore
 from sluice.commands.doctor import DoctorSettings, examine
 from sluice.counted import counted
 from sluice.home import Home
+from sluice.registry.ledger import Ledger
+from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain
 
 PROC = Path("/proc/none")
 
@@ -21,6 +24,21 @@ def test_a_state_folder_that_is_no_disk_is_said_in_words(tmp_path: Path) -> None
     assert (folder.healthy, disk.healthy) == (False, False)
     assert "point SLUICE_HOME at one" in folder.fix
     assert "GiB free at /proc, 1.0 GiB required" in disk.seen
+
+
+@pytest.mark.slow
+def test_a_home_without_the_artifacts_of_a_shared_registry_is_told_so(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    with Ledger.open(url, clock=Clock()) as ledger:
+        promote_chain(ledger, ArtifactStore(tmp_path / "one" / "artifacts"), 2)
+    home = Home(root=tmp_path / "two", registry_url=url)
+
+    found = {e.name: e for e in examine(home, tmp_path, DoctorSettings())}["registry"]
+
+    assert not found.healthy
+    assert f"{home.artifacts} has no weights of {MODEL} versions 1, 2" in found.seen
+    assert "shared.db is shared, and the artifact folder of this home is not" in found.seen
+    assert f"Copy the artifacts folder of that home into {home.artifacts}" in found.fix
 
 
 @pytest.mark.parametrize(("number", "said"), [(0, "0 rows"), (1, "1 row"), (1024, "1,024 rows")])

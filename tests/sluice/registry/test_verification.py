@@ -76,6 +76,38 @@ def test_missing_and_changed_artifacts(
     assert "other bytes" in findings[1].what
 
 
+def test_versions_of_another_home_are_one_finding_with_its_cause(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    """Here: 8 artifacts of two versions, and what both homes have byte for byte."""
+    elsewhere = ArtifactStore(tmp_path / "two" / "artifacts")
+    elsewhere.put(b"log 1 0")
+
+    (finding,) = ledger.verify(None, store=elsewhere)
+
+    assert (finding.model, finding.version, finding.problem) == (MODEL, None, "artifact")
+    assert f"{elsewhere.root} has no weights of {MODEL} versions 1, 2: 7 artifacts" in finding.what
+    assert f"The registry {ledger.url} is shared" in finding.what
+    assert f"Copy the artifacts folder of that home into {elsewhere.root}" in finding.fix
+
+
+def test_versions_of_another_home_hide_nothing_else(ledger: Ledger, store: ArtifactStore) -> None:
+    """One version is elsewhere, of the other a file is missing."""
+    away, here = (ledger.version(MODEL, number).lineage for number in (1, 2))
+    for digest in away.weights().values():
+        store.path(digest).unlink()
+    store.path(here.members[0].event_log).unlink()
+
+    first, second = ledger.verify(MODEL, store=store)
+
+    assert (first.version, "event log of seed 0 fold 0" in first.what) == (2, True)
+    assert (second.version, f"no weights of {MODEL} version 1: 2 artifacts" in second.what) == (
+        1,
+        True,
+    )
+    assert "in the same folder, so its artifacts were deleted" in second.what
+
+
 @pytest.mark.parametrize("content", [b"\x80\x04K\x01.", b"", save({})], ids=["pickle", "", "none"])
 def test_weights_that_are_no_safetensors(
     ledger: Ledger, store: ArtifactStore, content: bytes

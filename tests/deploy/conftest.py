@@ -1,0 +1,1 @@
+from tests.sluice.registry.conftest import postgres_server as postgres_server

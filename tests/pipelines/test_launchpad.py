@@ -1,0 +1,53 @@
+"""What is typed into the launchpad is read, or refused: checked as the UI checks it."""
+
+import dagster as dg
+import pytest
+from dagster._config import validate_config_from_snap
+
+from sluice.home import Home
+from sluice.pipeline import PipelineSettings
+from sluice.pipelines.build import build_definitions
+from sluice.pipelines.resources import with_resources
+from tests.pipelines.conftest import STAGES
+
+READS_CONFIG = {"production_model": {"version": 3}}
+
+
+@pytest.fixture
+def job(echo: PipelineSettings, home: Home) -> dg.JobDefinition:
+    definitions = with_resources(build_definitions(echo), home)
+    every = dg.define_asset_job("every", dg.AssetSelection.key_prefixes(["echo"]))
+    return dg.Definitions.merge(definitions, dg.Definitions(jobs=[every])).resolve_job_def("every")
+
+
+def errors(job: dg.JobDefinition, ops: dict[str, object]) -> list[str]:
+    """Validate from the job's snapshot, as the webserver does, which has none of our code."""
+    needed = {f"echo__{name}": {"config": config} for name, config in READS_CONFIG.items()}
+    snapshot = job.get_job_snapshot()
+    (mode,) = snapshot.mode_def_snaps
+    result = validate_config_from_snap(
+        snapshot.config_schema_snapshot, mode.root_config_key, {"ops": needed | ops}
+    )
+    return [error.message for error in result.errors or ()]
+
+
+@pytest.mark.parametrize("asset", sorted(STAGES - READS_CONFIG.keys()))
+@pytest.mark.parametrize(
+    "config", [{"seeds": [7, 8]}, {"training": {"learning_rate": 0.5}}, {"instead": "x"}, "x"]
+)
+def test_what_no_asset_reads_is_refused_and_the_error_says_where_to_set_it(
+    job: dg.JobDefinition, asset: str, config: object
+) -> None:
+    (message,) = errors(job, {f"echo__{asset}": {"config": config}})
+
+    assert "edit the attributes in the pipeline's YAML" in message
+    assert "'sluice run NAME_OR_FILE --set training.learning_rate=0.01'" in message
+    with pytest.raises(dg.DagsterInvalidConfigError):
+        dg.validate_run_config(job, {"ops": {f"echo__{asset}": {"config": config}}})
+
+
+def test_nothing_typed_and_the_version_to_promote_are_taken(job: dg.JobDefinition) -> None:
+    assert errors(job, {}) == []
+    assert errors(job, {"echo__trained_models": {"config": {}}}) == []
+    (message,) = errors(job, {"echo__production_model": {"config": {"version": 3, "seed": 1}}})
+    assert "seed" in message
