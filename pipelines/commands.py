@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import typer
 from rich.console import Console
 
+from sluice.command_lines import program_name
 from sluice.commands.doctor import doctor_group
 from sluice.commands.output import results
 from sluice.errors import GATE_SAID_NO, SettingsError, StorageError
@@ -281,6 +282,7 @@ def _run(
     if as_json:
         print(report.model_dump_json(indent=1))
     else:
-        summary(report, home, results(), pipeline=given)
+        program = program_name(sys.argv[0], cwd=Path.cwd(), path=os.environ.get("PATH"))
+        summary(report, home, results(), pipeline=given, program=program)
     if not report.gate_said_yes:
         raise typer.Exit(GATE_SAID_NO)

@@ -1,13 +1,15 @@
-"""What ``dagster dev`` and ``dg dev`` load: every pipeline under ``defs``."""
+"""What ``dagster dev`` and ``dg dev`` load: every shipped pipeline, and those that are named."""
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import dagster as dg
 
 from sluice.home import Home
-from sluice.pipeline import read_pipeline
+from sluice.pipeline import defs_folder, known_pipelines, read_pipeline
+from sluice.pipelines.broken import load_or_explain
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.resources import with_resources
 
@@ -17,12 +19,25 @@ EXTRA = "SLUICE_PIPELINES"
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Load the component tree, and the pipelines that ``sluice dev FILE`` adds."""
+    """Load the pipelines under ``defs`` and those that ``sluice dev FILE`` adds.
+
+    Each file is read by itself, as an installed package has no project file that Dagster's own
+    loader could start from, and one that is broken must not take the others away.
+    """
     if str(Path.cwd()) not in sys.path:  # a user's workload lies where the user started
         sys.path.insert(0, str(Path.cwd()))
     extra = [Path(part) for part in os.environ.get(EXTRA, "").split(os.pathsep) if part]
     home = Home.from_environment(os.environ, cwd=Path.cwd())
+    folder = defs_folder()
+    shipped = [folder / name / "defs.yaml" for name in known_pipelines(folder)]
+
+    def load(path: Path) -> dg.Definitions:
+        return with_resources(build_definitions(read_pipeline(path)), home)
+
     return dg.Definitions.merge(
-        dg.load_from_defs_folder(path_within_project=Path(__file__).parent),
-        *(with_resources(build_definitions(read_pipeline(path)), home) for path in extra),
+        *(load_or_explain(_name_of(path), partial(load, path)) for path in [*shipped, *extra])
     )
+
+
+def _name_of(path: Path) -> str:
+    return path.parent.name if path.name == "defs.yaml" else path.stem

@@ -9,17 +9,18 @@ from sluice.digests import short
 from sluice.home import Home
 from sluice.pipelines.run import RunReport
 
-_WIDTH = 34
 
-
-def summary(report: RunReport, home: Home, console: Console, *, pipeline: str) -> None:
+def summary(
+    report: RunReport, home: Home, console: Console, *, pipeline: str, program: str
+) -> None:
     """Print the end of a run on ``console``.
 
     Args:
         report: Of the run.
         home: State folder.
         console: Where to print.
-        pipeline: The name or path that was asked for: what other commands want to hear too.
+        pipeline: The name or path that was asked for; other commands need the same.
+        program: How the user starts ``sluice``.
     """
     console.print()
     console.print(_headline(report), highlight=False)
@@ -47,8 +48,12 @@ def summary(report: RunReport, home: Home, console: Console, *, pipeline: str) -
     console.print(_times(report))
     console.print()
     console.print("next", style="bold")
-    for command, does in next_commands(report, pipeline):
-        console.print(f"  sluice {escape(command):<{_WIDTH}} {does}", highlight=False)
+    commands = [
+        (f"{program} {arguments}", does) for arguments, does in next_commands(report, pipeline)
+    ]
+    width = max(len(command) for command, _ in commands)
+    for command, does in commands:
+        console.print(f"  {escape(command):<{width}}   {does}", highlight=False, soft_wrap=True)
 
 
 def next_commands(report: RunReport, pipeline: str) -> list[tuple[str, str]]:
@@ -56,7 +61,7 @@ def next_commands(report: RunReport, pipeline: str) -> list[tuple[str, str]]:
     steps = [(f"registry show {report.pipeline}", "the version and its receipts")]
     if report.rolls_out:
         steps.append((f"rollout watch {report.pipeline}", "where its rollout stands"))
-    elif report.in_production or report.waits:
+    elif report.production is not None:
         steps.append((f"serve {pipeline}", "answers with what is in production"))
     return [*steps, (f"dev {pipeline}", "every decision as a page in the Dagster UI")]
 

@@ -5,6 +5,7 @@ Commands live in ``sluice.commands`` and in whatever registers itself under the 
 """
 
 import importlib
+import importlib.metadata
 import json
 import os
 import signal
@@ -12,9 +13,11 @@ import sys
 import traceback
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from sluice.command_lines import program_name, runnable
 from sluice.errors import BROKEN, INTERRUPTED, USER_MISTAKE, SluiceError
 from sluice.observability import tracing
 
@@ -23,6 +26,7 @@ TYPER_INTERRUPTED = 130
 
 ENTRY_POINTS = "sluice.commands"
 COMMANDS = (
+    "list",
     "poc",
     "trace",
     "gate",
@@ -45,17 +49,31 @@ def build_app(wanted: str | None = None) -> typer.Typer:
     app = typer.Typer(
         name="sluice",
         help="A gated line from data to a served PyTorch model.",
-        no_args_is_help=True,
+        invoke_without_command=True,
         add_completion=False,
         rich_markup_mode="markdown",
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    app.callback()(_start)
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda p: p.name):
         point.load()(app)
     for name in (wanted,) if wanted in COMMANDS else COMMANDS:
         importlib.import_module(f"sluice.commands.{name}").register(app)
     return app
+
+
+def _start(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)
+    ] = False,
+) -> None:
+    if version:
+        print(f"sluice {importlib.metadata.version('sluice')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 def main() -> None:
@@ -93,7 +111,7 @@ def run_command(arguments: list[str]) -> int:
             return _interrupted()
         return leave.code if isinstance(leave.code, int) else USER_MISTAKE
     except SluiceError as error:
-        _say(error, as_json=as_json)
+        _say(error, arguments, as_json=as_json)
         return error.exit_code
     except BrokenPipeError:  # the reader of our output left, as in `sluice ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -116,21 +134,25 @@ def _interrupted() -> int:
     return INTERRUPTED
 
 
-def _say(error: SluiceError, *, as_json: bool) -> None:
+def _say(error: SluiceError, arguments: list[str], *, as_json: bool) -> None:
+    program = program_name(sys.argv[0], cwd=Path.cwd(), path=os.environ.get("PATH"))
+    what, cause, fix = (
+        runnable(text, arguments, program=program) for text in (error.what, error.cause, error.fix)
+    )
     if as_json:
         print(
             json.dumps(
                 {
                     "error": type(error).__name__,
-                    "what": error.what,
-                    "why": error.cause,
-                    "do": error.fix,
+                    "what": what,
+                    "why": cause,
+                    "do": fix,
                     "exit_code": error.exit_code,
                 }
             )
         )
         return
-    print(f"error: {error.what}", file=sys.stderr)
-    if error.cause:
-        print(f"why:   {error.cause}", file=sys.stderr)
-    print(f"do:    {error.fix}", file=sys.stderr)
+    print(f"error: {what}", file=sys.stderr)
+    if cause:
+        print(f"why:   {cause}", file=sys.stderr)
+    print(f"do:    {fix}", file=sys.stderr)

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sluice.errors import SettingsError
+
 DEFAULT_HOME = ".sluice"
 
 
@@ -19,8 +21,20 @@ class Home:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], *, cwd: Path) -> "Home":
-        """Read ``SLUICE_HOME`` (default ``.sluice``), ``SLUICE_REGISTRY_URL`` and ``..._KEY``."""
-        root = (cwd / Path(environ.get("SLUICE_HOME") or DEFAULT_HOME).expanduser()).resolve()
+        """Read ``SLUICE_HOME`` (default ``.sluice``), ``SLUICE_REGISTRY_URL`` and ``..._KEY``.
+
+        Raises:
+            SettingsError: ``SLUICE_HOME`` is a URL.
+        """
+        given = environ.get("SLUICE_HOME") or DEFAULT_HOME
+        if "://" in given:
+            raise SettingsError(
+                f"SLUICE_HOME must be a folder of this machine, got the URL {given!r}.",
+                cause="State is written with atomic renames and file locks, which object stores "
+                "do not have.",
+                fix="Name a local folder; SLUICE_REGISTRY_URL may be a shared PostgreSQL.",
+            )
+        root = (cwd / Path(given).expanduser()).resolve()
         url = environ.get("SLUICE_REGISTRY_URL") or f"sqlite:///{root / 'registry.db'}"
         key = environ.get("SLUICE_REGISTRY_KEY")
         return cls(root=root, registry_url=url, registry_key=(cwd / key).resolve() if key else None)

@@ -1,6 +1,8 @@
 """Find what a user named by import path: ``module:Name``."""
 
 import importlib
+import sys
+from collections.abc import Iterable
 from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any
@@ -42,6 +44,41 @@ def import_named(path: str, *, what: str) -> Any:
             fix="Correct the name after the colon.",
         )
     return found
+
+
+def search_beside(folder: Path, paths: Iterable[str]) -> None:
+    """Let modules that a pipeline's file names be found beside it, from whatever working folder.
+
+    Args:
+        folder: Of the pipeline's file; it is put in front of ``sys.path`` when a module is there.
+        paths: Import paths that the file names, 'module:Name'.
+
+    Raises:
+        SettingsError: A module of that name belongs to another folder in this process already.
+    """
+    folder = folder.resolve()
+    for path in paths:
+        top = path.partition(":")[0].split(".")[0]
+        file = next((f for f in (folder / f"{top}.py", folder / top) if top and f.exists()), None)
+        if file is None:
+            continue
+        loaded = getattr(sys.modules.get(top), "__file__", None)
+        other = Path(loaded).resolve() if loaded else _beside.get(top, file)
+        if other.exists() and not other.is_relative_to(folder):
+            raise SettingsError(
+                f"The module '{top}' of '{path}' is required from {file}, and this process has "
+                f"another one of that name from {other}.",
+                cause="Python keeps one module of a name, so one of two pipelines would run the "
+                "code of the other.",
+                fix=f"Rename {file.name}, or start a process for each of the two pipelines.",
+            )
+        _beside[top] = file
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+
+
+_beside: dict[str, Path] = {}
+"""Files of modules that were found beside a pipeline's file in this process, by name."""
 
 
 def find_in(module: ModuleType, name: str) -> Any | None:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from sluice.errors import SettingsError
+from sluice.imports import search_beside
 from sluice.settings import nearest
 
 COMPONENT = "sluice.pipelines.component.ModelPipeline"
@@ -34,6 +35,8 @@ def compose(
 ) -> dict[str, Any]:
     """Return attributes with those of the file that they are based on, where they say nothing.
 
+    Modules that a file names are found beside that file from now on.
+
     Args:
         attributes: As they stand in the file.
         folder: Of the file, from which ``based_on`` is looked for.
@@ -44,6 +47,7 @@ def compose(
             has no name of its own.
     """
     own = dict(attributes)
+    search_beside(folder, _import_paths(own))
     given = own.pop(BASED_ON, None)
     if given is None:
         return own
@@ -66,6 +70,16 @@ def compose(
         )
     base = compose(_attributes(path), folder=path.parent, where=(*where, str(path)))
     return merged(base, own)
+
+
+def _import_paths(attributes: Mapping[str, Any]) -> list[str]:
+    """Return the import paths that a file names; what is wrong with others is told later."""
+    model = attributes.get("model")
+    named = [
+        attributes.get("workload"),
+        model.get("architecture") if isinstance(model, Mapping) else None,
+    ]
+    return [path for path in named if isinstance(path, str) and ":" in path]
 
 
 def merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

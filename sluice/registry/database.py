@@ -165,7 +165,7 @@ def _begin_sqlite(connection: Connection) -> None:
 def _no_registry(url: str) -> UnknownVersion:
     return UnknownVersion(
         f"There is no registry at {url}.",
-        fix="Run a pipeline first (sluice run), or point SLUICE_HOME at the folder that has one.",
+        fix="Run the pipeline first, or point SLUICE_HOME at the folder that has one.",
     )
 
 

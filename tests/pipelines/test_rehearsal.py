@@ -75,7 +75,7 @@ def test_one_that_did_not_run_is_told_in_a_sentence(
     after = with_rehearsal(report, echo, empty, Console(stderr=True))
     assert not after.rehearsal_good
     page = io.StringIO()
-    summary(after, home, Console(file=page, width=200), pipeline="echo")
+    summary(after, home, Console(file=page, width=200), pipeline="echo", program="sluice")
     assert "  rollout  the rehearsal did not run: echo has nothing in production" in page.getvalue()
 
 

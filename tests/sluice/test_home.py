@@ -1,0 +1,19 @@
+"""Where state is kept."""
+
+import pytest
+
+from sluice.cli import run_command
+from sluice.errors import SettingsError
+from sluice.home import Home
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/home", "gs://x", "file:///tmp/x"])
+def test_a_url_is_refused_and_no_folder_is_made(url, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(SettingsError, match="must be a folder of this machine"):
+        Home.from_environment({"SLUICE_HOME": url}, cwd=tmp_path)
+    monkeypatch.setenv("SLUICE_HOME", url)
+    assert run_command(["doctor"]) == 2
+    assert url in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
