@@ -9,17 +9,19 @@ from sluice.assets.resources import RECORDS, Progress, State, silent
 from sluice.home import Home
 
 
-@functools.cache
 def resources(home: Home, progress: Progress = silent) -> dict[str, object]:
-    """Return the resources for one state folder.
+    """Return the resources for one state folder, the same objects for every pipeline of a process.
 
-    The same objects for every pipeline of a process: Dagster compares resources by identity when
-    it merges definitions.
+    Dagster compares resources by identity when it merges definitions.
     """
+    return {**_of_home(home), "sluice_progress": progress}
+
+
+@functools.cache
+def _of_home(home: Home) -> dict[str, object]:
     return {
         "sluice_state": State.at(home),
         RECORDS: RecordIOManager(root=str(home.records)),
-        "sluice_progress": progress,
     }
 
 

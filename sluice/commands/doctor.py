@@ -171,12 +171,10 @@ def _registry(home: Home) -> str:
     with opened as ledger:
         findings = ledger.verify(None, store=ArtifactStore(home.artifacts))
         models = ledger.models()
-    if len(findings) == 1:
-        raise SluiceError(findings[0].what, fix=findings[0].fix)
     if findings:
         raise SluiceError(
             f"{counted(len(findings), 'finding')}, the first: {findings[0].what}",
-            fix="Run 'sluice registry verify' for all of them.",
+            fix=f"{findings[0].fix} All of them: sluice registry verify",
         )
     return f"{counted(len(models), 'model')}, every digest holds"
 

@@ -218,7 +218,9 @@ def verify(model: AnyModel = None, key: KeyFile = None, as_json: AsJson = False)
         show_result(Text(f"Nothing wrong found in {counted(num_versions, 'version')}."))
     if findings:
         raise IntegrityError(
-            f"The registry does not hold together: {counted(len(findings), 'finding')}.",
+            f"Registry and artifacts do not agree: {counted(len(findings), 'finding')}."
+            if all(finding.problem == "artifact" for finding in findings)
+            else f"The registry does not hold together: {counted(len(findings), 'finding')}.",
             fix="Do what the list says, then verify again.",
         )
 

@@ -197,6 +197,24 @@ def test_verify_names_what_is_damaged(home: Path) -> None:
     assert "weights of seed 0 fold 0" in " ".join(result.stdout.split())
 
 
+def test_verify_in_a_home_without_the_artifacts_does_not_accuse_the_registry(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_REGISTRY_URL", f"sqlite:///{home / 'registry.db'}")
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "second"))
+
+    app = typer.Typer()
+    registry.register(app)
+    app.callback()(lambda: None)
+    said = CliRunner().invoke(app, ["registry", "verify"]).exception
+    result = CliRunner().invoke(app, ["registry", "verify", "--json"])
+
+    assert isinstance(said, IntegrityError)
+    assert "Registry and artifacts do not agree: 1 finding." in str(said)
+    (finding,) = json.loads(result.stdout)["findings"]
+    assert "is shared, and the artifact folder of this home is not" in finding["what"]
+
+
 @pytest.mark.usefixtures("home")
 def test_at_names_what_was_in_production() -> None:
     moves = [e for e in invoke_json("history", MODEL) if e["revision"] is not None]
