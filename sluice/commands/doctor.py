@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import Field
@@ -24,6 +24,9 @@ from sluice.errors import GATE_SAID_NO, SluiceError
 from sluice.files import write_atomic
 from sluice.home import Home
 from sluice.settings import Record, Settings
+
+if TYPE_CHECKING:
+    from sluice.registry.ledger import Ledger
 
 NAME = "doctor"
 
@@ -70,6 +73,11 @@ def examine(home: Home, pipelines: Path, settings: DoctorSettings) -> Iterator[E
     yield _attempt("state folder", lambda: _writable(home))
     yield _attempt("free disk", lambda: _free(home, settings))
     yield _attempt("registry", lambda: _registry(home))
+    for model, number in _productions(home):
+        yield _attempt(
+            f"production of {model}",
+            lambda m=model, n=number: _served(home, m, n),  # type: ignore[misc]
+        )
     yield _attempt("devices", _devices)
     for name in known_pipelines(pipelines):
         yield _attempt(f"pipeline {name}", lambda n=name: _pipeline(n, pipelines))  # type: ignore[misc]
@@ -162,11 +170,9 @@ def _free(home: Home, settings: DoctorSettings) -> str:
 
 
 def _registry(home: Home) -> str:
-    from sluice.registry.ledger import Ledger
-
-    if home.registry_url.startswith("sqlite") and not (home.root / "registry.db").exists():
+    if not _has_registry(home):
         return "none yet; the first run makes it"
-    with Ledger.open(home.registry_url, clock=lambda: datetime.now(UTC)) as ledger:
+    with _open(home) as ledger:
         findings = ledger.verify(None, store=ArtifactStore(home.artifacts))
         models = ledger.models()
     if findings:
@@ -175,6 +181,43 @@ def _registry(home: Home) -> str:
             fix="Run 'sluice registry verify' for all of them.",
         )
     return f"{counted(len(models), 'model')}, every digest holds"
+
+
+def _has_registry(home: Home) -> bool:
+    return not home.registry_url.startswith("sqlite") or (home.root / "registry.db").exists()
+
+
+def _open(home: Home) -> "Ledger":
+    from sluice.registry.ledger import Ledger
+
+    return Ledger.open(home.registry_url, clock=lambda: datetime.now(UTC))
+
+
+def _productions(home: Home) -> list[tuple[str, int]]:
+    """Return the models that have a version in production, and its number."""
+    if not _has_registry(home):
+        return []
+    try:
+        with _open(home) as ledger:
+            numbers = [(model, ledger.production_number(model)) for model in ledger.models()]
+    except SluiceError:  # the examination of the registry reports it
+        return []
+    return [(model, number) for model, number in numbers if number is not None]
+
+
+def _served(home: Home, model: str, number: int) -> str:
+    """Load a version as ``sluice serve`` does, and report what its stored settings left out."""
+    from sluice.registry.loading import removed_settings
+    from sluice.serving.deployed import load_deployed, require_finite
+
+    with _open(home) as ledger:
+        version = ledger.version(model, number)
+    require_finite(load_deployed(version, ArtifactStore(home.artifacts)))
+    left_out = "".join(
+        f"; its setting '{removed.name}' exists no longer: {removed.effect}"
+        for removed in removed_settings(version.lineage)
+    )
+    return f"version {number} loads{left_out}"
 
 
 def _devices() -> str:

@@ -9,19 +9,23 @@ from torch import nn
 
 from sluice.artifacts import ArtifactStore
 from sluice.digests import short
-from sluice.errors import ContractError, IntegrityError
+from sluice.errors import ContractError, IntegrityError, SettingsError
+from sluice.imports import import_named
 from sluice.models.settings import ModelSettings
 from sluice.registry.lineage import Lineage
 from sluice.registry.records import Version
+from sluice.registry.stored_settings import RemovedSetting, migrate
 from sluice.registry.weights import require_intact
 from sluice.training.members import Member
 from sluice.training.weights import load_member
-from sluice.workloads.load import load_workload
+from sluice.workloads.load import build_workload, require_workload_type
 from sluice.workloads.workload import Workload
 
 
 def rebuild(lineage: Lineage) -> tuple[Workload, ModelSettings]:
     """Return the workload and the model settings that a version was trained with.
+
+    Settings that Sluice has no longer are left out; see ``stored_settings``.
 
     Raises:
         ContractError: They are not recorded, or no longer import, or a setting is unknown.
@@ -34,8 +38,35 @@ def rebuild(lineage: Lineage) -> tuple[Workload, ModelSettings]:
             f"{where}: the recorded settings lack {', '.join(missing)}.",
             fix="Register the candidate again from a pipeline that records them.",
         )
-    own = load_workload(str(config["workload"]), config["workload_settings"], where=where)
-    return own, ModelSettings.parse(config["model"], where=where)
+    path = str(config["workload"])
+    cls = _workload_type(path)
+    current, _ = migrate(config["workload_settings"], cls.settings_type)
+    try:
+        settings = cls.settings_type.parse(current, where=where)
+        model = ModelSettings.parse(config["model"], where=where)
+    except SettingsError as error:
+        raise SettingsError(
+            error.what,
+            cause="The version was stored with it, and the settings class of today does not take "
+            "it.",
+            fix="Let the settings class take it again, for example as a field with a default; or "
+            "train the pipeline again.",
+        ) from error
+    return build_workload(cls, settings, path=path), model
+
+
+def removed_settings(lineage: Lineage) -> tuple[RemovedSetting, ...]:
+    """Return the stored settings of a version that Sluice has no longer.
+
+    Raises:
+        SettingsError: Its workload does not import.
+    """
+    cls = _workload_type(str(lineage.resolved_config["workload"]))
+    return migrate(lineage.resolved_config["workload_settings"], cls.settings_type)[1]
+
+
+def _workload_type(path: str) -> type[Workload]:
+    return require_workload_type(import_named(path, what="workload"), path)
 
 
 def load_networks(version: Version, store: ArtifactStore) -> list[nn.Module]:
@@ -61,12 +92,16 @@ def load_members(
         workload, settings = rebuild(version.lineage)
         return workload, [load_member(m, workload, settings, store) for m in members]
     except ContractError as error:
+        fix = (
+            "Start the command where the pipeline's own code imports, or keep the old name working"
+        )
+        if isinstance(error.__cause__, SettingsError):  # the stored settings do not fit
+            fix = error.fix.rstrip(".")
         raise IntegrityError(
             f"{who} does not load: {error.what}",
             cause=error.cause
             or "Its workload or network is not importable here, or was renamed since.",
-            fix="Start the command where the pipeline's own code imports, or keep the old name "
-            "working; nothing was moved.",
+            fix=f"{fix}; nothing was moved.",
         ) from error
 
 
