@@ -208,6 +208,7 @@ def _productions(home: Home) -> list[tuple[str, int]]:
 def _served(home: Home, model: str, number: int) -> str:
     """Load a version as ``sluice serve`` does, and report what its stored settings left out."""
     from sluice.registry.loading import removed_settings
+    from sluice.registry.own_code import uncompared
     from sluice.serving.deployed import load_deployed, require_finite
 
     with _open(home) as ledger:
@@ -217,7 +218,8 @@ def _served(home: Home, model: str, number: int) -> str:
         f"; its setting '{removed.name}' exists no longer: {removed.effect}"
         for removed in removed_settings(version.lineage)
     )
-    return f"version {number} loads{left_out}"
+    warning = uncompared(f"version {number}", version.lineage)
+    return f"version {number} loads{left_out}" + (f"; {warning}" if warning else "")
 
 
 def _devices() -> str:

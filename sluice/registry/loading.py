@@ -3,17 +3,25 @@
 Imports torch: the ledger, which only looks most of the time, imports this inside functions.
 """
 
+import contextlib
 from collections.abc import Sequence
 
 from torch import nn
 
 from sluice.artifacts import ArtifactStore
 from sluice.digests import short
-from sluice.errors import ContractError, IntegrityError, SettingsError
+from sluice.errors import ContractError, IntegrityError, OtherCode, SettingsError
 from sluice.imports import import_named
 from sluice.models.settings import ModelSettings
 from sluice.registry.lineage import Lineage
-from sluice.registry.records import Version
+from sluice.registry.own_code import (
+    CodeComparison,
+    code_sentence,
+    compare_code,
+    require_same_code,
+)
+from sluice.registry.records import Finding, Version
+from sluice.registry.stored_code import CODE, CodeChoice, stored_modules, unpack_code
 from sluice.registry.stored_settings import RemovedSetting, migrate
 from sluice.registry.weights import require_intact
 from sluice.training.members import Member
@@ -73,24 +81,41 @@ def load_networks(version: Version, store: ArtifactStore) -> list[nn.Module]:
     """Return every network of a version, ready to predict, in the order of its members.
 
     Raises:
-        IntegrityError: As ``load_members``.
+        IntegrityError, OtherCode: As ``load_members``.
     """
     return load_members(version, version.lineage.members, store)[1]
 
 
 def load_members(
-    version: Version, members: Sequence[Member], store: ArtifactStore
+    version: Version,
+    members: Sequence[Member],
+    store: ArtifactStore,
+    *,
+    code: CodeChoice = "present",
 ) -> tuple[Workload, list[nn.Module]]:
     """Return the workload of a version and the networks of some of its members, in their order.
 
+    Args:
+        version: Names the workload, the settings and the weights.
+        members: Of the version.
+        store: Holds the weights, and the version's own modules.
+        code: "present" builds the networks with the code of this checkout and refuses a version of
+            other code. "stored" builds them with the modules that are stored with the version,
+            which runs these modules: only for a person who asked for it.
+
     Raises:
+        OtherCode: The version was trained with other code than the present one.
         IntegrityError: Weights are missing, changed, no safetensors file, or do not fit; or the
             network cannot be built here. The message names the version and the part.
     """
-    who = f"{version.model} version {version.number}"
+    who = _name(version)
+    lineage = version.lineage
     try:
-        workload, settings = rebuild(version.lineage)
-        return workload, [load_member(m, workload, settings, store) for m in members]
+        if code == "stored" and CODE in lineage.artifacts:
+            with stored_modules(unpack_code(store.get(lineage.artifacts[CODE]))):
+                return _load(lineage, members, store)
+        require_same_code(who, lineage, compare_version(version, store))
+        return _load(lineage, members, store)
     except ContractError as error:
         fix = (
             "Start the command where the pipeline's own code imports, or keep the old name working"
@@ -110,10 +135,75 @@ def require_loadable(version: Version, store: ArtifactStore) -> None:
 
     Raises:
         IntegrityError: An artifact is missing or changed, or a network does not load.
+        OtherCode: The version was trained with other code than the present one.
     """
-    who = f"{version.model} version {version.number}"
+    _require_artifacts(version, store)
+    load_networks(version, store)
+
+
+def require_restorable(version: Version, store: ArtifactStore) -> str:
+    """Read what a rollback needs of a version; return whether its code is the present one.
+
+    A version of other code is not loaded and may be returned to: the servers that still run its
+    code serve it, and so does one that starts with its stored code.
+
+    Raises:
+        IntegrityError: An artifact is missing or changed, or the networks of a version of the
+            present code do not load.
+    """
+    _require_artifacts(version, store)
+    with contextlib.suppress(OtherCode):
+        load_networks(version, store)
+    return code_sentence(_name(version), version.lineage, compare_version(version, store))
+
+
+def compare_version(version: Version, store: ArtifactStore) -> CodeComparison:
+    """Compare a version's own modules with those of this process.
+
+    Raises:
+        ContractError: Its workload or architecture is not importable here.
+        IntegrityError: The stored code is missing or damaged.
+    """
+    return compare_code(version.lineage, store, *rebuild(version.lineage))
+
+
+def code_findings(version: Version, store: ArtifactStore) -> list[Finding]:
+    """Return a finding when the code here is not that of a version in production.
+
+    None where the version's workload or network is not importable: another folder has its code.
+    """
+    try:
+        comparison = compare_version(version, store)
+        require_same_code(_name(version), version.lineage, comparison)
+    except ContractError:
+        return []
+    except OtherCode as error:
+        return [
+            Finding(
+                model=version.model,
+                version=version.number,
+                problem="code",
+                what=f"{error.what} {error.cause}",
+                fix=error.fix,
+            )
+        ]
+    return []
+
+
+def _load(
+    lineage: Lineage, members: Sequence[Member], store: ArtifactStore
+) -> tuple[Workload, list[nn.Module]]:
+    workload, settings = rebuild(lineage)
+    return workload, [load_member(m, workload, settings, store) for m in members]
+
+
+def _require_artifacts(version: Version, store: ArtifactStore) -> None:
+    who = _name(version)
     for role, digest in version.lineage.weights().items():
         require_intact(store, digest, what=f"{who}, {role}", is_weights=True)
     for role, digest in version.lineage.other_artifacts().items():
         require_intact(store, digest, what=f"{who}, {role}", is_weights=False)
-    load_networks(version, store)
+
+
+def _name(version: Version) -> str:
+    return f"{version.model} version {version.number}"
