@@ -114,6 +114,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                     config=trained_models.config,
                     resolved_config=tuned.config,
                     code=trained_models.code,
+                    code_identity=trained_models.code_identity,
                     git=git,
                     seeds=trained_models.seeds,
                     num_trials=best_config.num_trials,

@@ -20,6 +20,7 @@ from sluice.pipeline import PipelineSettings
 from sluice.receipts import Receipt
 from sluice.reports.folder import save_page
 from sluice.settings import Record
+from sluice.training.code import identify_code
 
 
 class Decision(Record):
@@ -50,6 +51,7 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         workload = pipeline.loaded_workload
         evidence = evaluation.evidence(state.store)
         suites = evaluation.suite_report(state.store)
+        gap = identify_code(workload, pipeline.model).gap
 
         def answer(earlier: Sequence[Receipt]) -> Receipt:
             verdict = judge(
@@ -60,7 +62,7 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 earlier=[Verdict.of(receipt) for receipt in earlier],
                 horizon_rows=workload.horizon_rows,
                 unit=workload.loss_unit,
-            ).model_copy(update={"tables": evaluation.tables})
+            ).model_copy(update={"tables": evaluation.tables, "caveats": (gap,) if gap else ()})
             return verdict.receipt(
                 evaluation.subject | {"rules": pipeline.promotion_rules}, decided_at=utc_now()
             )
@@ -105,6 +107,7 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 "verdict": verdict.outcome,
                 "why": verdict.reason,
                 "what next": verdict.remedy,
+                **({"not checked": " ".join(verdict.caveats)} if verdict.caveats else {}),
                 "compared with": evaluation.reference_name,
                 "decided at": receipt.decided_at.isoformat(timespec="seconds"),
                 "alpha": verdict.spending,

@@ -8,6 +8,7 @@ from sluice.assets.resources import utc_now
 from sluice.files import write_atomic
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
+from sluice.training.code import identify_code
 from sluice.training.run_record import read_run
 
 
@@ -25,10 +26,12 @@ def write_run(
     """
     searched = pipeline.search.model_dump(mode="json") if pipeline.search else None
     used = {"seeds": list(pipeline.seeds), "compute": pipeline.compute.model_dump(mode="json")}
+    workload = pipeline.loaded_workload
     run = read_run(
         pipeline.config | used | {"search": searched},
         data=data,
-        source=Path(inspect.getfile(type(pipeline.loaded_workload))).parent,
+        code=identify_code(workload, pipeline.model),
+        source=Path(inspect.getfile(type(workload))).parent,
         store=ArtifactStore(home.artifacts),
         now=utc_now(),
     )

@@ -21,6 +21,7 @@ from sluice.evaluation.plots import training_curves_png
 from sluice.failfast.log.event_log import read_events
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import require
+from sluice.training.code import identify_code
 from sluice.training.member_diagnosis import diagnose_members
 from sluice.training.members import TrainedModels
 from sluice.training.merged_log import merge_logs
@@ -98,8 +99,10 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             architecture=tuned.model.architecture,
             config=tuned.config,
         )
+        identity = identify_code(pipeline.loaded_workload, tuned.model)
         record = TrainedModels(
             **candidate_subject(tuned, data),
+            code_identity=identity,
             seeds=pipeline.seeds,
             members=tuple(members),
             event_log=event_log,
@@ -119,6 +122,8 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         )
         for symptom in symptoms:
             context.log.warning(symptom.sentence)
+        if identity.gap:
+            context.log.warning(identity.gap)
         traces = keep_replays(pipeline.name, members, state, environ=os.environ)
         for sentence in traces.errors:
             context.log.error(sentence)
@@ -134,6 +139,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                     "\n".join(f"- {symptom.sentence}" for symptom in symptoms)
                     or "No symptom in the curves of any member."
                 ),
+                **({"not covered by the code digest": identity.gap} if identity.gap else {}),
                 "run record": dg.MetadataValue.path(str(run_record)),
                 "loss per epoch": picture(
                     training_curves_png(curves, unit=pipeline.loaded_workload.loss_unit),

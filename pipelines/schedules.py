@@ -13,6 +13,8 @@ from sluice.pipelines.jobs import training_name
 from sluice.pipelines.source_look import NoAnswer, SourceLook
 from sluice.pipelines.under_way import under_way
 from sluice.registry.records import Version
+from sluice.training.code import identify_code
+from sluice.training.code_identity import describe_changes
 from sluice.training.members import TrainedModels
 
 
@@ -75,12 +77,14 @@ def what_changed(
         raw: Digest of the rows that the source holds now.
         state: Where the stages' records are.
     """
+    code = identify_code(pipeline.loaded_workload, pipeline.model)
     features = newest_record(FeatureSet, state.home.records, pipeline.name, "features")
     best = newest_record(BestConfig, state.home.records, pipeline.name, "best_config")
     changed: dict[str, None] = {}
     if features is None or features.table.digest != trained.data or features.raw != raw:
         changed["data"] = None
-    if features is None or features.maker != maker(pipeline):
+    is_same_code = code.digest == trained.code
+    if features is None or (is_same_code and features.maker != maker(pipeline)):
         changed["workload"] = None
     if best is None or best.found != trained.config:
         changed["config"] = None
@@ -88,8 +92,10 @@ def what_changed(
         now = search_subject(pipeline, best.subject["data"])
         words = {"rules": "search"}
         for role, digest in now.items():
-            if best.subject.get(role) != digest:
+            if role != "code" and best.subject.get(role) != digest:
                 changed[words.get(role, role)] = None
+    if not is_same_code:
+        changed[describe_changes(code, trained.code_identity)] = None
     if trained.seeds != pipeline.seeds:
         changed["seeds"] = None
     return tuple(changed)

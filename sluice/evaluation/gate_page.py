@@ -55,7 +55,9 @@ def gate_page(
         f'<p class="soft">Candidate {escape(short(verdict.candidate))} against '
         f"{escape(short(verdict.reference))} on window {escape(short(verdict.window))}.</p>",
         f'<div class="card {tone}"><p><b>{escape(verdict.reason)}</b></p>'
-        f"<p>{escape(verdict.remedy)}</p></div>",
+        f"<p>{escape(verdict.remedy)}</p>",
+        *(f"<p>{escape(caveat)}</p>" for caveat in verdict.caveats),
+        "</div>",
         "<h2>The decision</h2>",
         f'<div class="card">{_decision(verdict)}</div>',
         _guards(verdict),

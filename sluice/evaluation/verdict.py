@@ -88,6 +88,9 @@ class Verdict(Record):
     tables: dict[str, str] = Field(
         default_factory=dict, description="Artifact digests of what was judged, by role."
     )
+    caveats: tuple[str, ...] = Field(
+        (), description="What the decision takes for granted and could not check."
+    )
     reason: str = Field(description="One sentence for people.")
     remedy: str = Field(description="What to do next.")
 

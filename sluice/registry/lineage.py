@@ -9,6 +9,7 @@ from pydantic import AwareDatetime, Field
 from sluice.digests import digest_json, short
 from sluice.registry.environment import Environment, GitState
 from sluice.settings import Record
+from sluice.training.code_identity import CodeIdentity
 from sluice.training.members import Member, TrainedModels
 
 BASELINE = "baseline"
@@ -25,7 +26,10 @@ class Lineage(Record):
     data: str = Field(description="Digest of the feature frame.")
     config: str = Field(description="Digest of workload, model and training settings.")
     resolved_config: dict[str, Any] = Field(description="Every setting as used, plain JSON.")
-    code: str = Field(description="Digest of the source that determines the bits.")
+    code: str = Field(description="Digest of the code that determines the bits.")
+    code_identity: CodeIdentity | None = Field(
+        None, description="What the code digest is of; None in a version from before it was kept."
+    )
     git: GitState
     seeds: tuple[int, ...]
     num_trials: int = Field(

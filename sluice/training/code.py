@@ -1,50 +1,122 @@
-"""Which source code determines the bits of a trained model."""
+"""Which code determines the bits of a trained model.
+
+The digest covers the modules of the workload and of an architecture named by import path, all
+modules of the user's that these import, directly or through each other, the installed
+distributions that they import, the data files that the workload declares, and Sluice's own
+training code.
+"""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import sluice
-from sluice.digests import digest_files
+from sluice.digests import digest_bytes, digest_files
 from sluice.errors import SettingsError
 from sluice.imports import import_named
 from sluice.models.settings import ModelSettings
+from sluice.training.code_identity import CodeIdentity
+from sluice.training.distributions import distribution_of
+from sluice.training.import_graph import follow_imports
 from sluice.workloads.workload import Workload
 
 _PACKAGES = ("data", "models", "training", "workloads")
+_NUMERICS = ("numpy", "pandas", "torch")
+"""Distributions that every training stands on."""
 
 
 def code_digest(workload: Workload, model: ModelSettings | None = None) -> str:
-    """Return the digest of Sluice's own source that training runs, and of the user's modules.
+    """Return the digest of ``identify_code``."""
+    return identify_code(workload, model).digest
 
-    The user's modules are those that define the workload's class and the classes it inherits
-    from, and that of an architecture named by import path. What these import in turn is not
-    followed.
+
+def identify_code(workload: Workload, model: ModelSettings | None = None) -> CodeIdentity:
+    """Return the identity of all code that determines the bits of a model.
 
     Args:
         workload: The workload.
-        model: Names the architecture; only one by import path adds to the digest.
+        model: Names the architecture; only one by import path adds to the identity.
 
     Raises:
-        SettingsError: A class was not read from a file, as in an interactive session, or the
-            architecture does not import.
+        SettingsError: A class was not read from a file, as in an interactive session, the
+            architecture does not import, or a declared data file is missing.
+
+    Cost:
+        About 0.1 s for the first call of a process, milliseconds for a further one: sources are
+        read again, and parsed again only when they changed. Data files are read each time.
     """
-    root = Path(sluice.__file__).parent
-    files = {
-        f"sluice/{path.relative_to(root).as_posix()}": path
-        for package in _PACKAGES
-        for path in (root / package).rglob("*.py")
-    }
-    modules = {cls.__module__ for cls in type(workload).__mro__} - {"builtins", "abc"}
+    roots = {
+        cls.__module__
+        for owner in (type(workload), workload.settings_type)
+        for cls in owner.__mro__
+    } - {"builtins", "abc"}
     if model is not None and ":" in model.architecture:
         import_named(model.architecture, what="architecture")
-        modules.add(model.architecture.partition(":")[0])
-    for name in modules:
-        if not name.startswith("sluice."):
-            files[name] = _source(name)
-    return digest_files(files)
+        roots.add(model.architecture.partition(":")[0])
+    own = {name for name in roots if not _is_library(name)}
+    for name in own:
+        _require_file(name)
+    graph = follow_imports(sorted(own))
+    modules = {name: digest_bytes(path.read_bytes()) for name, path in graph.own.items()}
+    modules |= {
+        name: digest_bytes(path.read_bytes())
+        for name, path in graph.sluice.items()
+        if name.split(".")[1:2] not in [[package] for package in _PACKAGES]
+    }
+    return CodeIdentity(
+        modules=modules | _sluices_own(),
+        distributions=graph.distributions | _numerics(),
+        data_files=dict(_data_files(workload)),
+        not_followed=tuple(sorted(graph.not_followed)),
+    )
 
 
-def _source(name: str) -> Path:
+def _sluices_own() -> dict[str, str]:
+    root = Path(sluice.__file__).parent
+    return {
+        f"sluice.{package}": digest_files(
+            {path.relative_to(root).as_posix(): path for path in (root / package).rglob("*.py")}
+        )
+        for package in _PACKAGES
+    }
+
+
+def _numerics() -> dict[str, str]:
+    found = {}
+    for name in _NUMERICS:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        owner = distribution_of(Path(file).parent.parent, name) if file else None
+        if owner is not None:
+            found[owner.name] = owner.version
+    return found
+
+
+def _data_files(workload: Workload) -> Iterator[tuple[str, str]]:
+    for name in workload.data_files:
+        path = workload.data_path(name)
+        files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        try:
+            yield (
+                name,
+                digest_files({p.relative_to(path.parent).as_posix(): p for p in files}),
+            )
+        except OSError as error:
+            raise SettingsError(
+                f"The data file '{name}' that {type(workload).__name__} declares is required at "
+                f"{path} and cannot be read: {error.strerror or error}.",
+                cause="Its content determines the trained model. A relative name counts from the "
+                "folder of the workload's module.",
+                fix="Put the file there, or correct the workload's data_files.",
+            ) from error
+
+
+def _is_library(name: str) -> bool:
+    """Return whether a base class is Sluice's or Python's: their code enters in another way."""
+    top = name.split(".")[0]
+    return top in ("sluice", "pydantic") or (top in sys.stdlib_module_names and top != "__main__")
+
+
+def _require_file(name: str) -> None:
     file = getattr(sys.modules.get(name), "__file__", None)
     if file is None or not Path(file).is_file():
         raise SettingsError(
@@ -52,4 +124,3 @@ def _source(name: str) -> Path:
             cause="Its source determines the trained model, and other processes import it.",
             fix="Save it as a module and name it by import path.",
         )
-    return Path(file)

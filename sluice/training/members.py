@@ -4,6 +4,7 @@ from pydantic import Field
 
 from sluice.settings import Record
 from sluice.trace.diagnosis import Diagnosis
+from sluice.training.code_identity import CodeIdentity
 
 
 class Member(Record):
@@ -35,7 +36,10 @@ class TrainedModels(Record):
 
     data: str = Field(description="Digest of the feature frame.")
     config: str = Field(description="Digest of workload, model and training settings.")
-    code: str = Field(description="Digest of the source that determines the bits.")
+    code: str = Field(description="Digest of the code that determines the bits.")
+    code_identity: CodeIdentity | None = Field(
+        None, description="What the code digest is of; None in a record from before it was kept."
+    )
     seeds: tuple[int, ...]
     members: tuple[Member, ...]
     event_log: str = Field(description="Artifact digest of the merged, validated log.")

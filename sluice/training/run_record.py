@@ -18,6 +18,7 @@ from sluice.differences import differing
 from sluice.digests import digest_json
 from sluice.registry.environment import Environment, GitState, read_environment, read_git
 from sluice.settings import Record, Settings
+from sluice.training.code_identity import CodeIdentity
 
 
 class RunRecord(Record):
@@ -28,6 +29,9 @@ class RunRecord(Record):
     resolved_config: dict[str, Any] = Field(description="Every setting as used, plain JSON.")
     config: str = Field(description="Digest of resolved_config.")
     data: str = Field(description="Digest of the feature frame.")
+    code: CodeIdentity | None = Field(
+        None, description="The code that determines the bits, and what of it could not be followed."
+    )
     devices: tuple[str, ...] = Field(description="Name of every accelerator; empty on a CPU.")
     command: tuple[str, ...] = Field(description="The process's command line, word by word.")
     folder: str = Field(description="Where it was started.")
@@ -52,6 +56,7 @@ def read_run(
     config: Mapping[str, Any] | Settings,
     *,
     data: str,
+    code: CodeIdentity | None = None,
     source: Path,
     store: ArtifactStore | None,
     now: datetime,
@@ -62,6 +67,7 @@ def read_run(
     Args:
         config: The resolved settings.
         data: Digest of the feature frame.
+        code: Identity of the workload's and the architecture's code; None where there is none.
         source: A folder of the code that runs; git is asked about the repository around it.
         store: Where the diff against the commit is kept; its digest is in the record. None keeps
             the digest alone.
@@ -78,6 +84,7 @@ def read_run(
         resolved_config=plain,
         config=digest_json(plain),
         data=data,
+        code=code,
         devices=tuple(torch.cuda.get_device_name(index) for index in range(count)),
         # orig_argv and not argv: it has the interpreter and its options too.
         command=tuple(sys.orig_argv if command is None else command),

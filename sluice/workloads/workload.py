@@ -8,9 +8,11 @@ Shape legend: B = examples of a batch, N = examples, L = sequence length [rows],
 O = outputs.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -91,11 +93,20 @@ class Workload(ABC):
     frozen_parameters: tuple[str, ...] = ()
     """Shell patterns of the network's parameters that are frozen on purpose, such as 'stem.*'."""
 
+    data_files: tuple[str, ...] = ()
+    """Files and folders besides the rows whose content determines the model, such as a vocabulary
+    or pretrained weights. They count as code: a change leads to a new training. A relative name
+    counts from the folder of the workload's module; open it as ``data_path(name)``."""
+
     expects_signal: bool = True
     """False when the target may be unpredictable, as returns are: the gate then only warns."""
 
     def __init__(self, settings: WorkloadSettings | None = None) -> None:
         self.settings = settings if settings is not None else self.settings_type()
+
+    def data_path(self, name: str) -> Path:
+        """Return the path of a data file, from the folder of the workload's module."""
+        return Path(inspect.getfile(type(self))).parent / name
 
     @abstractmethod
     def load_rows(self) -> pd.DataFrame:

@@ -7,7 +7,8 @@ import pytest
 
 from sluice.errors import SettingsError
 from sluice.models.settings import ModelSettings
-from sluice.training.code import code_digest
+from sluice.training.code import code_digest, identify_code
+from sluice.training.code_identity import describe_changes
 from tests.support.synthetic import SineWorkload
 
 BASE = "from tests.support.synthetic import SineWorkload\nclass Base(SineWorkload): pass\n"
@@ -45,6 +46,106 @@ def test_a_change_in_the_users_code_changes_it(modules, name):
     before = modules()
 
     assert modules(name) != before
+
+
+HELPED = """
+from sluice_probe_losses import scaled
+from tests.support.synthetic import SineWorkload
+
+class Helped(SineWorkload):
+    data_files = ("words.txt",)
+
+    def losses(self, output, y):
+        return scaled(super().losses(output, y))
+"""
+
+
+@pytest.fixture
+def helped(tmp_path, monkeypatch):
+    """A workload with a helper, the helper's helper, a package and a data file."""
+    monkeypatch.syspath_prepend(tmp_path)
+    sources = {
+        "sluice_probe_helped.py": HELPED,
+        "sluice_probe_losses.py": "from sluice_probe_scale import SCALE\nimport sluice_probe_dist\n"
+        "def scaled(x):\n    return SCALE * x\n",
+        "sluice_probe_scale.py": "SCALE = 1\n",
+        "unrelated.py": "x = 1\n",
+        "words.txt": "one\n",
+        "sluice_probe_dist.py": "",
+        "sluice_probe_dist-1.0.dist-info/RECORD": "sluice_probe_dist.py,,\n",
+    }
+    for name, text in sources.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    yield importlib.import_module("sluice_probe_helped").Helped()
+    for name in [name for name in sys.modules if name.startswith("sluice_probe_")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("sluice_probe_losses.py", "module sluice_probe_losses changed"),
+        ("sluice_probe_scale.py", "module sluice_probe_scale changed"),
+        ("words.txt", "data file words.txt changed"),
+    ],
+)
+def test_a_change_in_whatever_enters_is_named(helped, tmp_path, name, said):
+    before = identify_code(helped)
+    with (tmp_path / name).open("a") as file:
+        file.write("# changed\n")
+    now = identify_code(helped)
+
+    (change,) = now.changes(before)
+    assert change.startswith(said)
+    assert now.digest != before.digest
+    assert describe_changes(now, before) == change
+
+
+def test_another_version_of_an_installed_package_is_named(helped, tmp_path):
+    before = identify_code(helped)
+    (tmp_path / "sluice_probe_dist-1.0.dist-info").rename(
+        tmp_path / "sluice_probe_dist-2.0.dist-info"
+    )
+    now = identify_code(helped)
+
+    assert now.changes(before) == ("package sluice_probe_dist 1.0 -> 2.0",)
+    assert now.digest != before.digest
+
+
+def test_a_comment_in_an_unrelated_file_changes_nothing(helped, tmp_path):
+    before = identify_code(helped)
+    (tmp_path / "unrelated.py").write_text("# another\n")
+
+    assert identify_code(helped) == before
+
+
+def test_a_declared_data_file_that_is_missing_is_refused(helped, tmp_path):
+    (tmp_path / "words.txt").unlink()
+
+    with pytest.raises(SettingsError, match=r"The data file 'words.txt' that Helped declares"):
+        identify_code(helped)
+
+
+def test_a_folder_of_data_counts_with_every_file(helped, tmp_path):
+    (tmp_path / "words.txt").unlink()
+    (tmp_path / "words.txt").mkdir()
+    (tmp_path / "words.txt" / "a").write_text("1")
+    before = identify_code(helped)
+    (tmp_path / "words.txt" / "b").write_text("2")
+
+    assert identify_code(helped).data_files != before.data_files
+
+
+def test_what_is_computed_at_run_time_is_said(helped, tmp_path):
+    assert identify_code(helped).gap == ""
+    (tmp_path / "sluice_probe_scale.py").write_text("SCALE = eval('2')\n")
+
+    assert "sluice_probe_scale, line 1: eval(...)" in identify_code(helped).gap
+
+
+def test_what_changed_is_unknown_of_models_from_before_it_was_kept(helped):
+    assert describe_changes(identify_code(helped), None) == "code"
 
 
 def test_sluices_own_training_code_enters(tmp_path, monkeypatch):

@@ -1,0 +1,271 @@
+"""Follows the imports of a program's own modules in their source, without running them.
+
+An own module is one that no installed distribution owns and that is neither Sluice's nor Python's.
+Its imports are followed wherever they are in the source, also inside functions. An import that
+is computed at run time cannot be followed and is reported.
+"""
+
+import ast
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, SOURCE_SUFFIXES
+from pathlib import Path
+
+from sluice.digests import digest_bytes
+from sluice.training.distributions import Distribution, distribution_of
+
+_SLUICE = "sluice"
+_DYNAMIC = frozenset(
+    {
+        "__import__",
+        "import_module",
+        "run_path",
+        "run_module",
+        "spec_from_file_location",
+        "exec",
+        "eval",
+    }
+)
+"""Calls that may run code whose place is not in the source."""
+
+
+@dataclass(slots=True)
+class ImportGraph:
+    """What a program's own modules consist of and stand on."""
+
+    own: dict[str, Path] = field(default_factory=dict)
+    """File of each own module, by dotted name."""
+
+    sluice: dict[str, Path] = field(default_factory=dict)
+    """File of each module of Sluice that an own module imports; not followed."""
+
+    distributions: dict[str, str] = field(default_factory=dict)
+    """Version of each installed distribution that an own module imports, by name."""
+
+    not_followed: set[str] = field(default_factory=set)
+    """What may run besides, as 'module, line: call'."""
+
+
+def follow_imports(roots: Iterable[str]) -> ImportGraph:
+    """Return the graph below some modules.
+
+    Args:
+        roots: Dotted names. One that Python has already imported is read from where it was
+            imported from; any other is searched for on ``sys.path``.
+    """
+    graph, finder = ImportGraph(), _Finder()
+    waiting = list(roots)
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen or _is_pythons(name):
+            continue
+        seen.add(name)
+        module = finder.find(name)
+        if module is None:
+            continue
+        distribution = finder.distribution(name)
+        if distribution is not None:
+            graph.distributions[distribution.name] = distribution.version
+        elif name.split(".")[0] == _SLUICE:
+            if module.file is not None:
+                graph.sluice[name] = module.file
+        else:
+            waiting += _parents(name)
+            if module.file is not None:
+                graph.own[name] = module.file
+                waiting += _read(name, module, graph)
+    return graph
+
+
+def _read(name: str, module: "_Module", graph: ImportGraph) -> Iterator[str]:
+    """Yield what a module imports; note what it may run besides."""
+    assert module.file is not None
+    if not module.file.name.endswith(tuple(SOURCE_SUFFIXES)):
+        graph.not_followed.add(f"{name}: compiled, its imports are not known")
+        return
+    content = module.file.read_bytes()
+    found = _imports_in(digest_bytes(content), content)
+    graph.not_followed |= {f"{name}, line {line}: {call}" for line, call in found.dynamic}
+    package = name if module.is_package else name.rpartition(".")[0]
+    for level, target in found.targets:
+        if not level:
+            yield target
+        elif package:
+            base = package.split(".")
+            yield ".".join([*base[: len(base) - level + 1], *([target] if target else [])])
+
+
+@dataclass(frozen=True, slots=True)
+class _Imports:
+    targets: tuple[tuple[int, str], ...]
+    """Level (0 for absolute) and dotted name; a name may be that of a value of a module."""
+
+    dynamic: tuple[tuple[int, str], ...]
+    """Line and call."""
+
+
+_parsed: dict[str, _Imports] = {}
+"""By the digest of the source: a process parses each version of a file once."""
+
+
+def _imports_in(digest: str, content: bytes) -> _Imports:
+    if digest not in _parsed:
+        _parsed[digest] = _parse(content)
+    return _parsed[digest]
+
+
+def _parse(content: bytes) -> _Imports:
+    try:
+        tree = ast.parse(content)
+    except SyntaxError as error:
+        return _Imports((), ((error.lineno or 0, "the source does not parse"),))
+    targets: list[tuple[int, str]] = []
+    dynamic: list[tuple[int, str]] = []
+    for node in _running(tree):
+        if isinstance(node, ast.Import):
+            targets += [(0, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            targets.append((node.level, base))
+            dot = "." if base else ""
+            targets += [(node.level, f"{base}{dot}{a.name}") for a in node.names if a.name != "*"]
+        elif isinstance(node, ast.Call) and _called(node) in _DYNAMIC:
+            literal = _literal_import(node)
+            if literal:
+                targets.append((0, literal))
+            else:
+                dynamic.append((node.lineno, f"{_called(node)}(...)"))
+    return _Imports(tuple(targets), tuple(dynamic))
+
+
+def _running(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield every node but those that only a type checker reads."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        children = list(ast.iter_child_nodes(node))
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            children = list(node.orelse)
+        waiting += children
+
+
+def _called(call: ast.Call) -> str:
+    """Return the name that is called; a method ``eval`` of an object is not the builtin."""
+    function = call.func
+    if isinstance(function, ast.Name):
+        return function.id
+    if isinstance(function, ast.Attribute) and function.attr not in ("eval", "exec"):
+        return function.attr
+    return ""
+
+
+def _literal_import(call: ast.Call) -> str:
+    """Return the module of ``import_module("a.b")``; "" for a name that is computed."""
+    if _called(call) not in ("import_module", "__import__") or len(call.args) != 1 or call.keywords:
+        return ""
+    name = getattr(call.args[0], "value", None)
+    return name if isinstance(name, str) and not name.startswith(".") else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    file: Path | None
+    """None for a namespace package."""
+
+    folders: tuple[Path, ...]
+    """Where its submodules are."""
+
+    @property
+    def is_package(self) -> bool:
+        return bool(self.folders)
+
+
+class _Finder:
+    """Finds files of modules as Python would, without importing a parent package."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, _Module | None] = {}
+
+    def find(self, name: str) -> _Module | None:
+        """Return a module's place, or None when there is no such module."""
+        if name not in self._found:
+            self._found[name] = _loaded(name) or self._search(name)
+        return self._found[name]
+
+    def distribution(self, name: str) -> Distribution | None:
+        """Return the distribution that installed a module, or None for one of the program's own."""
+        top = name.split(".")[0]
+        module = self.find(top)
+        if module is None or (module.file is None and not module.folders):
+            return None
+        if module.is_package and module.file is None:  # a namespace: several may own a part
+            return self._namespace_part(name, module)
+        place = module.file or module.folders[0]
+        return distribution_of(place.parent.parent if module.is_package else place.parent, top)
+
+    def _namespace_part(self, name: str, top: _Module) -> Distribution | None:
+        module = self.find(name)
+        if module is None or module.file is None:
+            return None
+        folders = [folder for folder in top.folders if module.file.is_relative_to(folder)]
+        return distribution_of(folders[0].parent, name) if folders else None
+
+    def _search(self, name: str) -> _Module | None:
+        parent, _, last = name.rpartition(".")
+        if not parent:
+            return _in_folders(last, [Path(entry or ".") for entry in sys.path]) or _by_finders(
+                name
+            )
+        package = self.find(parent)
+        return _in_folders(last, package.folders) if package is not None else None
+
+
+def _loaded(name: str) -> _Module | None:
+    """Return the place of a module that Python has already imported."""
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    if module is None or (file is None and not hasattr(module, "__path__")):
+        return None
+    folders = tuple(Path(folder) for folder in getattr(module, "__path__", ()))
+    return _Module(Path(file) if file and Path(file).is_file() else None, folders)
+
+
+def _in_folders(last: str, folders: Iterable[Path]) -> _Module | None:
+    portions: list[Path] = []
+    for folder in folders:
+        inner = folder / last
+        for suffix in (*EXTENSION_SUFFIXES, *SOURCE_SUFFIXES, *BYTECODE_SUFFIXES):
+            if (inner / f"__init__{suffix}").is_file():
+                return _Module(inner / f"__init__{suffix}", (inner,))
+            if (folder / f"{last}{suffix}").is_file():
+                return _Module(folder / f"{last}{suffix}", ())
+        if inner.is_dir():
+            portions.append(inner)
+    return _Module(None, tuple(portions)) if portions else None
+
+
+def _by_finders(name: str) -> _Module | None:
+    """Ask the finders that editable installs add; for a top-level name none of them imports."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or spec.origin is None:
+        return None
+    folders = tuple(Path(f) for f in spec.submodule_search_locations or ())
+    file = Path(spec.origin)
+    return _Module(file, folders) if file.is_file() else None
+
+
+def _parents(name: str) -> list[str]:
+    """Return the packages that Python imports before a module."""
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def _is_pythons(name: str) -> bool:
+    return name.split(".")[0] in sys.stdlib_module_names

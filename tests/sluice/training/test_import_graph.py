@@ -1,0 +1,159 @@
+"""Imports are followed in the source, wherever they are, and what cannot be followed is reported."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluice.training.import_graph import follow_imports
+
+ROOT_NAME = "sluice_graph_root"
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """Write modules below a folder on the path; return a function that follows the root."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def follow(root: str, **files: str):
+        write(tmp_path, {"sluice_graph_root.py": root} | as_paths(files))
+        return follow_imports([ROOT_NAME])
+
+    yield follow
+    for name in [name for name in sys.modules if name.startswith("sluice_graph")]:
+        del sys.modules[name]
+
+
+def as_paths(files: dict[str, str]) -> dict[str, str]:
+    return {name.replace("__slash__", "/") + ".py": text for name, text in files.items()}
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def own(graph) -> set[str]:
+    return set(graph.own) - {ROOT_NAME}
+
+
+@pytest.mark.parametrize(
+    ("statement", "met"),
+    [
+        ("import sluice_graph_a", {"sluice_graph_a"}),
+        ("from sluice_graph_a import x", {"sluice_graph_a"}),
+        ("def f():\n    import sluice_graph_a", {"sluice_graph_a"}),
+        ("try:\n    import sluice_graph_a\nexcept ImportError:\n    pass", {"sluice_graph_a"}),
+        ("import importlib\nm = importlib.import_module('sluice_graph_a')", {"sluice_graph_a"}),
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import sluice_graph_a", set()),
+        ("x = 'import sluice_graph_a'", set()),
+        ("import sluice_graph_absent", set()),
+    ],
+)
+def test_an_import_is_found_wherever_it_runs(project, statement, met):
+    assert own(project(statement, sluice_graph_a="x = 1")) == met
+
+
+def test_a_helpers_helper_is_followed_and_a_circle_ends(project):
+    graph = project(
+        "import sluice_graph_a",
+        sluice_graph_a="import sluice_graph_b",
+        sluice_graph_b="import sluice_graph_a, sluice_graph_root",
+    )
+
+    assert own(graph) == {"sluice_graph_a", "sluice_graph_b"}
+
+
+def test_packages_count_with_their_parents_and_relative_imports(project):
+    graph = project(
+        "from sluice_graph_pkg.sub.deep import x",
+        sluice_graph_pkg__slash____init__="",
+        sluice_graph_pkg__slash__side="y = 1",
+        sluice_graph_pkg__slash__idle="",
+        sluice_graph_pkg__slash__sub__slash____init__="from . import near",
+        sluice_graph_pkg__slash__sub__slash__near="",
+        sluice_graph_pkg__slash__sub__slash__deep="from ..side import y\nx = y",
+    )
+
+    assert own(graph) == {
+        "sluice_graph_pkg",
+        "sluice_graph_pkg.sub",
+        "sluice_graph_pkg.sub.near",
+        "sluice_graph_pkg.sub.deep",
+        "sluice_graph_pkg.side",
+    }
+
+
+def test_a_folder_without_an_init_is_a_namespace_package(project):
+    graph = project(
+        "import sluice_graph_space.inner", sluice_graph_space__slash__inner="import sluice_graph_a"
+    )
+
+    assert own(graph) == {"sluice_graph_space.inner"}
+
+
+def test_nothing_is_imported_by_following(project):
+    project("def f():\n    import sluice_graph_a", sluice_graph_a="raise SystemExit(9)")
+
+    assert "sluice_graph_a" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("code", "call"),
+    [
+        ("import importlib\nimportlib.import_module(name)", "import_module(...)"),
+        ("__import__(name)", "__import__(...)"),
+        ("exec(text)", "exec(...)"),
+        ("eval(text)", "eval(...)"),
+        (
+            "import importlib.util as u\nu.spec_from_file_location('a', f)",
+            "spec_from_file_location",
+        ),
+    ],
+)
+def test_code_that_is_computed_is_reported_with_its_line(project, code, call):
+    (said,) = project("def f(name, text, u):\n    pass\n" + code).not_followed
+
+    assert said.startswith(f"{ROOT_NAME}, line {2 + code.count(chr(10)) + 1}: {call}")
+
+
+def test_a_networks_eval_is_not_code(project):
+    assert project("def f(model):\n    model.eval()").not_followed == set()
+
+
+def test_installed_distributions_count_by_version_and_are_not_followed(project):
+    graph = project("import numpy as np\nimport sklearn.linear_model\nimport yaml, os, json")
+
+    assert own(graph) == set()
+    assert {"numpy", "scikit_learn", "pyyaml"} == set(graph.distributions)
+    assert graph.distributions["numpy"] == sys.modules["numpy"].__version__
+
+
+def test_a_package_installed_into_any_folder_is_known_by_its_metadata(project, tmp_path):
+    write(
+        tmp_path,
+        {
+            "sluice_graph_dist/__init__.py": "",
+            "sluice_graph_dist-1.4.dist-info/RECORD": "sluice_graph_dist/__init__.py,,\n",
+        },
+    )
+
+    graph = project("import sluice_graph_dist")
+
+    assert graph.distributions == {"sluice_graph_dist": "1.4"}
+    assert own(graph) == set()
+
+
+def test_a_module_of_sluice_counts_and_is_not_followed(project):
+    graph = project("from sluice.evaluation.mcnemar import mcnemar")
+
+    assert set(graph.sluice) >= {"sluice.evaluation.mcnemar"}
+    assert "sluice.digests" not in graph.sluice
+
+
+def test_a_source_that_does_not_parse_is_reported(project):
+    graph = project("def f():\n    import sluice_graph_a", sluice_graph_a="def (")
+
+    assert graph.not_followed == {"sluice_graph_a, line 1: the source does not parse"}
