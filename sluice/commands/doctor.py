@@ -207,8 +207,7 @@ def _productions(home: Home) -> list[tuple[str, int]]:
 
 def _served(home: Home, model: str, number: int) -> str:
     """Load a version as ``sluice serve`` does, and report what its stored settings left out."""
-    from sluice.registry.loading import removed_settings
-    from sluice.registry.own_code import uncompared
+    from sluice.registry.loading import compare_version, removed_settings
     from sluice.serving.deployed import load_deployed, require_finite
 
     with _open(home) as ledger:
@@ -218,7 +217,7 @@ def _served(home: Home, model: str, number: int) -> str:
         f"; its setting '{removed.name}' exists no longer: {removed.effect}"
         for removed in removed_settings(version.lineage)
     )
-    warning = uncompared(f"version {number}", version.lineage)
+    warning = compare_version(version).warning(f"version {number}")
     return f"version {number} loads{left_out}" + (f"; {warning}" if warning else "")
 
 

@@ -28,7 +28,6 @@ from sluice.errors import ContractError, IntegrityError, UnknownVersion
 from sluice.registry import display
 from sluice.registry.ledger import Ledger
 from sluice.registry.records import Finding, Promotion, Version
-from sluice.registry.stored_code import CODE
 
 
 def register(app: typer.Typer) -> None:
@@ -238,11 +237,11 @@ def _chosen(ledger: Ledger, model: str, number: int | None) -> Version:
 
 
 def _code_findings(production: Version | None) -> list[Finding]:
-    if production is None or CODE not in production.lineage.artifacts:
+    if production is None or production.lineage.code_identity is None:
         return []
     from sluice.registry import loading  # brings torch, which looking around does not need
 
-    return loading.code_findings(production, artifact_store())
+    return loading.code_findings(production)
 
 
 def _brief(version: Version) -> dict[str, Any]:

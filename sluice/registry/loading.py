@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from sluice.artifacts import ArtifactStore
-from sluice.digests import short
+from sluice.digests import digest_bytes, short
 from sluice.errors import ContractError, IntegrityError, OtherCode, SettingsError
 from sluice.imports import import_named
 from sluice.models.settings import ModelSettings
@@ -17,11 +17,18 @@ from sluice.registry.lineage import Lineage
 from sluice.registry.own_code import (
     CodeComparison,
     code_sentence,
+    commit_of,
     compare_code,
     require_same_code,
 )
 from sluice.registry.records import Finding, Version
-from sluice.registry.stored_code import CODE, CodeChoice, stored_modules, unpack_code
+from sluice.registry.stored_code import (
+    CODE,
+    CodeChoice,
+    StoredModule,
+    stored_modules,
+    unpack_code,
+)
 from sluice.registry.stored_settings import RemovedSetting, migrate
 from sluice.registry.weights import require_intact
 from sluice.training.members import Member
@@ -104,17 +111,18 @@ def load_members(
             which runs these modules: only for a person who asked for it.
 
     Raises:
-        OtherCode: The version was trained with other code than the present one.
+        OtherCode: The version was trained with other code than the present one; or its own code
+            was asked for and is not stored.
         IntegrityError: Weights are missing, changed, no safetensors file, or do not fit; or the
             network cannot be built here. The message names the version and the part.
     """
     who = _name(version)
     lineage = version.lineage
     try:
-        if code == "stored" and CODE in lineage.artifacts:
-            with stored_modules(unpack_code(store.get(lineage.artifacts[CODE]))):
+        if code == "stored":
+            with stored_modules(_stored_code(version, store)):
                 return _load(lineage, members, store)
-        require_same_code(who, lineage, compare_version(version, store))
+        require_same_code(who, lineage, compare_version(version))
         return _load(lineage, members, store)
     except ContractError as error:
         fix = (
@@ -154,26 +162,25 @@ def require_restorable(version: Version, store: ArtifactStore) -> str:
     _require_artifacts(version, store)
     with contextlib.suppress(OtherCode):
         load_networks(version, store)
-    return code_sentence(_name(version), version.lineage, compare_version(version, store))
+    return code_sentence(_name(version), version.lineage, compare_version(version))
 
 
-def compare_version(version: Version, store: ArtifactStore) -> CodeComparison:
-    """Compare a version's own modules with those of this process.
+def compare_version(version: Version) -> CodeComparison:
+    """Compare the code of a version with the code of this process.
 
     Raises:
         ContractError: Its workload or architecture is not importable here.
-        IntegrityError: The stored code is missing or damaged.
     """
-    return compare_code(version.lineage, store, *rebuild(version.lineage))
+    return compare_code(version.lineage, *rebuild(version.lineage))
 
 
-def code_findings(version: Version, store: ArtifactStore) -> list[Finding]:
+def code_findings(version: Version) -> list[Finding]:
     """Return a finding when the code here is not that of a version in production.
 
     None where the version's workload or network is not importable: another folder has its code.
     """
     try:
-        comparison = compare_version(version, store)
+        comparison = compare_version(version)
         require_same_code(_name(version), version.lineage, comparison)
     except ContractError:
         return []
@@ -195,6 +202,33 @@ def _load(
 ) -> tuple[Workload, list[nn.Module]]:
     workload, settings = rebuild(lineage)
     return workload, [load_member(m, workload, settings, store) for m in members]
+
+
+def _stored_code(version: Version, store: ArtifactStore) -> dict[str, StoredModule]:
+    """Return the modules that are stored with a version; they are those of its code digest.
+
+    Raises:
+        OtherCode: The version was stored without its code.
+        IntegrityError: The archive is missing or damaged, or holds other modules.
+    """
+    who, lineage = _name(version), version.lineage
+    identity = lineage.code_identity
+    if identity is None or CODE not in lineage.artifacts:
+        raise OtherCode(
+            f"{who} must have its code stored with it, and has not.",
+            cause="It was trained before Sluice stored the code of a version.",
+            fix=f"Serve it from a checkout of its code ({commit_of(lineage)}), without --code.",
+        )
+    modules = unpack_code(store.get(lineage.artifacts[CODE]))
+    wrong = [n for n, m in modules.items() if identity.modules.get(n) != digest_bytes(m.source)]
+    if wrong or identity.digest != lineage.code:
+        raise IntegrityError(
+            f"{who}: the stored code must be that of its code digest {short(lineage.code)}, and "
+            f"{', '.join(wrong) or 'its list of modules'} is not.",
+            cause="The lineage was changed after it was registered.",
+            fix="Run: sluice registry verify",
+        )
+    return modules
 
 
 def _require_artifacts(version: Version, store: ArtifactStore) -> None:

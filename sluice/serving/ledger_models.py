@@ -8,7 +8,7 @@ from sluice.artifacts import ArtifactStore
 from sluice.digests import short
 from sluice.errors import UnknownVersion
 from sluice.registry.ledger import Ledger
-from sluice.registry.own_code import uncompared
+from sluice.registry.loading import compare_version
 from sluice.registry.stored_code import CodeChoice
 from sluice.serving.deployed import Deployed, load_deployed
 from sluice.serving.frames import Recipe
@@ -33,7 +33,8 @@ class LedgerModels:
             model: Its name.
             store: Holds the weights.
             code: Whose network class gets the weights; see ``load_members``.
-            warn: Called with a sentence about a version whose code cannot be compared.
+            warn: Called with a sentence about a version whose code cannot be compared, or whose
+                packages are others here.
         """
         self._ledger = ledger
         self._model = model
@@ -57,9 +58,10 @@ class LedgerModels:
                 fix=f"See: sluice registry list {self._model}",
             )
         deployed = load_deployed(version, self._store, code=self._code)
-        warning = uncompared(f"{self._model} version {version.number}", version.lineage)
-        if warning and self._warn is not None:
-            self._warn(warning)
+        if self._warn is not None and self._code == "present":
+            warning = compare_version(version).warning(f"{self._model} version {version.number}")
+            if warning:
+                self._warn(warning)
         return deployed
 
 

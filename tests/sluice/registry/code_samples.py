@@ -14,6 +14,7 @@ from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE, Lineage
 from sluice.registry.own_code import collect_own_modules
 from sluice.registry.stored_code import CODE, pack_code
+from sluice.training.code import identify_code
 from sluice.training.weights import pack_model
 from tests.sluice.registry.ledger_samples import MODEL, SETTINGS, sample_lineage
 from tests.sluice.registry.test_loading import approve, named, with_settings, with_weights
@@ -82,8 +83,10 @@ class UserCode:
         lineage = with_weights(sample_lineage(store), weights)
         lineage = lineage.model_copy(update={"members": lineage.members[:1], "seeds": (0,)})
         lineage = with_settings(lineage, SETTINGS | {"model": settings.model_dump(mode="json")})
+        identity = identify_code(SineWorkload(), settings)
         code = store.put(pack_code(collect_own_modules(SineWorkload(), settings)))
-        return named(lineage.model_copy(update={"artifacts": {CODE: code}}))
+        update = {"code": identity.digest, "code_identity": identity, "artifacts": {CODE: code}}
+        return named(lineage.model_copy(update=update))
 
 
 def promote_version(

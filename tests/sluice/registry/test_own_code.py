@@ -19,9 +19,14 @@ from sluice.registry.stored_code import (
     unpack_code,
 )
 from sluice.serving.deployed import load_deployed
-from tests.sluice.registry.code_samples import LAYERS, UserCode, promote_version
+from tests.sluice.registry.code_samples import (
+    LAYERS,
+    OTHER_LAYERS,
+    UserCode,
+    promote_version,
+)
 from tests.sluice.registry.ledger_samples import MODEL, register_sample
-from tests.sluice.registry.test_loading import approve
+from tests.sluice.registry.test_loading import approve, named
 
 ONES = np.ones((1, 8, 2), np.float32)
 
@@ -36,13 +41,13 @@ def test_a_changed_module_that_the_network_imports_refuses_the_version(
 ) -> None:
     number = promote_version(ledger, store, user.lineage(store))
     version = ledger.version(MODEL, number)
-    assert compare_version(version, store).outcome == "same"
+    assert compare_version(version).outcome == "same"
     user.change()
 
     with pytest.raises(OtherCode, match=r"module probe_layers changed") as refused:
         load_deployed(version, store)
 
-    comparison = compare_version(version, store)
+    comparison = compare_version(version)
     assert comparison.before[:12] in refused.value.what
     assert comparison.now[:12] in refused.value.what
     assert comparison.before != comparison.now
@@ -102,7 +107,7 @@ def test_a_rollback_says_that_the_code_is_the_same_or_cannot_be_compared(
 
     assert "The code here is that of" in same.summary
     version = ledger.version(MODEL, register_sample(ledger, store, salt=9))
-    assert compare_version(version, store).outcome == "unknown"
+    assert compare_version(version).outcome == "unknown"
     load_deployed(version, store)
 
 
@@ -176,3 +181,52 @@ def test_the_archive_holds_the_modules_of_the_user_and_no_others(
     assert not [
         n for n in stored if n.partition(".")[0] not in {"probe_net", "probe_layers", "tests"}
     ]
+
+
+def test_another_package_version_is_reported_and_served(
+    ledger: Ledger, store: ArtifactStore, user: UserCode
+) -> None:
+    lineage = user.lineage(store)
+    identity = lineage.code_identity.model_copy(
+        update={"distributions": lineage.code_identity.distributions | {"torch": "1.0"}}
+    )
+    lineage = named(lineage.model_copy(update={"code": identity.digest, "code_identity": identity}))
+    version = ledger.register(MODEL, lineage, []).version
+
+    load_deployed(version, store)
+
+    comparison = compare_version(version)
+    assert comparison.outcome == "same"
+    assert "package torch 1.0 -> " in comparison.warning("version 1")
+
+
+def test_stored_code_must_be_that_of_the_code_digest(
+    ledger: Ledger, store: ArtifactStore, user: UserCode
+) -> None:
+    lineage = user.lineage(store)
+    modules = unpack_code(store.get(lineage.artifacts[CODE]))
+    modules["probe_layers"] = StoredModule(source=OTHER_LAYERS.encode(), is_package=False)
+    forged = lineage.model_copy(update={"artifacts": {CODE: store.put(pack_code(modules))}})
+    version = ledger.register(MODEL, forged, []).version
+
+    with pytest.raises(IntegrityError, match="probe_layers is not"):
+        load_deployed(version, store, code="stored")
+
+
+def test_a_version_without_stored_code_is_not_loaded_with_it(
+    ledger: Ledger, store: ArtifactStore
+) -> None:
+    version = ledger.version(MODEL, register_sample(ledger, store, salt=9))
+
+    with pytest.raises(OtherCode, match="must have its code stored with it"):
+        load_deployed(version, store, code="stored")
+
+
+def test_parts_of_the_code_that_are_not_those_of_its_digest_are_refused(
+    ledger: Ledger, store: ArtifactStore, user: UserCode
+) -> None:
+    lineage = user.lineage(store)
+    identity = lineage.code_identity.model_copy(update={"distributions": {}})
+
+    with pytest.raises(ContractError, match="parts of its code make"):
+        ledger.register(MODEL, lineage.model_copy(update={"code_identity": identity}), [])
