@@ -120,7 +120,7 @@ def load_members(
     lineage = version.lineage
     try:
         if code == "stored":
-            with stored_modules(_stored_code(version, store)):
+            with stored_modules(read_stored_code(who, lineage, store)):
                 return _load(lineage, members, store)
         require_same_code(who, lineage, compare_version(version))
         return _load(lineage, members, store)
@@ -165,6 +165,37 @@ def require_restorable(version: Version, store: ArtifactStore) -> str:
     return code_sentence(_name(version), version.lineage, compare_version(version))
 
 
+def read_stored_code(who: str, lineage: Lineage, store: ArtifactStore) -> dict[str, StoredModule]:
+    """Return the modules that are stored with a version; they are those of its code digest.
+
+    Args:
+        who: Names the version.
+        lineage: Of the version.
+        store: Holds the archive.
+
+    Raises:
+        OtherCode: The version was stored without its code.
+        IntegrityError: The archive is missing or damaged, or holds other modules.
+    """
+    identity = lineage.code_identity
+    if identity is None or CODE not in lineage.artifacts:
+        raise OtherCode(
+            f"{who} must have its code stored with it, and has not.",
+            cause="It was trained before Sluice stored the code of a version.",
+            fix=f"Work in a checkout of its code ({commit_of(lineage)}), with the present code.",
+        )
+    modules = unpack_code(store.get(lineage.artifacts[CODE]))
+    wrong = [n for n, m in modules.items() if identity.modules.get(n) != digest_bytes(m.source)]
+    if wrong or identity.digest != lineage.code:
+        raise IntegrityError(
+            f"{who}: the stored code must be that of its code digest {short(lineage.code)}, and "
+            f"{', '.join(wrong) or 'its list of modules'} is not.",
+            cause="The lineage was changed after it was registered.",
+            fix="Run: sluice registry verify",
+        )
+    return modules
+
+
 def compare_version(version: Version) -> CodeComparison:
     """Compare the code of a version with the code of this process.
 
@@ -202,33 +233,6 @@ def _load(
 ) -> tuple[Workload, list[nn.Module]]:
     workload, settings = rebuild(lineage)
     return workload, [load_member(m, workload, settings, store) for m in members]
-
-
-def _stored_code(version: Version, store: ArtifactStore) -> dict[str, StoredModule]:
-    """Return the modules that are stored with a version; they are those of its code digest.
-
-    Raises:
-        OtherCode: The version was stored without its code.
-        IntegrityError: The archive is missing or damaged, or holds other modules.
-    """
-    who, lineage = _name(version), version.lineage
-    identity = lineage.code_identity
-    if identity is None or CODE not in lineage.artifacts:
-        raise OtherCode(
-            f"{who} must have its code stored with it, and has not.",
-            cause="It was trained before Sluice stored the code of a version.",
-            fix=f"Serve it from a checkout of its code ({commit_of(lineage)}), without --code.",
-        )
-    modules = unpack_code(store.get(lineage.artifacts[CODE]))
-    wrong = [n for n, m in modules.items() if identity.modules.get(n) != digest_bytes(m.source)]
-    if wrong or identity.digest != lineage.code:
-        raise IntegrityError(
-            f"{who}: the stored code must be that of its code digest {short(lineage.code)}, and "
-            f"{', '.join(wrong) or 'its list of modules'} is not.",
-            cause="The lineage was changed after it was registered.",
-            fix="Run: sluice registry verify",
-        )
-    return modules
 
 
 def _require_artifacts(version: Version, store: ArtifactStore) -> None:

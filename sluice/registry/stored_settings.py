@@ -21,6 +21,9 @@ class RemovedSetting:
     name: str
     """Name of the setting."""
 
+    orders_rows: bool = False
+    """Whether it decided about the order of rows, and so about what a version has seen."""
+
     effect: str
     """What it means for a version that was trained with it, as a sentence."""
 
@@ -29,6 +32,7 @@ REMOVED = (
     RemovedSetting(
         owner="sluice.workloads.digits:DigitsSettings",
         name="order_seed",
+        orders_rows=True,
         effect="Its rows were in another order, so its folds are not those of today; its networks "
         "and its inputs are the same.",
     ),
