@@ -85,6 +85,34 @@ def score_version(
     return replace(scores, note=note)
 
 
+def require_scorable(
+    lineage: Lineage,
+    workload: Workload,
+    frame: pd.DataFrame,
+    store: ArtifactStore,
+    *,
+    code: CodeChoice,
+) -> None:
+    """Refuse a version that ``score_version`` would refuse for its code, before a training.
+
+    Args:
+        lineage: Of the version.
+        workload: The candidate's.
+        frame: The candidate's feature frame. Where the version has other features, that its losses
+            come out again is left to the evaluation.
+        store: Holds the version's weights, losses and code.
+        code: As for ``score_version``.
+
+    Raises:
+        OtherCode, ContractError, IntegrityError: As ``score_version``.
+    """
+    built = _build(lineage, store, code)
+    own = built.workload
+    has_same_features = own.settings == workload.settings and type(own) is type(workload)
+    if has_same_features and not built.is_unchanged:
+        _note(lineage, built, frame, store)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Built:
     """A version's workload and networks, by the code that was chosen."""

@@ -119,8 +119,7 @@ def require_same_code(who: str, lineage: Lineage, comparison: CodeComparison) ->
             cause="Its weights in a network of other code make other predictions than those that "
             "the gates judged.",
             fix=f"Restore that code ({commit_of(lineage)}) and start again, or train again, or "
-            "serve with the code that is stored with the version: sluice serve "
-            f"{lineage.model} --code stored",
+            "serve it with the code that is stored with it: add --code stored to 'sluice serve'.",
         )
 
 
@@ -131,8 +130,7 @@ def code_sentence(who: str, lineage: Lineage, comparison: CodeComparison) -> str
             f"The code did not go back: {who} was trained with other code "
             f"({short(comparison.before)}; here {short(comparison.now)}): "
             f"{'; '.join(comparison.differences)}. This checkout does not serve it until that code "
-            f"is restored ({commit_of(lineage)}), or with: sluice serve {lineage.model} --code "
-            "stored"
+            f"is restored ({commit_of(lineage)}); 'sluice serve' with --code stored does."
         )
     same = f"The code here is that of {who}." if comparison.outcome == "same" else ""
     return f"{same} {comparison.warning(who)}".strip()
