@@ -26,7 +26,7 @@ from sluice.home import Home
 from sluice.settings import Record, Settings
 
 if TYPE_CHECKING:
-    from sluice.registry.ledger import Ledger
+    from sluice.registry.records import Version
 
 NAME = "doctor"
 
@@ -73,10 +73,10 @@ def examine(home: Home, pipelines: Path, settings: DoctorSettings) -> Iterator[E
     yield _attempt("state folder", lambda: _writable(home))
     yield _attempt("free disk", lambda: _free(home, settings))
     yield _attempt("registry", lambda: _registry(home))
-    for model, number in _productions(home):
+    for production in _productions(home):
         yield _attempt(
-            f"production of {model}",
-            lambda m=model, n=number: _served(home, m, n),  # type: ignore[misc]
+            f"production of {production.model}",
+            lambda p=production: _served(home, p),  # type: ignore[misc]
         )
     yield _attempt("devices", _devices)
     for name in known_pipelines(pipelines):
@@ -170,9 +170,11 @@ def _free(home: Home, settings: DoctorSettings) -> str:
 
 
 def _registry(home: Home) -> str:
-    if not _has_registry(home):
+    from sluice.registry.ledger import Ledger
+
+    if home.registry_url.startswith("sqlite") and not (home.root / "registry.db").exists():
         return "none yet; the first run makes it"
-    with _open(home) as ledger:
+    with Ledger.open(home.registry_url, clock=lambda: datetime.now(UTC)) as ledger:
         findings = ledger.verify(None, store=ArtifactStore(home.artifacts))
         models = ledger.models()
     if findings:
@@ -183,42 +185,33 @@ def _registry(home: Home) -> str:
     return f"{counted(len(models), 'model')}, every digest holds"
 
 
-def _has_registry(home: Home) -> bool:
-    return not home.registry_url.startswith("sqlite") or (home.root / "registry.db").exists()
-
-
-def _open(home: Home) -> "Ledger":
+def _productions(home: Home) -> "list[Version]":
+    """Return every version in production; none where the registry itself cannot be read."""
     from sluice.registry.ledger import Ledger
 
-    return Ledger.open(home.registry_url, clock=lambda: datetime.now(UTC))
-
-
-def _productions(home: Home) -> list[tuple[str, int]]:
-    """Return the models that have a version in production, and its number."""
-    if not _has_registry(home):
-        return []
     try:
-        with _open(home) as ledger:
-            numbers = [(model, ledger.production_number(model)) for model in ledger.models()]
+        with Ledger.open(
+            home.registry_url, clock=lambda: datetime.now(UTC), create=False
+        ) as ledger:
+            found = [ledger.production(model) for model in ledger.models()]
     except SluiceError:  # the examination of the registry reports it
         return []
-    return [(model, number) for model, number in numbers if number is not None]
+    return [production for production in found if production is not None]
 
 
-def _served(home: Home, model: str, number: int) -> str:
+def _served(home: Home, production: "Version") -> str:
     """Load a version as ``sluice serve`` does, and report what its stored settings left out."""
     from sluice.registry.loading import compare_version, removed_settings
     from sluice.serving.deployed import load_deployed, require_finite
 
-    with _open(home) as ledger:
-        version = ledger.version(model, number)
-    require_finite(load_deployed(version, ArtifactStore(home.artifacts)))
+    number = f"version {production.number}"
+    require_finite(load_deployed(production, ArtifactStore(home.artifacts)))
     left_out = "".join(
         f"; its setting '{removed.name}' exists no longer: {removed.effect}"
-        for removed in removed_settings(version.lineage)
+        for removed in removed_settings(production.lineage)
     )
-    warning = compare_version(version).warning(f"version {number}")
-    return f"version {number} loads{left_out}" + (f"; {warning}" if warning else "")
+    warning = compare_version(production).warning(number)
+    return f"{number} loads{left_out}" + (f"; {warning}" if warning else "")
 
 
 def _devices() -> str:

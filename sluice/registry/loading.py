@@ -4,7 +4,7 @@ Imports torch: the ledger, which only looks most of the time, imports this insid
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import nn
 
@@ -85,12 +85,16 @@ def _workload_type(path: str) -> type[Workload]:
 
 
 def load_networks(version: Version, store: ArtifactStore) -> list[nn.Module]:
-    """Return every network of a version, ready to predict, in the order of its members.
+    """Return every network of a version, built by the code here, in the order of its members.
+
+    It shows that the weights are there and fit. The code is not compared: what predicts for others
+    is loaded by ``load_members``.
 
     Raises:
-        IntegrityError, OtherCode: As ``load_members``.
+        IntegrityError: As ``load_members``.
     """
-    return load_members(version, version.lineage.members, store)[1]
+    with _explained(version):
+        return _load(version.lineage, version.lineage.members, store)[1]
 
 
 def load_members(
@@ -116,26 +120,13 @@ def load_members(
         IntegrityError: Weights are missing, changed, no safetensors file, or do not fit; or the
             network cannot be built here. The message names the version and the part.
     """
-    who = _name(version)
-    lineage = version.lineage
-    try:
+    who, lineage = _name(version), version.lineage
+    with _explained(version):
         if code == "stored":
             with stored_modules(read_stored_code(who, lineage, store)):
                 return _load(lineage, members, store)
         require_same_code(who, lineage, compare_version(version))
         return _load(lineage, members, store)
-    except ContractError as error:
-        fix = (
-            "Start the command where the pipeline's own code imports, or keep the old name working"
-        )
-        if isinstance(error.__cause__, SettingsError):  # the stored settings do not fit
-            fix = error.fix.rstrip(".")
-        raise IntegrityError(
-            f"{who} does not load: {error.what}",
-            cause=error.cause
-            or "Its workload or network is not importable here, or was renamed since.",
-            fix=f"{fix}; nothing was moved.",
-        ) from error
 
 
 def require_loadable(version: Version, store: ArtifactStore) -> None:
@@ -146,7 +137,7 @@ def require_loadable(version: Version, store: ArtifactStore) -> None:
         OtherCode: The version was trained with other code than the present one.
     """
     _require_artifacts(version, store)
-    load_networks(version, store)
+    load_members(version, version.lineage.members, store)
 
 
 def require_restorable(version: Version, store: ArtifactStore) -> str:
@@ -161,7 +152,7 @@ def require_restorable(version: Version, store: ArtifactStore) -> str:
     """
     _require_artifacts(version, store)
     with contextlib.suppress(OtherCode):
-        load_networks(version, store)
+        load_members(version, version.lineage.members, store)
     return code_sentence(_name(version), version.lineage, compare_version(version))
 
 
@@ -226,6 +217,24 @@ def code_findings(version: Version) -> list[Finding]:
             )
         ]
     return []
+
+
+@contextlib.contextmanager
+def _explained(version: Version) -> Iterator[None]:
+    try:
+        yield
+    except ContractError as error:
+        fix = (
+            "Start the command where the pipeline's own code imports, or keep the old name working"
+        )
+        if isinstance(error.__cause__, SettingsError):  # the stored settings do not fit
+            fix = error.fix.rstrip(".")
+        raise IntegrityError(
+            f"{_name(version)} does not load: {error.what}",
+            cause=error.cause
+            or "Its workload or network is not importable here, or was renamed since.",
+            fix=f"{fix}; nothing was moved.",
+        ) from error
 
 
 def _load(
