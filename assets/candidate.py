@@ -14,7 +14,7 @@ from sluice.assets.evaluation import suite_metadata
 from sluice.assets.metadata import table
 from sluice.assets.promotion_verdict import Decision
 from sluice.assets.resources import RECORDS, State, utc_now
-from sluice.assets.subjects import poc_subject, require_same
+from sluice.assets.subjects import candidate_subject, poc_subject, require_same
 from sluice.assets.traced import traced
 from sluice.assets.verdict_metadata import guard_table, verdict_pictures
 from sluice.digests import short
@@ -22,7 +22,9 @@ from sluice.pipeline import PipelineSettings
 from sluice.receipts import require
 from sluice.registry.environment import read_environment, read_git
 from sluice.registry.lineage import Lineage
+from sluice.registry.own_code import collect_own_modules
 from sluice.registry.records import Registration
+from sluice.registry.stored_code import CODE, pack_code
 from sluice.tracking.registry_mirror import mirror_history
 from sluice.training.members import TrainedModels
 
@@ -85,12 +87,15 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 remedy="Materialize drift_reference, evaluation and promotion_verdict for these "
                 "models first.",
             )
-        require_same(
-            "The trained models' config",
-            made_for=trained_models.config,
-            now=tuned.config_digest,
-            remedy="Materialize best_config and trained_models first.",
-        )
+        subject = candidate_subject(tuned, trained_models.data)
+        for role in ("config", "code"):
+            require_same(
+                f"The trained models' {role}",
+                made_for=getattr(trained_models, role),
+                now=subject[role],
+                remedy="Materialize best_config and trained_models first.",
+            )
+        own_modules = collect_own_modules(workload, tuned.model)
         with sluice_state.ledger() as ledger:
             known = ledger.version_of(pipeline.name, trained_models.candidate)
             if known and ledger.receipts(pipeline.name, known.number):
@@ -127,6 +132,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                         "losses": evaluation.candidate.losses.digest,
                         "reference losses": evaluation.reference.losses.digest,
                         "suites": evaluation.suites,
+                        CODE: sluice_state.store.put(pack_code(own_modules)),
                         **drift_reference.kept.artifacts,
                         **({"search": best_config.study} if best_config.study else {}),
                     },

@@ -58,6 +58,9 @@ class Evaluation(Record):
     candidate: EvaluatedArm
     reference: EvaluatedArm
     reference_name: str = Field(description="For people.")
+    reference_code: str = Field(
+        "", description="Code that scored the reference, when it is not the code of the candidate."
+    )
     approved: StoredTable | None = Field(description="Of the version that guards.approved names.")
     suites: str = Field(description="Artifact digest of the report on all suites, JSON.")
 

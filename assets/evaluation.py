@@ -103,8 +103,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 frame,
                 features.folds,
                 store,
-                window=window,
-                code=trained_models.code,
+                code=pipeline.production_code,
             )
 
         ours = score_candidate(
@@ -122,6 +121,8 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         else:
             name = f"version {reference.number} ({short(reference.candidate)})"
             theirs = scores_of(reference)
+            if theirs.note:
+                context.log.warning(theirs.note)
         context.log.info(f"compared with {name}")
         library = SuiteLibrary(sluice_state.home.suites / pipeline.name, store)
         if reference == production:  # else the candidate is what is in production
@@ -147,6 +148,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             candidate=_stored(ours, sluice_state),
             reference=_stored(theirs, sluice_state),
             reference_name=name,
+            reference_code=theirs.note,
             approved=StoredTable.put(scores_of(approved_version).by_seed.losses, store)
             if approved_version
             else None,
@@ -157,6 +159,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             data_version=dg.DataVersion(digest_json(record.model_dump(mode="json"))),
             metadata={
                 "compared with": name,
+                **({"code of the reference": theirs.note} if theirs.note else {}),
                 "test rows": ours.by_seed.losses.num_rows,
                 "metrics": table(_rows(ours.by_seed, theirs.by_seed, name)),
                 "gain over the test rows": picture(

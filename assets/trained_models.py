@@ -20,6 +20,7 @@ from sluice.assets.subjects import candidate_subject, poc_subject, require_same
 from sluice.assets.traced import traced
 from sluice.data.table import load_table
 from sluice.evaluation.plots import training_curves_png
+from sluice.evaluation.reference import require_scorable
 from sluice.failfast.log.event_log import read_events
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import require
@@ -71,7 +72,16 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 ("search", best_config.subject | {"found": tuned.config_digest}),
             ):
                 require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)
+            production = ledger.production(pipeline.name)
         open_inputs(tuned, sluice_state, data=data)
+        if production is not None:  # hours before the evaluation would refuse it
+            require_scorable(
+                production.lineage,
+                pipeline.loaded_workload,
+                load_table(features.table, sluice_state.store),
+                sluice_state.store,
+                code=pipeline.production_code,
+            )
         specs = [
             UnitSpec(
                 workload=pipeline.workload,

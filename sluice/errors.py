@@ -15,6 +15,7 @@ SluiceError
 |   `-- RankLost         of several processes that fit one model, another one is gone
 |-- SearchFailed         no trial of a search ended with a finite loss
 |-- UnknownVersion       the registry has no such version
+|-- OtherCode            a version was trained with other code than the present one
 |-- RequestRefused       the server cannot answer a request; kinds in sluice/serving/refusals.py
 `-- Interrupted          the user stopped the work
 
@@ -130,6 +131,12 @@ class SearchFailed(SluiceError):
 
 class UnknownVersion(SluiceError):
     """The registry has no such version."""
+
+    exit_code = USER_MISTAKE
+
+
+class OtherCode(SluiceError):
+    """A version was trained with other code than the present one, which must not run it."""
 
     exit_code = USER_MISTAKE
 

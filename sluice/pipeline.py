@@ -19,6 +19,7 @@ from sluice.failfast.settings import PocSettings
 from sluice.imports import import_named
 from sluice.models.settings import ModelSettings
 from sluice.pipeline_file import overridden, read_attributes
+from sluice.registry.stored_code import CodeChoice
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.settings import ServingSettings
 from sluice.settings import Settings, nearest
@@ -85,6 +86,12 @@ class PipelineSettings(Settings):
         None,
         description="How a candidate that the gate promoted meets real traffic before it becomes "
         "production; when not set, the gate alone moves production.",
+    )
+    production_code: CodeChoice = Field(
+        "present",
+        description="Code that scores production when the code here is another one: 'present' "
+        "refuses it unless it still makes its recorded losses; 'stored' runs the modules that are "
+        "stored with the version.",
     )
     drift: DriftSettings = DriftSettings()
     drift_alarm: PersistenceSettings = PersistenceSettings()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import Field
@@ -24,6 +24,9 @@ from sluice.errors import GATE_SAID_NO, SluiceError, UnknownVersion
 from sluice.files import write_atomic
 from sluice.home import Home
 from sluice.settings import Record, Settings
+
+if TYPE_CHECKING:
+    from sluice.registry.records import Version
 
 NAME = "doctor"
 
@@ -70,6 +73,11 @@ def examine(home: Home, pipelines: Path, settings: DoctorSettings) -> Iterator[E
     yield _attempt("state folder", lambda: _writable(home))
     yield _attempt("free disk", lambda: _free(home, settings))
     yield _attempt("registry", lambda: _registry(home))
+    for production in _productions(home):
+        yield _attempt(
+            f"production of {production.model}",
+            lambda p=production: _served(home, p),  # type: ignore[misc]
+        )
     yield _attempt("devices", _devices)
     for name in known_pipelines(pipelines):
         yield _attempt(f"pipeline {name}", lambda n=name: _pipeline(n, pipelines))  # type: ignore[misc]
@@ -177,6 +185,35 @@ def _registry(home: Home) -> str:
             fix=f"{findings[0].fix} All of them: sluice registry verify",
         )
     return f"{counted(len(models), 'model')}, every digest holds"
+
+
+def _productions(home: Home) -> "list[Version]":
+    """Return every version in production; none where the registry itself cannot be read."""
+    from sluice.registry.ledger import Ledger
+
+    try:
+        with Ledger.open(
+            home.registry_url, clock=lambda: datetime.now(UTC), create=False
+        ) as ledger:
+            found = [ledger.production(model) for model in ledger.models()]
+    except SluiceError:  # the examination of the registry reports it
+        return []
+    return [production for production in found if production is not None]
+
+
+def _served(home: Home, production: "Version") -> str:
+    """Load a version as ``sluice serve`` does, and report what its stored settings left out."""
+    from sluice.registry.loading import compare_version, removed_settings
+    from sluice.serving.deployed import load_deployed, require_finite
+
+    number = f"version {production.number}"
+    require_finite(load_deployed(production, ArtifactStore(home.artifacts)))
+    left_out = "".join(
+        f"; its setting '{removed.name}' exists no longer: {removed.effect}"
+        for removed in removed_settings(production.lineage)
+    )
+    warning = compare_version(production).warning(number)
+    return f"{number} loads{left_out}" + (f"; {warning}" if warning else "")
 
 
 def _devices() -> str:

@@ -27,7 +27,7 @@ from sluice.counted import counted
 from sluice.errors import ContractError, IntegrityError, UnknownVersion
 from sluice.registry import display
 from sluice.registry.ledger import Ledger
-from sluice.registry.records import Promotion, Version
+from sluice.registry.records import Finding, Promotion, Version
 
 
 def register(app: typer.Typer) -> None:
@@ -179,7 +179,8 @@ def rollback(
 ) -> None:
     """Put the last good production version before the present one back, once it loads.
 
-    Repeat it to go further back. It never returns to a version that was rolled back.
+    Repeat it to go further back. It never returns to a version that was rolled back. The code does
+    not move: the answer says whether the code here is that of the version.
     """
     with open_ledger(key) as ledger:
         production = ledger.production_number(known(ledger, model))
@@ -201,11 +202,14 @@ def rollback(
 def verify(model: AnyModel = None, key: KeyFile = None, as_json: AsJson = False) -> None:
     """Check that everything stored is what it says it is: artifacts, receipts, history, the log.
 
-    With a key also that every line of the log is signed with it.
+    Also that the code here is that of what is in production, where it is importable. With a key
+    also that every line of the log is signed with it.
     """
     with open_ledger() as ledger:
         findings = ledger.verify(model, store=artifact_store(), key=read_key(key))
         names = ledger.models() if model is None else [model]
+        if not findings:
+            findings = [f for name in names for f in _code_findings(ledger.production(name))]
         # Damaged lineage is a finding, and versions() would stop at it.
         num_versions = 0 if findings else sum(len(ledger.versions(name)) for name in names)
     if as_json:
@@ -232,6 +236,14 @@ def _chosen(ledger: Ledger, model: str, number: int | None) -> Version:
         numbers = [version.number for version in ledger.versions(model)]
         number = max(numbers, default=1)
     return ledger.version(model, number)
+
+
+def _code_findings(production: Version | None) -> list[Finding]:
+    if production is None or production.lineage.code_identity is None:
+        return []
+    from sluice.registry import loading  # brings torch, which looking around does not need
+
+    return loading.code_findings(production)
 
 
 def _brief(version: Version) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from sluice.serving.recipe import ServerRecipe
 
 _EXAMPLE = "Example: sluice serve sp500_volatility --port 8000"
+
+
+class CodeOption(StrEnum):
+    """Values of ``--code``."""
+
+    PRESENT = "present"
+    STORED = "stored"
 
 
 def register(app: typer.Typer) -> None:
@@ -53,6 +61,13 @@ def serve_command(
             show_default=False,
         ),
     ] = None,
+    code: Annotated[
+        CodeOption,
+        typer.Option(
+            help="Whose code runs a version: that of this checkout, which must be the code that "
+            "it was trained with; or the code that is stored with it, which then runs here.",
+        ),
+    ] = CodeOption.PRESENT,
     ray: Annotated[
         bool, typer.Option("--ray", help="Several processes on Ray Serve, behind its proxy.")
     ] = False,
@@ -97,6 +112,7 @@ def serve_command(
         token=token,
         hook_token=hook_token,
         registry_key=home.registry_key,
+        code="stored" if code is CodeOption.STORED else "present",
     )
     with open_recipe(recipe, clock=lambda: datetime.now(UTC), log=json_log(sys.stderr)) as serving:
         deployed = serving.router.table.production.deployed

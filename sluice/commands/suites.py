@@ -186,7 +186,7 @@ def _made(settings: "PipelineSettings", name: str, query: str | None, file: Path
     store = ArtifactStore(_home().artifacts)
     return hard_suite(
         name,
-        score_registered(version, workload, rows, store).losses,
+        score_registered(version, workload, rows, store, code=settings.production_code).losses,
         rows.frame,
         workload.feature_columns,
         share=settings.suites.hard_share,
@@ -207,7 +207,9 @@ def _report(settings: "PipelineSettings", number: int | None) -> "tuple[SuiteRep
         model = settings.name
         version = ledger.version(model, number) if number else _newest(ledger, model)
         rows = Rows.load(workload)
-        arms = score_arms(version, ledger, workload, rows, ArtifactStore(_home().artifacts))
+        store = ArtifactStore(_home().artifacts)
+        code = settings.production_code
+        arms = score_arms(version, ledger, workload, rows, store, code=code)
     report = run_suites(
         suites, arms, workload, rows.frame, version.lineage.members, settings.suites
     )

@@ -1,27 +1,30 @@
 """What a candidate is compared with: the version in production, or the workload's baseline."""
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from torch import nn
 
 from sluice.artifacts import ArtifactStore
 from sluice.data.folds import Fold, RowRange
-from sluice.errors import ContractError
-from sluice.evaluation.outputs import predict
+from sluice.digests import short
+from sluice.errors import ContractError, OtherCode
+from sluice.evaluation.outputs import LoadMember, predict
 from sluice.evaluation.production import row_labels
 from sluice.evaluation.scoring import ModelScores, score_production
-from sluice.models.settings import ModelSettings
 from sluice.registry.lineage import Lineage
-from sluice.registry.loading import rebuild
-from sluice.training.members import Member
+from sluice.registry.loading import read_stored_code, rebuild, removed_settings
+from sluice.registry.own_code import CodeComparison, commit_of, compare_code
+from sluice.registry.stored_code import CodeChoice, stored_modules
 from sluice.training.weights import load_member
 from sluice.workloads.workload import Workload
 
 REPRODUCED_RTOL = 1e-4
 """Largest relative change of a loss that other library versions explain."""
+
+_OWN_CODE = "--set production_code=stored, or production_code: stored in the pipeline's file"
 
 
 def score_version(
@@ -32,15 +35,16 @@ def score_version(
     folds: Sequence[Fold],
     store: ArtifactStore,
     *,
-    window: str,
-    code: str,
+    code: CodeChoice = "present",
 ) -> ModelScores:
     """Score a registered version on the candidate's test rows, with the version's own features.
 
     The version may have been trained with other workload settings (a longer window, say). Its own
     workload then computes its features from the same raw rows, and the candidate's test rows are
-    found again by their label. When the code has changed since the version was made, its recorded
-    losses must come out again first: otherwise it would be judged on features it never saw.
+    found again by their label. The candidate's losses and metrics measure both.
+
+    When the code here is not that of the version, its recorded losses must come out again first:
+    otherwise it would be judged on features or by a network it never had.
 
     Args:
         lineage: Of the version; names its workload, model and members.
@@ -49,15 +53,18 @@ def score_version(
         frame: The candidate's feature frame.
         folds: The candidate's folds.
         store: Holds the version's weights.
-        window: Digest of the candidate's window, which the scores are of.
-        code: Digest of the present code.
+        code: "stored" runs a version of other code in the modules that are stored with it: only
+            for a person who asked for it.
 
     Raises:
+        OtherCode: The version has other code, and its losses cannot be compared, or its stored
+            code was asked for and is missing.
         ContractError: The version predicts another target, cannot be scored on these rows, or no
             longer reproduces its own losses.
         IntegrityError: Its weights are missing or damaged.
     """
-    own, model = _rebuild(lineage)
+    built = _build(lineage, store, code)
+    own = built.workload
     if own.settings == workload.settings and type(own) is type(workload):
         own_frame, own_folds = frame, tuple(folds)
     else:
@@ -65,46 +72,131 @@ def score_version(
         own_folds = tuple(_same_rows(fold, frame.index, own_frame.index) for fold in folds)
     for fold, own_fold in zip(folds, own_folds, strict=True):
         _require_same_target(workload, frame, fold, own, own_frame, own_fold)
-
-    def load(member: Member) -> nn.Module:
-        return load_member(member, own, model, store)
-
-    if lineage.code != code:
-        _require_reproduced(lineage, own, own_frame, load, store)
+    note = "" if built.is_unchanged else _note(lineage, built, own_frame, store)
     scores = score_production(
-        own, own_frame, own_folds, lineage.members, load, subject=lineage.candidate
+        own,
+        own_frame,
+        own_folds,
+        lineage.members,
+        built.load,
+        subject=lineage.candidate,
+        judge=(workload, frame, folds),
     )
-    return ModelScores(by_seed=scores.by_seed.on(window), deployed=scores.deployed.on(window))
+    return replace(scores, note=note)
 
 
-def _rebuild(lineage: Lineage) -> tuple[Workload, ModelSettings]:
-    try:
-        return rebuild(lineage)
-    except ContractError as error:
-        raise ContractError(
-            f"The version in production cannot be built from its recorded settings: {error.what}",
-            cause="The workload or its settings were renamed after it was promoted.",
-            fix="Keep the old names working, or give the new workload a pipeline of its own name.",
-        ) from error
-
-
-def _require_reproduced(
+def require_scorable(
     lineage: Lineage,
-    own: Workload,
+    workload: Workload,
     frame: pd.DataFrame,
-    load: Callable[[Member], nn.Module],
     store: ArtifactStore,
+    *,
+    code: CodeChoice,
 ) -> None:
-    """Refuse a version whose recorded losses do not come out again on rows that are still there."""
+    """Refuse a version that ``score_version`` would refuse for its code, before a training.
+
+    Args:
+        lineage: Of the version.
+        workload: The candidate's.
+        frame: The candidate's feature frame. Where the version has other features, that its losses
+            come out again is left to the evaluation.
+        store: Holds the version's weights, losses and code.
+        code: As for ``score_version``.
+
+    Raises:
+        OtherCode, ContractError, IntegrityError: As ``score_version``.
+    """
+    built = _build(lineage, store, code)
+    own = built.workload
+    has_same_features = own.settings == workload.settings and type(own) is type(workload)
+    if has_same_features and not built.is_unchanged:
+        _note(lineage, built, frame, store)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Built:
+    """A version's workload and networks, by the code that was chosen."""
+
+    workload: Workload
+    load: LoadMember
+    comparison: CodeComparison | None
+    """None when the code here does not even import."""
+
+    is_stored: bool = False
+
+    @property
+    def is_unchanged(self) -> bool:
+        return self.comparison is not None and self.comparison.before == self.comparison.now
+
+
+def _build(lineage: Lineage, store: ArtifactStore, code: CodeChoice) -> _Built:
+    comparison = None
+    try:
+        own, model = rebuild(lineage)
+        comparison = compare_code(lineage, own, model)
+    except ContractError as error:
+        if code == "present":
+            raise ContractError(
+                "The version in production cannot be built from its recorded settings: "
+                f"{error.what}",
+                cause="The workload or its settings were renamed after it was promoted.",
+                fix="Keep the old names working, or give the new workload a pipeline of its own "
+                f"name, or score the version with its own code: {_OWN_CODE}.",
+            ) from error
+    else:
+        _require_comparable_rows(lineage)
+    if code == "present" or (comparison is not None and comparison.outcome != "other"):
+        return _Built(
+            workload=own,
+            load=lambda member: load_member(member, own, model, store),
+            comparison=comparison,
+        )
+    with stored_modules(read_stored_code(_name(lineage), lineage, store)):
+        own, model = rebuild(lineage)
+        _require_comparable_rows(lineage)
+        networks = {m.weights: load_member(m, own, model, store) for m in lineage.members}
+    return _Built(
+        workload=own,
+        load=lambda member: networks[member.weights],
+        comparison=comparison,
+        is_stored=True,
+    )
+
+
+def _require_comparable_rows(lineage: Lineage) -> None:
+    """Refuse a version whose rows were in an order that no setting gives any more."""
+    removed = [each for each in removed_settings(lineage) if each.orders_rows]
+    if removed:
+        raise ContractError(
+            f"The version in production was trained with '{removed[0].name}', a setting that "
+            "Sluice has no longer, so which of the test rows it has learned from is not known.",
+            cause=removed[0].effect,
+            fix="Give the pipeline another name: its first model is compared with the baseline. "
+            f"The version goes on being served as {lineage.model}.",
+        )
+
+
+def _count_reproduced(
+    lineage: Lineage, built: _Built, frame: pd.DataFrame, store: ArtifactStore
+) -> int:
+    """Return on how many rows that are still there the version makes its recorded losses.
+
+    Raises:
+        ContractError: On one of them it does not.
+    """
+    if "losses" not in lineage.artifacts:
+        return 0
     recorded = pd.read_parquet(io.BytesIO(store.get(lineage.artifacts["losses"])))
     labels = pd.Index(row_labels(frame.index))
+    own = built.workload
+    num_rows = 0
     for member in lineage.members:
         told = recorded[(recorded["seed"] == member.seed) & (recorded["fold"] == member.fold_id)]
         at = labels.get_indexer(pd.Index(told["row"]))
         if (at < 0).any() or not np.array_equal(at, np.arange(at[0], at[0] + len(at))):
             continue  # rows that have left the source say nothing about the code
         examples = own.examples(frame, RowRange(start=int(at[0]), stop=int(at[-1]) + 1))
-        losses = own.losses(predict(load(member), examples.x), examples.y).numpy()
+        losses = own.losses(predict(built.load(member), examples.x), examples.y).numpy()
         wrong = ~np.isclose(losses, told["loss"].to_numpy(), rtol=REPRODUCED_RTOL, atol=1e-9)
         if wrong.any():
             first = int(np.flatnonzero(wrong)[0])
@@ -112,12 +204,63 @@ def _require_reproduced(
                 f"The version in production must still make its recorded losses; seed "
                 f"{member.seed}, fold {member.fold_id}, row {told['row'].iloc[first]} now has "
                 f"{losses[first]:.6g}, recorded {told['loss'].iloc[first]:.6g} "
-                f"({int(wrong.sum())} of {wrong.size} rows differ).",
+                f"({int(wrong.sum())} of {wrong.size} rows differ).{_code(built)}",
                 cause="Its features or losses are computed by other code, or from revised rows, "
                 "than when it was trained: a comparison would be unfair to it.",
-                fix="Give the changed workload another class or another pipeline name, so that the "
-                "old one can still be computed.",
+                fix="Restore the rows and packages of that time, or give the changed workload "
+                "another pipeline name."
+                if built.is_stored
+                else f"Score it with its own code: {_OWN_CODE}; or restore that code "
+                f"({commit_of(lineage)}); or give the changed workload another pipeline name.",
             )
+        num_rows += wrong.size
+    return num_rows
+
+
+def _note(lineage: Lineage, built: _Built, frame: pd.DataFrame, store: ArtifactStore) -> str:
+    """Return what there is to know about the code of the scores.
+
+    Raises:
+        OtherCode: The version has other code, and no row is left to see whether that matters.
+        ContractError: The version does not make its recorded losses.
+    """
+    who = _name(lineage)
+    num_rows = _count_reproduced(lineage, built, frame, store)
+    if built.is_stored:
+        return f"{who} was scored with the code that is stored with it.{_code(built)}"
+    assert built.comparison is not None, "code that does not import was refused"
+    if num_rows:
+        return (
+            f"{who} still makes its recorded losses on {num_rows:,} rows, so it was scored with "
+            f"the code here.{_code(built)}"
+        )
+    if built.comparison.outcome == "other":
+        raise OtherCode(
+            f"{who} must be scored with the code that it was trained with, and no row of its "
+            f"recorded losses is left to show that the code here makes them.{_code(built)}",
+            cause="Another network or other features would be judged in its place.",
+            fix=f"Score it with its own code: {_OWN_CODE}; or restore that code "
+            f"({commit_of(lineage)}).",
+        )
+    return (
+        f"{built.comparison.warning(who)} No row of its recorded losses is left to show that the "
+        "code here makes them."
+    ).strip()
+
+
+def _code(built: _Built) -> str:
+    """Return the digests and what differs as a sentence that follows another one."""
+    if built.comparison is None:
+        return " The code here does not import its workload or network."
+    both = (*built.comparison.differences, *built.comparison.others)
+    if not both:
+        return ""
+    digests = f"{short(built.comparison.before)}; here {short(built.comparison.now)}"
+    return f" Its code was another one ({digests}): {'; '.join(both)}."
+
+
+def _name(lineage: Lineage) -> str:
+    return f"The version of {lineage.model} with candidate {short(lineage.candidate)}"
 
 
 def _same_rows(fold: Fold, index: pd.Index, own: pd.Index) -> Fold:

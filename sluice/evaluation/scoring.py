@@ -67,6 +67,9 @@ class ModelScores:
     deployed: Scores
     """The mean output of all seeds as one model, which has no seeds left: what would serve."""
 
+    note: str = ""
+    """What a reader must know about the code that made the scores; "" when it is the present."""
+
 
 def score_candidate(
     workload: Workload,
@@ -103,6 +106,7 @@ def score_production(
     load: LoadMember,
     *,
     subject: str,
+    judge: tuple[Workload, pd.DataFrame, Sequence[Fold]] | None = None,
 ) -> ModelScores:
     """Score what is in production on the current folds' test rows.
 
@@ -110,6 +114,17 @@ def score_production(
     fold the member is taken that had learned the most without having seen the test rows: the one
     with the latest ``trained_through`` that lies before the first test row by more than the
     horizon (targets look that far ahead).
+
+    Args:
+        workload: Of the version: makes its inputs, and says how far its targets look ahead.
+        frame: Its feature frame.
+        folds: The current folds in that frame.
+        members: Its members.
+        load: Returns a member's fitted network.
+        subject: Digest of the version.
+        judge: The candidate's workload, frame and folds, with the same rows and targets: its
+            losses and metrics measure the outputs, so that both arms have one measure. None for
+            those of ``workload``.
 
     Raises:
         ContractError: A seed has no such member for a fold, so its rows cannot be compared.
@@ -121,6 +136,15 @@ def score_production(
         return latest_unseen(own, frame.index, fold, horizon_rows=workload.horizon_rows)
 
     parts_S = outputs_of(workload, frame, folds, seeds, pick, load)
+    if judge is not None:
+        workload, frame, folds = judge
+        tests = {fold.fold_id: (fold, rows) for fold, rows in examples_of(workload, frame, folds)}
+
+        def rebased(part: Part) -> Part:
+            fold, examples = tests[part.fold.fold_id]
+            return replace(part, fold=fold, examples=examples)
+
+        parts_S = [[rebased(part) for part in parts] for parts in parts_S]
     return _both(workload, frame, folds, tuple(seeds), parts_S, subject)
 
 

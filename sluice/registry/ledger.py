@@ -284,7 +284,8 @@ class Ledger(LedgerReading):
         """Put the last good production version before ``expected`` back.
 
         Repeating it goes further back along the promotions each time, and refuses at the first
-        one; it never returns to a version that was left by a rollback.
+        one; it never returns to a version that was left by a rollback. The pointer moves to a
+        version of other code as well, which the answer reports: the code does not move with it.
 
         Raises:
             UnknownVersion: Nothing is in production, or nothing was before it.
@@ -298,9 +299,9 @@ class Ledger(LedgerReading):
             target = queries.load_version(connection, model, number)
         tracing.about(target.candidate)
         promotion.require_own_parts(target)
-        _require_loadable(target, store)
+        code = _require_restorable(target, store)
         with self._write() as connection:
-            return promotion.commit_move(
+            moved = promotion.commit_move(
                 connection,
                 target,
                 action="rollback",
@@ -310,6 +311,7 @@ class Ledger(LedgerReading):
                 reason=reason,
                 receipt=None,
             )
+        return moved.model_copy(update={"code": code})
 
     def publish(self, model: str, consumer: str, deliver: Deliver) -> Publication:
         """Tell a consumer every line of a model's history it has not heard of, in their order.
@@ -378,3 +380,9 @@ def _require_loadable(version: Version, store: ArtifactStore) -> None:
     from sluice.registry import loading  # brings torch, which looking around does not need
 
     loading.require_loadable(version, store)
+
+
+def _require_restorable(version: Version, store: ArtifactStore) -> str:
+    from sluice.registry import loading  # as above
+
+    return loading.require_restorable(version, store)

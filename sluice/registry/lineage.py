@@ -86,6 +86,11 @@ class Lineage(Record):
         settings = digest_json(self.resolved_config)
         if settings != self.config:
             return f"its config is {short(self.config)}, and its settings make {short(settings)}"
+        if self.code_identity is not None and self.code_identity.digest != self.code:
+            return (
+                f"its code is {short(self.code)}, and the parts of its code make "
+                f"{short(self.code_identity.digest)}"
+            )
         found = self.candidate_of_parts()
         if found != self.candidate:
             return (

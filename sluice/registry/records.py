@@ -11,7 +11,9 @@ from sluice.settings import Record
 
 State = Literal["dev", "staging", "production", "archived"]
 Action = Literal["register", "import", "stage", "unstage", "promote", "rollback"]
-Problem = Literal["artifact", "receipt", "lineage", "pointer", "history", "log", "signature"]
+Problem = Literal[
+    "artifact", "receipt", "lineage", "pointer", "history", "log", "signature", "code"
+]
 
 
 class Version(Record):
@@ -73,14 +75,18 @@ class Promotion(Record):
     moved: bool = Field(description="False when the version was in production already.")
     revision: int
     at: datetime | None = Field(description="When the pointer moved; None when it did not.")
+    code: str = Field(
+        "", description="After a rollback: whether the code went back too, in sentences."
+    )
 
     @property
     def summary(self) -> str:
-        """One sentence for people."""
+        """What happened, in sentences for people."""
         if not self.moved:
             return f"{self.model} {self.version} is in production already; nothing was changed."
         before = "nothing" if self.previous is None else f"version {self.previous}"
-        return f"{self.model}: production is now version {self.version} (before: {before})."
+        moved = f"{self.model}: production is now version {self.version} (before: {before})."
+        return f"{moved} {self.code}".rstrip()
 
 
 class Event(Record):

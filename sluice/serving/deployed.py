@@ -19,6 +19,7 @@ from sluice.artifacts import ArtifactStore
 from sluice.errors import IntegrityError
 from sluice.registry.loading import load_members
 from sluice.registry.records import Version
+from sluice.registry.stored_code import CodeChoice
 from sluice.serving.contract import InputContract
 from sluice.training.members import Member
 from sluice.workloads.windows import require_windows
@@ -90,10 +91,18 @@ def deployed_members(members: Sequence[Member]) -> tuple[Member, ...]:
     return tuple(sorted((m for m in members if m.fold_id == last), key=lambda m: m.seed))
 
 
-def load_deployed(version: Version, store: ArtifactStore) -> Deployed:
+def load_deployed(
+    version: Version, store: ArtifactStore, *, code: CodeChoice = "present"
+) -> Deployed:
     """Load what serves of a version; every file is checked against its digest (REG-3).
 
+    Args:
+        version: What is to be served.
+        store: Holds its weights.
+        code: Whose network class gets the weights; see ``load_members``.
+
     Raises:
+        OtherCode: The version was trained with other code than the present one.
         IntegrityError: Weights are missing, changed, no safetensors file, or do not fit; or they
             are not those that the version's candidate digest names.
         ContractError: The workload makes inputs that are no windows of its feature columns.
@@ -106,7 +115,8 @@ def load_deployed(version: Version, store: ArtifactStore) -> Deployed:
             cause="The lineage was changed after it was registered.",
             fix="Run: sluice registry verify",
         )
-    workload, networks = load_members(version, deployed_members(version.lineage.members), store)
+    members = deployed_members(version.lineage.members)
+    workload, networks = load_members(version, members, store, code=code)
     require_windows(workload, who)
     return Deployed(
         version=version.number,

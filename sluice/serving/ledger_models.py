@@ -1,5 +1,6 @@
 """The models of one name in the registry, loaded by candidate digest."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -7,6 +8,8 @@ from sluice.artifacts import ArtifactStore
 from sluice.digests import short
 from sluice.errors import UnknownVersion
 from sluice.registry.ledger import Ledger
+from sluice.registry.loading import compare_version
+from sluice.registry.stored_code import CodeChoice
 from sluice.serving.deployed import Deployed, load_deployed
 from sluice.serving.frames import Recipe
 
@@ -14,10 +17,30 @@ from sluice.serving.frames import Recipe
 class LedgerModels:
     """Loads what the weights name."""
 
-    def __init__(self, ledger: Ledger, model: str, store: ArtifactStore) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        model: str,
+        store: ArtifactStore,
+        *,
+        code: CodeChoice = "present",
+        warn: Callable[[str], object] | None = None,
+    ) -> None:
+        """Prepare; nothing is read yet.
+
+        Args:
+            ledger: Of the model.
+            model: Its name.
+            store: Holds the weights.
+            code: Whose network class gets the weights; see ``load_members``.
+            warn: Called with a sentence about a version whose code cannot be compared, or whose
+                packages are others here.
+        """
         self._ledger = ledger
         self._model = model
         self._store = store
+        self._code: CodeChoice = code
+        self._warn = warn
 
     def load(self, candidate: str) -> Deployed:
         """Return the model of a candidate digest.
@@ -25,7 +48,7 @@ class LedgerModels:
         Raises:
             UnknownVersion: The registry has no such candidate.
             StorageError: The registry cannot be read, or weights are missing or changed.
-            ContractError: See ``load_deployed``.
+            ContractError, OtherCode: See ``load_deployed``.
         """
         version = self._ledger.version_of(self._model, candidate)
         if version is None:
@@ -34,24 +57,40 @@ class LedgerModels:
                 "none.",
                 fix=f"See: sluice registry list {self._model}",
             )
-        return load_deployed(version, self._store)
+        deployed = load_deployed(version, self._store, code=self._code)
+        if self._warn is not None and self._code == "present":
+            warning = compare_version(version).warning(f"{self._model} version {version.number}")
+            if warning:
+                self._warn(warning)
+        return deployed
 
 
-def ledger_recipe(registry_url: str, model: str, artifacts: Path) -> Recipe:
+def ledger_recipe(
+    registry_url: str, model: str, artifacts: Path, *, code: CodeChoice = "present"
+) -> Recipe:
     """Return how another process loads what ``LedgerModels`` loads in this one.
 
     Args:
         registry_url: SQLAlchemy URL.
         model: Its name.
         artifacts: Folder of the store.
+        code: Whose network class gets the weights; see ``load_members``.
     """
     return Recipe(
         load=f"{__name__}:load_from_ledger",
-        arguments={"registry_url": registry_url, "model": model, "artifacts": str(artifacts)},
+        arguments={
+            "registry_url": registry_url,
+            "model": model,
+            "artifacts": str(artifacts),
+            "code": code,
+        },
     )
 
 
-def load_from_ledger(candidate: str, *, registry_url: str, model: str, artifacts: str) -> Deployed:
+def load_from_ledger(
+    candidate: str, *, registry_url: str, model: str, artifacts: str, code: CodeChoice = "present"
+) -> Deployed:
     """Return the model of a candidate digest, as ``LedgerModels.load``."""
     with Ledger.open(registry_url, clock=lambda: datetime.now(UTC), create=False) as ledger:
-        return LedgerModels(ledger, model, ArtifactStore(Path(artifacts))).load(candidate)
+        store = ArtifactStore(Path(artifacts))
+        return LedgerModels(ledger, model, store, code=code).load(candidate)

@@ -109,7 +109,8 @@ class LedgerRollback:
             return _nothing(f"{error.what} {error.cause}")
         return Done(
             act="rolled_back",
-            what=f"Rolled {self._model} back from version {moved.previous} to {moved.version}.",
+            what=f"Rolled {self._model} back from version {moved.previous} to {moved.version}. "
+            f"{moved.code}".rstrip(),
         )
 
     def _held_back(

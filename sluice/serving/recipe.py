@@ -10,6 +10,7 @@ from sluice.artifacts import ArtifactStore
 from sluice.registry.reading import Clock
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
+from sluice.registry.stored_code import CodeChoice
 from sluice.serving.isolation import Isolation
 from sluice.serving.ledger_models import LedgerModels, ledger_recipe
 from sluice.serving.ledger_rollback import LedgerRollback
@@ -36,6 +37,9 @@ class ServerRecipe:
     registry_key: Path | None = None
     """File of the key that signs what the hook changes; None: nothing is signed."""
 
+    code: CodeChoice = "present"
+    """Whose network class gets the weights; see ``load_members``."""
+
 
 @contextlib.contextmanager
 def open_recipe(recipe: ServerRecipe, *, clock: Clock, log: Any) -> Iterator[Serving]:
@@ -45,7 +49,9 @@ def open_recipe(recipe: ServerRecipe, *, clock: Clock, log: Any) -> Iterator[Ser
         SluiceError: There is no ledger, nothing is in production, or it does not load.
     """
     key = None if recipe.registry_key is None else SigningKey.read(recipe.registry_key)
-    load = ledger_recipe(recipe.registry_url, recipe.model, recipe.artifacts)
+    load = ledger_recipe(recipe.registry_url, recipe.model, recipe.artifacts, code=recipe.code)
+    if recipe.code == "stored":
+        log.info("code", what="Versions are loaded with the code that is stored with them.")
     with (
         RolloutLedger.open(recipe.registry_url, clock=clock, create=False, key=key) as ledger,
         Isolation(load, recipe.settings) as isolation,
@@ -54,11 +60,18 @@ def open_recipe(recipe: ServerRecipe, *, clock: Clock, log: Any) -> Iterator[Ser
         rollback = LedgerRollback(
             ledger, recipe.model, store, clock=clock, quiet_s=recipe.settings.hook_quiet_s
         )
+        models = LedgerModels(
+            ledger,
+            recipe.model,
+            store,
+            code=recipe.code,
+            warn=lambda what: log.warning("code", what=what),
+        )
         hook_token = recipe.hook_token
         yield open_serving(
             recipe.model,
             LedgerWeights(ledger, recipe.model),
-            LedgerModels(ledger, recipe.model, store).load,
+            models.load,
             isolate=isolation.load,
             settings=recipe.settings,
             token=recipe.token,

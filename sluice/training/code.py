@@ -17,7 +17,7 @@ from sluice.imports import import_named
 from sluice.models.settings import ModelSettings
 from sluice.training.code_identity import CodeIdentity
 from sluice.training.distributions import distribution_of
-from sluice.training.import_graph import follow_imports
+from sluice.training.import_graph import ImportGraph, follow_imports
 from sluice.workloads.workload import Workload
 
 _PACKAGES = ("data", "models", "training", "workloads")
@@ -45,18 +45,7 @@ def identify_code(workload: Workload, model: ModelSettings | None = None) -> Cod
         About 0.1 s for the first call of a process, milliseconds for a further one: sources are
         read again, and parsed again only when they changed. Data files are read each time.
     """
-    roots = {
-        cls.__module__
-        for owner in (type(workload), workload.settings_type)
-        for cls in owner.__mro__
-    } - {"builtins", "abc"}
-    if model is not None and ":" in model.architecture:
-        import_named(model.architecture, what="architecture")
-        roots.add(model.architecture.partition(":")[0])
-    own = {name for name in roots if not _is_library(name)}
-    for name in own:
-        _require_file(name)
-    graph = follow_imports(sorted(own))
+    graph = follow_code(workload, model)
     modules = {name: digest_bytes(path.read_bytes()) for name, path in graph.own.items()}
     modules |= {
         name: digest_bytes(path.read_bytes())
@@ -69,6 +58,30 @@ def identify_code(workload: Workload, model: ModelSettings | None = None) -> Cod
         data_files=dict(_data_files(workload)),
         not_followed=tuple(sorted(graph.not_followed)),
     )
+
+
+def follow_code(workload: Workload, model: ModelSettings | None = None) -> ImportGraph:
+    """Return the user's own modules behind a model, and what they import.
+
+    Args:
+        workload: The workload.
+        model: Names the architecture; only one by import path adds a module.
+
+    Raises:
+        SettingsError: A class was not read from a file, or the architecture does not import.
+    """
+    roots = {
+        cls.__module__
+        for owner in (type(workload), workload.settings_type)
+        for cls in owner.__mro__
+    } - {"builtins", "abc"}
+    if model is not None and ":" in model.architecture:
+        import_named(model.architecture, what="architecture")
+        roots.add(model.architecture.partition(":")[0])
+    own = {name for name in roots if not _is_library(name)}
+    for name in own:
+        _require_file(name)
+    return follow_imports(sorted(own))
 
 
 def _sluices_own() -> dict[str, str]:

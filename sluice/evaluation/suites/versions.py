@@ -7,13 +7,12 @@ import pandas as pd
 from sluice.artifacts import ArtifactStore
 from sluice.data.folds import Fold
 from sluice.evaluation.reference import score_version
-from sluice.evaluation.scoring import Scores, score_baseline, window_digest
+from sluice.evaluation.scoring import Scores, score_baseline
 from sluice.evaluation.suites.run import Arms
-from sluice.models.settings import ModelSettings
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE
 from sluice.registry.records import Version
-from sluice.training.code import code_digest
+from sluice.registry.stored_code import CodeChoice
 from sluice.workloads.workload import Workload
 
 
@@ -34,7 +33,13 @@ class Rows:
 
 
 def score_arms(
-    version: Version, ledger: Ledger, workload: Workload, rows: Rows, store: ArtifactStore
+    version: Version,
+    ledger: Ledger,
+    workload: Workload,
+    rows: Rows,
+    store: ArtifactStore,
+    *,
+    code: CodeChoice,
 ) -> Arms:
     """Score a version, what it would replace, and the baseline, on the present test rows.
 
@@ -44,6 +49,7 @@ def score_arms(
     Raises:
         ContractError: A version cannot be scored on these rows, or its code has changed and it
             does not make its recorded losses any more.
+        OtherCode: See ``score_version``.
         IntegrityError: Weights are missing or damaged.
     """
     baseline = score_baseline(workload, rows.frame, rows.folds, subject=BASELINE)
@@ -51,20 +57,18 @@ def score_arms(
     if reference is not None and reference.candidate == version.candidate:
         reference = ledger.version_of(version.model, version.lineage.reference)
     return Arms(
-        candidate=score_registered(version, workload, rows, store),
+        candidate=score_registered(version, workload, rows, store, code=code),
         reference=baseline
         if reference is None
-        else score_registered(reference, workload, rows, store),
+        else score_registered(reference, workload, rows, store, code=code),
         baseline=baseline,
     )
 
 
 def score_registered(
-    version: Version, workload: Workload, rows: Rows, store: ArtifactStore
+    version: Version, workload: Workload, rows: Rows, store: ArtifactStore, *, code: CodeChoice
 ) -> Scores:
     """Score each seed of one version on the present test rows; refuses what score_version does."""
-    config = version.lineage.resolved_config
-    model = ModelSettings.parse(config["model"], where=f"version {version.number}")
     return score_version(
         version.lineage,
         workload,
@@ -72,6 +76,5 @@ def score_registered(
         rows.frame,
         rows.folds,
         store,
-        window=window_digest(rows.frame, rows.folds),
-        code=code_digest(workload, model),
+        code=code,
     ).by_seed

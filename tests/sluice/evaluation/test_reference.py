@@ -6,29 +6,38 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from sluice.artifacts import ArtifactStore
 from sluice.data.folds import Fold, walk_forward
-from sluice.errors import ContractError
+from sluice.errors import ContractError, OtherCode
 from sluice.evaluation.reference import score_version
 from sluice.evaluation.scoring import ModelScores, score_production, window_digest
 from sluice.models.scaled import prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.registry.environment import Environment, GitState
 from sluice.registry.lineage import Lineage
+from sluice.registry.own_code import collect_own_modules
+from sluice.registry.stored_code import CODE, CodeChoice, pack_code
+from sluice.training.code import identify_code
 from sluice.training.members import Member
 from sluice.training.weights import load_member, pack_model
+from sluice.workloads.digits import DigitsWorkload
+from tests.sluice.registry.code_samples import LAYERS, UserCode
 from tests.support.echo import Echo, EchoSettings
 
 MODEL = ModelSettings(architecture="linear")
+ECHO = "tests.support.echo:Echo"
 
 
-def version_of(workload: Echo, path: str, store: ArtifactStore) -> Lineage:
+def version_of(
+    workload: Echo, path: str, store: ArtifactStore, settings: ModelSettings = MODEL
+) -> Lineage:
     """Register nothing; describe a version with one seed and untrained weights per fold."""
     frame = workload.compute_features(workload.load_rows())
     members = []
     for fold in workload.plan_folds(frame):
-        model = prepare_model(workload, MODEL, workload.examples(frame, fold.train), seed=7)
+        model = prepare_model(workload, settings, workload.examples(frame, fold.train), seed=7)
         members.append(
             Member(
                 seed=7,
@@ -52,7 +61,7 @@ def version_of(workload: Echo, path: str, store: ArtifactStore) -> Lineage:
         resolved_config={
             "workload": path,
             "workload_settings": workload.settings.model_dump(mode="json"),
-            "model": MODEL.model_dump(mode="json"),
+            "model": settings.model_dump(mode="json"),
         },
         code="f" * 64,
         git=GitState(commit="unknown", dirty=None, diff=None),
@@ -69,19 +78,17 @@ def version_of(workload: Echo, path: str, store: ArtifactStore) -> Lineage:
 
 
 def score_both(
-    lineage: Lineage, workload: Echo, store: ArtifactStore, *, code: str = "f" * 64
+    lineage: Lineage, workload: Echo, store: ArtifactStore, code: CodeChoice = "present"
 ) -> tuple[ModelScores, str]:
     raw = workload.load_rows()
     frame = workload.compute_features(raw)
     folds = workload.plan_folds(frame)
     window = window_digest(frame, folds)
-    return score_version(
-        lineage, workload, raw, frame, folds, store, window=window, code=code
-    ), window
+    return score_version(lineage, workload, raw, frame, folds, store, code=code), window
 
 
-def score(lineage: Lineage, workload: Echo, store: ArtifactStore, *, code: str = "f" * 64):
-    scores, window = score_both(lineage, workload, store, code=code)
+def score(lineage: Lineage, workload: Echo, store: ArtifactStore):
+    scores, window = score_both(lineage, workload, store)
     return scores.by_seed, window
 
 
@@ -129,6 +136,104 @@ def test_other_target_is_refused(tmp_path: Path) -> None:
         score(lineage, Echo(), store)
 
 
+def version_of_user(workload: Echo, store: ArtifactStore, path: str = ECHO) -> Lineage:
+    """Describe a version whose network is the user's, with its losses and its code stored."""
+    settings = ModelSettings(architecture="probe_net:Net")
+    lineage = version_of(workload, path, store, settings)
+    identity = identify_code(workload, settings)
+    archive = store.put(pack_code(collect_own_modules(workload, settings)))
+    lineage = lineage.model_copy(update={"code": identity.digest, "code_identity": identity})
+    recorded = with_recorded_losses(lineage, workload, store, 1.0)
+    return recorded.model_copy(update={"artifacts": recorded.artifacts | {CODE: archive}})
+
+
+@pytest.fixture
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UserCode:
+    return UserCode(tmp_path / "user", monkeypatch)
+
+
+def test_a_changed_module_of_the_network_is_not_scored_silently(
+    tmp_path: Path, user: UserCode
+) -> None:
+    store, workload = ArtifactStore(tmp_path), Echo()
+    lineage = version_of_user(workload, store)
+    before, _ = score_both(lineage, workload, store)
+    user.change()
+
+    with pytest.raises(ContractError, match="must still make its recorded losses") as refused:
+        score(lineage, workload, store)
+    assert "module probe_layers changed" in refused.value.what
+    assert f"({lineage.code[:12]}; here " in refused.value.what
+    assert "production_code=stored" in refused.value.fix
+
+    own, _ = score_both(lineage, workload, store, code="stored")
+    assert np.array_equal(own.by_seed.losses.loss_SN, before.by_seed.losses.loss_SN)
+    assert before.note == ""
+    assert "scored with the code that is stored with it" in own.note
+    assert "module probe_layers changed" in own.note
+
+
+def test_a_changed_comment_is_scored_and_said(tmp_path: Path, user: UserCode) -> None:
+    store, workload = ArtifactStore(tmp_path), Echo()
+    lineage = version_of_user(workload, store)
+    user.change(layers=f"# new\n{LAYERS}")
+
+    scores, _ = score_both(lineage, workload, store)
+
+    assert "still makes its recorded losses on" in scores.note
+    assert "module probe_layers changed" in scores.note
+
+
+def test_other_code_is_refused_when_no_recorded_row_is_left(tmp_path: Path, user: UserCode) -> None:
+    store, workload = ArtifactStore(tmp_path), Echo()
+    lineage = version_of_user(workload, store)
+    user.change(layers=f"# new\n{LAYERS}")
+    kept = {CODE: lineage.artifacts[CODE]}
+
+    with pytest.raises(OtherCode, match="no row of its recorded losses is left"):
+        score(lineage.model_copy(update={"artifacts": kept}), workload, store)
+
+
+def test_a_version_without_parts_of_its_code_is_scored_with_a_note(tmp_path: Path) -> None:
+    store, workload = ArtifactStore(tmp_path), Echo()
+
+    scores, _ = score_both(version_of(workload, ECHO, store), workload, store)
+
+    assert "stored without the parts of its code" in scores.note
+
+
+class Stricter(Echo):
+    """Another loss of the same target."""
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        return 100 * super().losses(output, y)
+
+
+def test_both_arms_have_the_losses_of_the_candidate(tmp_path: Path) -> None:
+    """A loss in other units would decide by its units."""
+    store = ArtifactStore(tmp_path)
+    lineage = version_of(Echo(), ECHO, store)
+    own, _ = score(lineage, Echo(), store)
+
+    judged, _ = score(lineage, Stricter(), store)
+
+    assert np.allclose(judged.losses.loss_SN, 100 * own.losses.loss_SN)
+
+
+def test_rows_in_an_order_that_no_setting_gives_any_more_are_not_compared(tmp_path: Path) -> None:
+    store, workload = ArtifactStore(tmp_path), DigitsWorkload()
+    lineage = version_of(Echo(), ECHO, store)
+    config = lineage.resolved_config | {
+        "workload": "sluice.workloads.digits:DigitsWorkload",
+        "workload_settings": {"order_seed": 0},
+    }
+    lineage = lineage.model_copy(update={"resolved_config": config})
+
+    with pytest.raises(ContractError, match="was trained with 'order_seed'") as refused:
+        score(lineage, workload, store)
+    assert "Give the pipeline another name" in refused.value.fix
+
+
 def with_recorded_losses(lineage: Lineage, workload: Echo, store: ArtifactStore, factor: float):
     """Record what the version's losses were when it was made, times ``factor``."""
     scores, _ = score(lineage, workload, store)
@@ -144,7 +249,7 @@ def test_changed_code_that_still_makes_the_same_losses_is_fine(tmp_path: Path) -
     lineage = version_of(workload, "tests.support.echo:Echo", store)
     lineage = with_recorded_losses(lineage, workload, store, 1.0)
 
-    scores, _ = score(lineage, workload, store, code="9" * 64)
+    scores, _ = score(lineage, workload, store)
 
     assert np.isfinite(scores.losses.loss_SN).all()
 
@@ -156,7 +261,7 @@ def test_changed_code_that_makes_other_losses_is_refused(tmp_path: Path) -> None
     lineage = with_recorded_losses(lineage, workload, store, 1.001)
 
     with pytest.raises(ContractError, match="must still make its recorded losses"):
-        score(lineage, workload, store, code="9" * 64)
+        score(lineage, workload, store)
 
 
 def test_settings_that_no_longer_exist_say_which_version(tmp_path: Path) -> None:

@@ -41,9 +41,10 @@ def named(lineage: Lineage) -> Lineage:
 
 
 def approve(ledger: Ledger, lineage: Lineage, reference: str = BASELINE) -> int:
-    config = lineage.config
-    judged = promotion_receipt(lineage.candidate, reference=reference, subject={"config": config})
-    receipts = [poc_receipt(config=config), judged]
+    about = {"config": lineage.config, "code": lineage.code}
+    judged = promotion_receipt(lineage.candidate, reference=reference, subject=about)
+    poc = poc_receipt(config=lineage.config)
+    receipts = [poc.model_copy(update={"subject": poc.subject | about}), judged]
     return ledger.register(MODEL, lineage, receipts).version.number
 
 

@@ -1,0 +1,173 @@
+"""A server answers with the code that its version was trained with, or not at all."""
+
+import asyncio
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sluice.artifacts import ArtifactStore
+from sluice.cli import run_command
+from sluice.commands.doctor import DoctorSettings, examine
+from sluice.errors import OtherCode
+from sluice.home import Home
+from sluice.registry.rollouts import RolloutLedger
+from sluice.serving.log import json_log
+from sluice.serving.recipe import ServerRecipe, open_recipe
+from sluice.serving.settings import ServingSettings
+from tests.sluice.registry.code_samples import UserCode, promote_version
+from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain
+
+ONES = np.ones((1, 8, 2), np.float32)
+
+
+@pytest.fixture
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UserCode:
+    return UserCode(tmp_path / "user", monkeypatch)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    monkeypatch.delenv("SLUICE_REGISTRY_URL", raising=False)
+    return Home.from_environment(os.environ, cwd=tmp_path)
+
+
+@pytest.fixture
+def store(home: Home) -> ArtifactStore:
+    return ArtifactStore(home.artifacts)
+
+
+@pytest.fixture
+def ledger(home: Home) -> Iterator[RolloutLedger]:
+    with RolloutLedger.open(home.registry_url, clock=Clock()) as opened:
+        yield opened
+
+
+def recipe(home: Home, *, code: str = "present") -> ServerRecipe:
+    return ServerRecipe(
+        model=MODEL,
+        settings=ServingSettings(),
+        registry_url=home.registry_url,
+        artifacts=home.artifacts,
+        token=None,
+        code=code,
+    )
+
+
+def test_serve_refuses_a_version_of_other_code_with_digests_and_what_differs(
+    ledger: RolloutLedger,
+    store: ArtifactStore,
+    user: UserCode,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    promote_version(ledger, store, user.lineage(store))
+    user.change()
+
+    assert run_command(["serve", MODEL, "--port", "0"]) == OtherCode.exit_code
+    said = capsys.readouterr().err
+    assert "version 1 must run the code that it was trained with" in said
+    assert "module probe_layers changed" in said
+    assert "add --code stored to 'sluice serve'" in said
+
+
+def test_stored_code_serves_what_was_judged_when_a_person_asks_for_it(
+    ledger: RolloutLedger, home: Home, store: ArtifactStore, user: UserCode
+) -> None:
+    promote_version(ledger, store, user.lineage(store))
+    with open_recipe(recipe(home), clock=Clock(), log=json_log(io.StringIO())) as serving:
+        before = serving.router.table.production.deployed.predict(ONES, None)
+    user.change()
+    log = io.StringIO()
+
+    with open_recipe(recipe(home, code="stored"), clock=Clock(), log=json_log(log)) as serving:
+        after = serving.router.table.production.deployed.predict(ONES, None)
+
+    assert np.array_equal(after, before)
+    assert "with the code that is stored with them" in json.loads(log.getvalue())["what"]
+
+
+def test_a_server_keeps_its_version_when_production_moves_to_one_of_other_code(
+    ledger: RolloutLedger, home: Home, store: ArtifactStore, user: UserCode
+) -> None:
+    first = promote_version(ledger, store, user.lineage(store))
+    running = user.running()
+    with open_recipe(recipe(home), clock=Clock(), log=json_log(io.StringIO())) as serving:
+        user.change()
+        promote_version(ledger, store, user.lineage(store, salt=1), before=first)
+        sys.modules.update(running)
+
+        async def follow() -> None:
+            while not serving.follower.has_problem("production"):
+                await serving.follower.poll()
+
+        asyncio.run(asyncio.wait_for(follow(), 60))
+
+        assert serving.router.table.production.deployed.version == first
+        assert "module probe_layers changed" in serving.follower.problem("production")
+
+
+def test_verify_and_doctor_report_production_of_other_code(
+    ledger: RolloutLedger,
+    home: Home,
+    store: ArtifactStore,
+    user: UserCode,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    promote_version(ledger, store, user.lineage(store))
+    assert run_command(["registry", "verify"]) == 0
+    user.change()
+
+    assert run_command(["registry", "verify", "--json"]) != 0
+    out = capsys.readouterr().out
+    (finding,) = json.loads(out[out.index("{") :])["findings"]
+    assert (finding["problem"], finding["version"]) == ("code", 1)
+    assert "module probe_layers changed" in finding["what"]
+    examined = {e.name: e for e in examine(home, home.root / "none", DoctorSettings())}
+    assert not examined[f"production of {MODEL}"].healthy
+
+
+def test_verify_where_the_code_does_not_import_finds_nothing(
+    ledger: RolloutLedger, store: ArtifactStore, user: UserCode
+) -> None:
+    promote_version(ledger, store, user.lineage(store))
+    (user.folder / "probe_net.py").unlink()
+    user.forget()
+
+    assert run_command(["registry", "verify"]) == 0
+
+
+def test_rollback_on_the_command_line_says_that_the_code_stays(
+    ledger: RolloutLedger,
+    store: ArtifactStore,
+    user: UserCode,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first = promote_version(ledger, store, user.lineage(store))
+    user.change()
+    promote_version(ledger, store, user.lineage(store, salt=1), before=first)
+
+    assert run_command(["registry", "rollback", MODEL, "--reason", "errors"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "production is now version 1" in said
+    assert "The code did not go back" in said
+    assert "module probe_layers changed" in said
+
+
+def test_a_version_that_was_stored_without_its_code_is_served_with_a_warning(
+    ledger: RolloutLedger, home: Home, store: ArtifactStore
+) -> None:
+    promote_chain(ledger, store, 1)
+    log = io.StringIO()
+
+    with open_recipe(recipe(home), clock=Clock(), log=json_log(log)) as serving:
+        assert serving.router.table.production.deployed.version == 1
+
+    (line,) = [json.loads(text) for text in log.getvalue().splitlines()]
+    assert line["level"] == "warning"
+    assert "version 1 was stored without the parts of its code" in line["what"]
