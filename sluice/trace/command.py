@@ -1,6 +1,5 @@
 """One traced run from the command line: the program first, then what it did wrong."""
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from sluice.home import Home
 from sluice.trace.launcher import check_folder, launch
 from sluice.trace.report import as_text, report_on
 from sluice.trace.settings import TraceSettings
+from sluice.trace.storage import unused_folder
 from sluice.trace.tracer import say_on_stderr
 
 
@@ -33,7 +33,7 @@ def run_traced(
         ContractError: There is no command, or no such program.
     """
     home = Home.from_environment(environ, cwd=cwd)
-    folder = cwd / out if out is not None else home.traces / time.strftime("%Y%m%d-%H%M%S")
+    folder = cwd / out if out is not None else unused_folder(home.traces, "run")
     refused = check_folder(folder)
     if refused is not None:
         say_on_stderr(f"sluice trace: {refused} The program runs untraced.")
