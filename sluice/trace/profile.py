@@ -143,11 +143,6 @@ def _bottleneck(phases: Sequence[PhaseTime]) -> Phase:
 
 
 def _advice(trace: Trace, bottleneck: Phase) -> str:
-    if trace.end is not None and "out of memory" in trace.end.raised.lower():
-        return (
-            "It ran out of memory: halve the batch and accumulate two of them a step; then "
-            "recompute activations (torch.utils.checkpoint); then train in bf16."
-        )
     workers = max((loader.num_workers for loader in trace.loaders), default=0)
     return {
         "data": f"The step waits for its batch. The loader has {workers} workers: give it more, "

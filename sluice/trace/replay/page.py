@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.reports.page import Tone, html_page, tag
+from sluice.trace.conclusion import Conclusion, conclude
 from sluice.trace.diagnosis import Diagnosis
 from sluice.trace.evidence.order import Mark, StepWord
 from sluice.trace.evidence.trace import Trace
@@ -33,12 +34,13 @@ def replay_page(trace: Trace, diagnoses: Sequence[Diagnosis]) -> str:
     """
     program = _command(trace.start.program)
     title = f"Replay of {_name(trace.start.program)}"
-    first = first_abnormal(trace)
+    first, end = first_abnormal(trace), conclude(trace)
     parts = [
-        f"<h1>{escape(title)} {_outcome(diagnoses, first)}</h1>",
+        f"<h1>{escape(title)} {_outcome(diagnoses, first, end)}</h1>",
         f'<p class="soft">{escape(_about(trace, program))}</p>',
+        _death(end),
         *(_card(diagnosis) for diagnosis in diagnoses),
-        _nothing(diagnoses, first),
+        _nothing(diagnoses, first, end),
         _abnormal(first),
         *(f'<div class="card unsure"><p>{escape(note.text)}</p></div>' for note in trace.notes),
         (_HERE / "player.html").read_text(),
@@ -77,29 +79,45 @@ def _name(program: Sequence[str]) -> str:
     return path.parent.name if path.name == "__main__.py" and path.parent.name else path.name
 
 
-def _outcome(diagnoses: Sequence[Diagnosis], first: Abnormal | None) -> str:
+def _outcome(diagnoses: Sequence[Diagnosis], first: Abnormal | None, end: Conclusion) -> str:
     severities = [diagnosis.finding.severity for diagnosis in diagnoses]
     if "error" in severities:
         return tag(diagnoses[0].fault, "bad")
+    if end.ending != "ended":
+        return tag(end.ending, "bad" if end.ending == "died" else "unsure")
     if severities or first is not None:
         return tag("worth a look", "unsure")
     return tag("nothing wrong", "good")
 
 
-def _nothing(diagnoses: Sequence[Diagnosis], first: Abnormal | None) -> str:
+def _death(end: Conclusion) -> str:
+    if not end.what:
+        return ""
+    tone = "bad" if end.ending == "died" else "unsure"
+    return (
+        f'<div class="card {tone}"><h3>{tag(end.ending, tone)}</h3><dl><dt>seen</dt>'
+        f"<dd>{escape(end.what)}</dd><dt>do</dt><dd>{escape(end.fix)}</dd></dl></div>"
+    )
+
+
+def _nothing(diagnoses: Sequence[Diagnosis], first: Abnormal | None, end: Conclusion) -> str:
     if diagnoses:
         return ""
-    tone = "good" if first is None else "unsure"
-    said = "No cause was found." if first is not None else "Nothing wrong was found."
-    return f'<div class="card {tone}"><p><b>{said}</b></p></div>'
+    is_sound = first is None and end.ending == "ended"
+    said = "Nothing wrong was found." if is_sound else "No rule names a cause."
+    lists = [("checked", end.checked), ("not checked", end.unchecked)]
+    rows = "".join(f"<dt>{name}</dt><dd>{escape('; '.join(told))}</dd>" for name, told in lists)
+    return (
+        f'<div class="card {"good" if is_sound else "unsure"}"><p><b>{said}</b></p>'
+        f"<dl>{rows}</dl></div>"
+    )
 
 
 def _about(trace: Trace, program: str) -> str:
     ranks = f", rank {trace.start.rank} of {trace.start.world_size}"
     end = "killed, or running still" if trace.end is None else f"{trace.end.seconds:,.1f} s"
-    raised = "" if trace.end is None or not trace.end.raised else f", ended by {trace.end.raised}"
     return (
-        f"{program}: {trace.num_steps:,} steps, {end}{raised}"
+        f"{program}: {trace.num_steps:,} steps, {end}"
         f"{ranks if trace.start.world_size > 1 else ''}, torch {trace.start.torch}"
     )
 

@@ -69,7 +69,7 @@ def test_a_program_with_ways_of_its_own_does_as_untraced(run, clean, tmp_path, m
     done, out = run(mode)
 
     assert (done.returncode, done.stdout, done.stderr) == (code, plain.stdout, plain.stderr)
-    assert [report.ending for report in report_on(out)] == ["ended"]
+    assert [report.conclusion.ending for report in report_on(out)] == ["ended"]
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_a_killed_program_and_its_fork_have_traces_up_to_the_last_flush(run):
     assert done.returncode == -9
     assert sorted(report.steps for report in reports) == [4, 8]
     for report in reports:  # a fork that leaves by os._exit says no good-bye either
-        assert report.ending == "killed or still running"
+        assert report.conclusion.ending == "killed or still running"
         assert [(d.fault, d.finding.severity) for d in report.diagnoses] == [
             ("clip after step", "error")
         ]
