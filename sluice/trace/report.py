@@ -16,6 +16,9 @@ from sluice.trace.rules.library import RULES, judge_all, judge_ranks
 
 _SEVERITY = {"error": "error", "confirm": "needs confirmation", "warning": "warning"}
 
+_SKEWED = 1.5
+"""Mean time of a step beside the median: from this ratio on both are shown."""
+
 
 class ProcessReport(Record):
     """One process and what is wrong with its training."""
@@ -112,6 +115,11 @@ def _lines(diagnosis: Diagnosis) -> Iterable[str]:
 def _time(told: Profile) -> Iterable[str]:
     shares = ", ".join(f"{one.phase} {one.share:.0%}" for one in told.phases)
     yield f"  time of a step: {told.step_us / 1000:.3g} ms ({shares})"
+    if told.step_us > _SKEWED * told.median_us:
+        yield (
+            f"    some steps are much slower: half of them take under "
+            f"{told.median_us / 1000:.3g} ms"
+        )
     if told.peak_host_bytes:
         device = f", {told.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
         yield (

@@ -13,7 +13,7 @@ from sluice.trace.conclusion import Conclusion, conclude
 from sluice.trace.diagnosis import Diagnosis
 from sluice.trace.evidence.order import Mark, StepWord
 from sluice.trace.evidence.trace import Trace
-from sluice.trace.profile import PHASES, PhaseTime, Profile, profile
+from sluice.trace.profile import PHASES, Profile, profile
 from sluice.trace.replay.abnormal import Abnormal, first_abnormal, network_name
 from sluice.trace.replay.grid import module_grid
 from sluice.trace.replay.series import curves
@@ -165,7 +165,7 @@ def _time(told: Profile | None) -> str:
     )
     legend = "".join(
         f'<span><i style="background:var(--c{PHASES.index(one.phase)})"></i>{one.phase} '
-        f"<b>{100 * one.share:.0f} %</b> {_usual(one)}</span>"
+        f"<b>{100 * one.share:.0f} %</b> {one.mean_us / 1000:.3g} ms</span>"
         for one in told.phases
     )
     memory = f"; at most {told.peak_host_bytes / 2**20:,.0f} MiB" if told.peak_host_bytes else ""
@@ -176,14 +176,10 @@ def _time(told: Profile | None) -> str:
         f'<div class="bars" role="img" aria-label="Shares of a step">{bars}</div>'
         f'<div class="legend">{legend}</div>'
         f"<p><b>{told.bottleneck} first.</b> {escape(told.advice)}</p>"
-        f'<p class="soft">{told.step_us / 1000:.3g} ms a step, over the last {told.steps:,} '
-        f"that were kept{memory}.</p></div>"
+        f'<p class="soft">{told.step_us / 1000:.3g} ms a step on average, half of them under '
+        f"{told.median_us / 1000:.3g} ms, over the last {told.steps:,} that were kept{memory}."
+        "</p></div>"
     )
-
-
-def _usual(one: PhaseTime) -> str:
-    """A share of all steps beside no time in most of them would contradict itself."""
-    return f"{one.median_us / 1000:.3g} ms" if one.median_us else "in some steps"
 
 
 def _data(trace: Trace, diagnoses: Sequence[Diagnosis], first: Abnormal | None) -> str:
