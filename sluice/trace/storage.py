@@ -95,6 +95,12 @@ def _open(path: Path) -> int:
 
 
 def _write(handle: int, content: bytes) -> None:
+    """Append whole lines, or nothing when the disk has no room for all of them."""
+    size = os.fstat(handle).st_size
     view = memoryview(content)
-    while view:
-        view = view[os.write(handle, view) :]
+    try:
+        while view:
+            view = view[os.write(handle, view) :]
+    except OSError:
+        os.ftruncate(handle, size)
+        raise
