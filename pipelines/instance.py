@@ -1,17 +1,20 @@
 """Dagster's own home, opened so that it sends nothing anywhere and keeps no ghost runs."""
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 from dagster._core.instance.ref import InstanceRef
+from dagster._core.instance.types import _EventListenerLogHandler
 from sqlalchemy import Engine, event
 from sqlalchemy.engine import ExceptionContext
 
 from sluice.errors import StorageError
-from sluice.files import storage_error, write_atomic
+from sluice.files import disk_full_error, storage_error, write_atomic
 from sluice.home import Home
 from sluice.pipelines.run_process import RunProcess
 
@@ -72,8 +75,44 @@ def open_instance(home: Home) -> Iterator[dg.DagsterInstance]:
             )
         except OSError as error:
             raise storage_error(home.dagster, error) from error
+        # Dagster's own would print the error before it is raised, once per event.
+        instance.get_event_log_handler = lambda: _EventHandler(instance)  # type: ignore[method-assign]
         with instance:
             yield instance
+
+
+class _EventHandler(_EventListenerLogHandler):
+    """Writes the events of a run, and raises a StorageError without printing it first."""
+
+    def __init__(self, instance: dg.DagsterInstance) -> None:
+        self._relay = _Relay(instance)
+        super().__init__(self._relay)  # type: ignore[arg-type]
+        self.setLevel(logging.DEBUG)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one event."""
+        super().emit(record)
+        error, self._relay.error = self._relay.error, None
+        if error is not None:
+            raise error
+
+
+class _Relay:
+    """Stands between a handler and its instance, and keeps the StorageError of an event."""
+
+    def __init__(self, instance: dg.DagsterInstance) -> None:
+        self._instance = instance
+        self.error: StorageError | None = None
+
+    def handle_new_event(self, *args: Any, **kwargs: Any) -> None:
+        """Hand an event on; the handler raises what is kept here."""
+        try:
+            self._instance.handle_new_event(*args, **kwargs)
+        except StorageError as error:
+            self.error = error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._instance, name)
 
 
 @contextlib.contextmanager
@@ -88,11 +127,7 @@ def _full_disk_said(folder: Path) -> Iterator[None]:
         seen = str(context.original_exception)
         if folder not in Path(place).parents or not any(words in seen for words in _NO_ROOM):
             return None
-        return StorageError(
-            f"No room left to write {place}, Dagster's record of runs ({seen}).",
-            fix="Free disk space or point SLUICE_HOME at a larger disk, then run again: finished "
-            "work is kept.",
-        )
+        return disk_full_error(Path(place), reason=f"{seen}, in Dagster's record of runs")
 
     event.listen(Engine, "handle_error", explain)
     try:

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import shutil
 import uuid
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from sluice.errors import StorageError
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What the operating system says when a disk, a quota or a file is full."""
+
+NO_ROOM_LEFT = "No room left to write"
+"""Begins every message about a full disk."""
 
 
 def write_atomic(path: Path, content: bytes) -> None:
@@ -69,14 +73,33 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def disk_full_error(path: Path, *, reason: str) -> StorageError:
+    """Say which disk is full, how much is free on it and what can be deleted.
+
+    Args:
+        path: What was to be written.
+        reason: What the operating system or a database said.
+    """
+    return StorageError(
+        f"{NO_ROOM_LEFT} {path} ({reason}; {free_bytes(path):,} bytes are free on its disk).",
+        fix="Free disk space, or point SLUICE_HOME at a larger disk. In SLUICE_HOME, traces/ and "
+        "reports/ can be deleted. Then run again: finished work is kept, and nothing is left "
+        "half-written.",
+    )
+
+
+def free_bytes(path: Path) -> int:
+    """Return the free space of the disk that a path is on, whether or not it exists [bytes]."""
+    place = path.absolute()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
+
+
 def storage_error(path: Path, error: OSError) -> StorageError:
     """Say in our words why the operating system refused to write ``path``."""
     if error.errno in NO_ROOM:
-        return StorageError(
-            f"No room left to write {path} ({error.strerror}).",
-            fix="Free disk space or point SLUICE_HOME at a larger disk, then run again: "
-            "finished work is kept.",
-        )
+        return disk_full_error(path, reason=str(error.strerror))
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StorageError(
             f"Cannot write {path} ({error.strerror}).",

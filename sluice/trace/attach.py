@@ -37,7 +37,7 @@ from sluice.trace.seams.saving import watch_saves
 from sluice.trace.seams.scaling import watch_scalers
 from sluice.trace.seams.schedulers import watch_schedulers
 from sluice.trace.settings import TraceSettings
-from sluice.trace.storage import workers_file
+from sluice.trace.storage import unused_folder
 from sluice.trace.tracer import Tracer, say_on_stderr
 
 _SEAMS = (
@@ -110,9 +110,7 @@ def attach(
 ) -> Tracer:
     """Begin to trace this process until ``end``."""
     out = out.resolve()  # the program may change its directory
-    tracer = Tracer(
-        _process_folder(out), settings, lambda: _describe(environ), clock=clock, say=say
-    )
+    tracer = Tracer(_own_folder(out), settings, lambda: _describe(environ), clock=clock, say=say)
     _active.append(tracer)
     for watch in _SEAMS:
         tracer.guard(watch, tracer)
@@ -140,7 +138,7 @@ def _watch_forks(tracer: Tracer, out: Path) -> None:
     def in_child() -> None:
         if tracer.is_on:
             tracer.recorder.close()
-            tracer.guard(tracer.begin, _process_folder(out))
+            tracer.guard(tracer.begin, _own_folder(out))
 
     # There is no way to take these back: they do nothing once the tracer is off.
     os.register_at_fork(after_in_child=in_child)
@@ -164,14 +162,8 @@ def _leave_at_end(tracer: Tracer) -> None:
     Finalize(None, lambda: tracer.leave(raised[0] if raised else ""), exitpriority=0)
 
 
-def _process_folder(out: Path) -> Path:
-    """Return the first name for this process that is not taken: one may trace several loops."""
-    number = 1
-    while True:
-        name = f"process-{os.getpid()}" + (f"-{number}" if number > 1 else "")
-        if not ((out / name).exists() or workers_file(out / name).exists()):
-            return out / name
-        number += 1
+def _own_folder(out: Path) -> Path:
+    return unused_folder(out, f"pid{os.getpid()}")
 
 
 def _describe(environ: Mapping[str, str]) -> Start:

@@ -69,6 +69,7 @@ Fault = Literal[
     "loss not finite",
     "loss not falling",
     "weights do not move",
+    "overfitting",
 ]
 """What a finding says is wrong."""
 
@@ -133,7 +134,9 @@ EXPLAINS: Mapping[Fault, tuple[Fault, ...]] = {
         *_DEAD,
     ),
     "accumulation not normalised": ("clipping unsuited", "rate too high", "loss not finite"),
-    "splits preprocessed differently": ("labels independent of inputs",),
+    "splits preprocessed differently": ("labels independent of inputs", "overfitting"),
+    "labels independent of inputs": ("overfitting",),
+    "evaluating in training mode": ("overfitting",),
     "ranks shuffle differently": ("ranks see the same rows", "validation rows in training"),
     "ranks see the same rows": ("validation rows in training",),
     "resume lost state": ("checkpoint not loaded",),

@@ -14,7 +14,7 @@ from sluice.trace.settings import TraceSettings
 
 _INJECTED = Path(__file__).parent / "injected"
 _OUT, _PACKAGE, _SETTINGS = "SLUICE_TRACE_OUT", "SLUICE_TRACE_PACKAGE", "SLUICE_TRACE_SETTINGS"
-_SIGNALLED = 128
+SIGNALLED = 128
 """A shell adds this to the number of the signal that ended a program."""
 
 
@@ -52,7 +52,7 @@ def launch(
             fix="Check the spelling; write the command as the shell would run it.",
         ) from error
     code = _wait(process)
-    return code if code >= 0 else _SIGNALLED - code
+    return code if code >= 0 else SIGNALLED - code
 
 
 def traced_environment(

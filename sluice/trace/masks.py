@@ -12,21 +12,34 @@ _LEAST_RUNS = 2
 """Rows that must end with the same token more than once before it is taken for padding."""
 
 
-def padding_in(given: Any) -> Tensor | None:
+def padding_in(given: Any, *, turned: bool = False) -> Tensor | None:
     """Return which positions are padding, of shape (rows, positions); None when none seem to be.
 
     Args:
         given: Arguments of a network. Of the first tensor of tokens (whole numbers of two
-            dimensions) padding is the token that ends rows in runs; of rows of vectors (three
-            dimensions), those that are all zero at the ends of rows.
+            dimensions) padding is the token that ends rows in runs and is nowhere else; of rows of
+            vectors (three dimensions), those that are all zero at the ends of rows.
+        turned: Take the input as (positions, rows), as in ``batch_first=False``.
     """
     for tensor in arguments(given):
-        if is_tokens(tensor):
-            return _token_padding(tensor)
-        if tensor.dim() == 3 and tensor.is_floating_point():
-            ends = _run_at_end(~tensor.detach().any(-1))
+        values = tensor.transpose(0, 1) if turned and tensor.dim() > 1 else tensor
+        if is_tokens(values):
+            return _token_padding(values)
+        if values.dim() == 3 and values.is_floating_point():
+            ends = _run_at_end(~values.detach().any(-1))
             return _if_some(ends)
     return None
+
+
+def paddings_in(given: Any) -> tuple[Tensor, ...]:
+    """Return which positions are padding, (rows, positions), for both layouts of the input.
+
+    The arguments alone do not say whether rows or positions come first; the shape of a mask does.
+    Of a square input with padding in both layouts nothing is returned.
+    """
+    both = (padding_in(given), padding_in(given, turned=True))
+    found = tuple(pads for pads in both if pads is not None)
+    return () if len({pads.shape for pads in found}) < len(found) else found
 
 
 def _token_padding(ids: Tensor) -> Tensor | None:
@@ -38,7 +51,10 @@ def _token_padding(ids: Tensor) -> Tensor | None:
             continue
         token = rows[:, -1][in_run].mode().values
         ends = _if_some(_run_at_end(rows == token))
-        if ends is not None and len(rows[~ends].unique()) > 1:
+        # A word that ends rows is also inside of others; padding is not.
+        if ends is None or bool((rows == token)[~ends].any()):
+            continue
+        if len(rows[~ends].unique()) > 1:
             return ends if last else ends.flip(1)
     return None
 

@@ -5,6 +5,7 @@ evaluation mode, on few rows, in single precision, without hooks, and is thrown 
 """
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ _MOST_PARAMETERS = 20_000_000
 
 _MOST_NUMBERS = 4_000_000
 """Numbers in the arguments of a pass."""
+
+_ROUNDING = 1e-4
+"""Of the largest number: what moves less was not moved."""
 
 _ROWS = 8
 """Rows of the batch that are used, where the arguments tell what a row is."""
@@ -135,7 +139,10 @@ def _numbers_by_position(
 
 
 def padding(network: nn.Module, given: Given) -> Probe | None:
-    """Change the vectors of padding, then those of some real tokens; None if it cannot be tried."""
+    """Change the vectors of padding, then those of real tokens; None if it cannot be tried.
+
+    Nor can it where one row moves another: then the first dimension is that of the positions.
+    """
     pads = padding_in(given)
     ids = next((t for t in arguments(given) if is_tokens(t)), None)
     if pads is None or ids is None or not _can_copy(network, given):
@@ -146,27 +153,30 @@ def padding(network: nn.Module, given: Given) -> Probe | None:
         few, cut = _few_rows(given, ids)
         pads, shown = pads[cut], ids[cut]
         real = ~pads
-        # The first real position may stand for its row; of the others every second one moves.
+        # The first real position may stand for its row; the others move in two turns.
         order = real.cumsum(1)
-        moved = real & (order > 1) & (order % 2 == 0)
-        watched = real & ~moved
-        if not bool(pads.any()) or not bool(moved.any()):
+        turns = [real & (order > 1) & (order % 2 == turn) for turn in (0, 1)]
+        if not bool(pads.any()) or not bool(turns[0].any()):
             return None
-        runs = [
-            _run_with_noise(twin, few, shown, chosen)
-            for chosen in (torch.zeros_like(pads), torch.zeros_like(pads), pads, moved)
-        ]
+        every_second = torch.arange(len(pads), device=pads.device) % 2 == 0
+        still, rows = torch.zeros_like(pads), every_second[:, None].expand_as(pads)
+        runs = [_run_with_noise(twin, few, shown, c) for c in (still, still, pads, rows, *turns)]
         if any(run is None for run in runs):
             return None
-        plain, again, by_pads, by_real = ([*(run or [])] for run in runs)
+        plain, again, by_pads, by_rows, *by_real = ([*(run or [])] for run in runs)
         same = [i for i, a in enumerate(plain) if torch.equal(a, again[i])]
         if not same:
             return None
+        of_rows = [(plain[i], by_rows[i]) for i in same if plain[i].shape[:1] == pads.shape[:1]]
+        if _effect([(a[~every_second], b[~every_second]) for a, b in of_rows]) > _ROUNDING:
+            return None
 
-        def effect(other: list[Tensor]) -> float:
-            return _effect([_watched(plain[i], other[i], watched) for i in same])
+        def effect(other: list[Tensor], moved: Tensor) -> float:
+            return _effect([_watched(plain[i], other[i], real & ~moved) for i in same])
 
-        return Probe(int(pads.sum()), effect(by_pads), effect(by_real))
+        by_turn = [effect(*pair) for pair in zip(by_real, turns, strict=True)]
+        largest = float("nan") if any(map(math.isnan, by_turn)) else max(by_turn)
+        return Probe(int(pads.sum()), effect(by_pads, turns[0]), largest)
 
 
 def weights(

@@ -52,10 +52,7 @@ class PhaseTime(Record):
 
     phase: Phase
     share: float = Field(ge=0, le=1, description="Of the time of all steps.")
-    median_us: float = Field(
-        ge=0, description="Of one step; 0 when most steps have nothing of it [us]."
-    )
-    p95_us: float = Field(ge=0, description="One step in twenty takes longer [us].")
+    mean_us: float = Field(ge=0, description="Of one step, over the same steps as the share [us].")
 
 
 class Profile(Record):
@@ -63,8 +60,10 @@ class Profile(Record):
 
     steps: int = Field(ge=1)
     step_us: float = Field(
-        description="Median time from the end of a step to that of the next [us]."
+        description="Mean time from the end of a step to that of the next; the phases add up to "
+        "it [us]."
     )
+    median_us: float = Field(description="Half of the steps take less [us].")
     phases: tuple[PhaseTime, ...] = Field(description="The longest first.")
     bottleneck: Phase
     advice: str = Field(description="What to change first.")
@@ -83,8 +82,7 @@ def profile(trace: Trace) -> Profile | None:
         PhaseTime(
             phase=phase,
             share=sum(column) / whole,
-            median_us=statistics.median(column),
-            p95_us=sorted(column)[int(0.95 * (len(column) - 1))],
+            mean_us=sum(column) / len(spent),
         )
         for phase in PHASES
         if any(column := [times.get(phase, 0) for times in spent])
@@ -93,7 +91,8 @@ def profile(trace: Trace) -> Profile | None:
     bottleneck = _bottleneck(phases)
     return Profile(
         steps=len(spent),
-        step_us=statistics.median(totals),
+        step_us=sum(totals) / len(spent),
+        median_us=statistics.median(totals),
         phases=tuple(phases),
         bottleneck=bottleneck,
         advice=_advice(trace, bottleneck),
@@ -143,11 +142,6 @@ def _bottleneck(phases: Sequence[PhaseTime]) -> Phase:
 
 
 def _advice(trace: Trace, bottleneck: Phase) -> str:
-    if trace.end is not None and "out of memory" in trace.end.raised.lower():
-        return (
-            "It ran out of memory: halve the batch and accumulate two of them a step; then "
-            "recompute activations (torch.utils.checkpoint); then train in bf16."
-        )
     workers = max((loader.num_workers for loader in trace.loaders), default=0)
     return {
         "data": f"The step waits for its batch. The loader has {workers} workers: give it more, "

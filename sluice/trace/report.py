@@ -6,14 +6,18 @@ from pathlib import Path
 from pydantic import Field
 
 from sluice.settings import Record
+from sluice.trace.conclusion import Conclusion, conclude
 from sluice.trace.diagnosis import Diagnosis, diagnose
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding
 from sluice.trace.profile import Profile, profile
 from sluice.trace.reading import find_traces, read_trace
-from sluice.trace.rules.library import judge_all, judge_ranks
+from sluice.trace.rules.library import RULES, judge_all, judge_ranks
 
 _SEVERITY = {"error": "error", "confirm": "needs confirmation", "warning": "warning"}
+
+_SKEWED = 1.5
+"""Mean time of a step beside the median: from this ratio on both are shown."""
 
 
 class ProcessReport(Record):
@@ -22,7 +26,7 @@ class ProcessReport(Record):
     folder: str
     rank: int
     steps: int
-    ending: str
+    conclusion: Conclusion
     is_cut_off: bool = Field(False, description="Tracing stopped, and the program went on.")
     notes: tuple[str, ...]
     profile: Profile | None
@@ -51,8 +55,8 @@ def _report(folder: Path, trace: Trace, between: Sequence[Finding]) -> ProcessRe
         folder=str(folder),
         rank=trace.start.rank,
         steps=trace.num_steps,
-        ending=_ending(trace),
-        is_cut_off=_has_failed(trace),
+        conclusion=conclude(trace),
+        is_cut_off=any(note.kind == "failed" for note in trace.notes),
         notes=(*(note.text for note in trace.notes), *failed),
         profile=profile(trace),
         diagnoses=diagnose([*findings, *between]),
@@ -61,8 +65,11 @@ def _report(folder: Path, trace: Trace, between: Sequence[Finding]) -> ProcessRe
 
 def as_text(report: ProcessReport) -> str:
     """Return a report as lines for a terminal: causes first, each with its consequences."""
-    lines = [f"{report.folder}: rank {report.rank}, {report.steps} steps, {report.ending}"]
+    end = report.conclusion
+    lines = [f"{report.folder}: rank {report.rank}, {report.steps} steps, {end.ending}"]
     lines += [f"  note: {note}" for note in report.notes]
+    if end.what:
+        lines += [f"  {end.what}", f"    do:   {end.fix}"]
     for diagnosis in report.diagnoses:
         lines += _lines(diagnosis)
     if report.is_cut_off:
@@ -70,10 +77,22 @@ def as_text(report: ProcessReport) -> str:
     elif not report.steps and not report.diagnoses:
         lines.append("  no step was seen: of a training nothing can be said")
     elif not report.diagnoses:
-        lines.append("  nothing wrong was found")
+        lines += _no_finding(report)
     if report.profile is not None:
         lines += _time(report.profile)
     return "\n".join(lines)
+
+
+def _no_finding(report: ProcessReport) -> Iterable[str]:
+    """Return what was checked; 'nothing wrong' only where the program ended without an error."""
+    end = report.conclusion
+    if end.ending == "ended":
+        yield f"  nothing wrong was found by {len(RULES)} rules"
+    else:
+        yield f"  no rule names a cause up to step {report.steps}"
+    yield f"    checked:     {'; '.join(end.checked)}"
+    if end.unchecked:
+        yield f"    not checked: {'; '.join(end.unchecked)}"
 
 
 def _lines(diagnosis: Diagnosis) -> Iterable[str]:
@@ -96,6 +115,11 @@ def _lines(diagnosis: Diagnosis) -> Iterable[str]:
 def _time(told: Profile) -> Iterable[str]:
     shares = ", ".join(f"{one.phase} {one.share:.0%}" for one in told.phases)
     yield f"  time of a step: {told.step_us / 1000:.3g} ms ({shares})"
+    if told.step_us > _SKEWED * told.median_us:
+        yield (
+            f"    some steps are much slower: half of them take under "
+            f"{told.median_us / 1000:.3g} ms"
+        )
     if told.peak_host_bytes:
         device = f", {told.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
         yield (
@@ -111,15 +135,3 @@ def _ranks(traces: Sequence[Trace]) -> list[Trace]:
     in_turn = sorted(traces, key=lambda trace: trace.start.began)
     by_rank = {t.start.rank: t for t in in_turn if t.start.world_size == size and t.num_steps}
     return [by_rank[rank] for rank in sorted(by_rank)]
-
-
-def _has_failed(trace: Trace) -> bool:
-    return any(note.kind == "failed" for note in trace.notes)
-
-
-def _ending(trace: Trace) -> str:
-    if _has_failed(trace):
-        return "tracing stopped before the program ended"
-    if trace.end is None:
-        return "killed or still running"
-    return f"ended by {trace.end.raised}" if trace.end.raised else "ended"

@@ -6,6 +6,8 @@ kill leaves at most one torn line at the end of each.
 """
 
 import os
+import secrets
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,20 @@ from pydantic_core import to_json
 
 HISTORY = "history.ndjson"
 RECENT = ("recent-0.ndjson", "recent-1.ndjson")
+
+
+def unused_folder(parent: Path, label: str) -> Path:
+    """Return a folder name that does not repeat, such as ``20260102-030405-pid7-9f1c0a``.
+
+    A process id alone repeats: in a container the training process has the same one at every start,
+    and several containers may share the parent. The folder is not made here.
+
+    Args:
+        parent: The folder that will contain it.
+        label: What the name says between local time and random characters.
+    """
+    # Not the random module: its state belongs to the traced program.
+    return parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{label}-{secrets.token_hex(3)}"
 
 
 def workers_file(folder: Path) -> Path:
@@ -79,6 +95,12 @@ def _open(path: Path) -> int:
 
 
 def _write(handle: int, content: bytes) -> None:
+    """Append whole lines, or nothing when the disk has no room for all of them."""
+    size = os.fstat(handle).st_size
     view = memoryview(content)
-    while view:
-        view = view[os.write(handle, view) :]
+    try:
+        while view:
+            view = view[os.write(handle, view) :]
+    except OSError:
+        os.ftruncate(handle, size)
+        raise

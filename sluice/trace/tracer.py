@@ -13,6 +13,7 @@ from itertools import chain, count, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sluice.files import NO_ROOM, NO_ROOM_LEFT, free_bytes
 from sluice.trace.cadence import Cadence
 from sluice.trace.evidence.measures import OptimizerMeasure, OutputMeasure, StepMeasures
 from sluice.trace.evidence.order import MarkKind
@@ -168,14 +169,21 @@ class Tracer:
         place = traceback.extract_tb(error.__traceback__)[-1:]
         where = f" at {Path(place[0].filename).name}:{place[0].lineno}" if place else ""
         text = f"{type(error).__name__}: {error}{where}"
-        self.say(f"sluice trace: tracing stopped ({text}); the program goes on.")
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            folder = self.recorder.folder
+            text = (
+                f"{NO_ROOM_LEFT} {folder}: {error.strerror}, {free_bytes(folder):,} bytes "
+                "are free on its disk"
+            )
+        lost = ""
         try:
             self._settle()
             self.recorder.write("note", Note(step=self.steps, kind="failed", text=text))
             self.recorder.flush()
             self.recorder.close()
-        except Exception as second:  # the folder is full or gone, which was said already
-            self.say(f"sluice trace: the last seconds are not written ({second}).")
+        except Exception as second:  # the folder is full or gone, as the first one says
+            lost = f" The last seconds are not written ({type(second).__name__})."
+        self.say(f"sluice trace: tracing stopped ({text}); the program goes on.{lost}")
 
     def detach(self) -> None:
         """Put everything back that was replaced."""

@@ -296,6 +296,7 @@ def _fit(
     outcome = {"key": digest_json(subject), "member": member.model_dump(mode="json")}
     write_atomic(folder / "result.json", json.dumps(outcome, indent=2).encode())
     discard_checkpoints(folder)
+    trace.print_messages()
     return member
 
 

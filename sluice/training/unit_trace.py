@@ -6,12 +6,14 @@ from pathlib import Path
 
 from sluice.artifacts import ArtifactStore
 from sluice.errors import TrainingFailed
+from sluice.files import NO_ROOM_LEFT
 from sluice.trace.attach import traced
 from sluice.trace.diagnosis import Diagnosis, diagnose
 from sluice.trace.reading import read_trace
 from sluice.trace.replay.page import replay_page
 from sluice.trace.rules.library import judge_all
 from sluice.trace.settings import TraceSettings
+from sluice.trace.tracer import say_on_stderr
 
 TRACES = "traces"
 """Folder of a unit's traces, one for each attempt to fit it."""
@@ -26,6 +28,8 @@ class UnitTrace:
     def __init__(self) -> None:
         self.folder: Path | None = None
         """None when nothing is traced; it is made with the first event."""
+        self.messages: list[str] = []
+        """Lines of the tracer for the user, such as that tracing stopped."""
 
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """Return what was wrong, ranked; nothing without a trace."""
@@ -38,6 +42,15 @@ class UnitTrace:
         if self.folder is None or not self.folder.exists():
             return ""
         return store.put(replay_page(read_trace(self.folder), diagnoses).encode())
+
+    def print_messages(self) -> None:
+        """Print what the tracer has to say, once the unit is finished.
+
+        But for a full disk: what is written to it next, by this unit or by another, says that.
+        """
+        for message in self.messages:
+            if NO_ROOM_LEFT not in message:
+                say_on_stderr(message)
 
 
 @contextmanager
@@ -56,7 +69,7 @@ def watched(unit: Path, *, on: bool) -> Iterator[UnitTrace]:
         yield attempt
         return
     try:
-        with traced(unit / TRACES, SETTINGS) as attempt.folder:
+        with traced(unit / TRACES, SETTINGS, say=attempt.messages.append) as attempt.folder:
             yield attempt
     except TrainingFailed as error:
         errors = [d for d in attempt.diagnoses() if d.finding.severity == "error"]

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from sluice.reports.page import Tone, html_page, tag
+from sluice.trace.conclusion import Conclusion, conclude
 from sluice.trace.diagnosis import Diagnosis
 from sluice.trace.evidence.order import Mark, StepWord
 from sluice.trace.evidence.trace import Trace
-from sluice.trace.profile import PHASES, PhaseTime, Profile, profile
+from sluice.trace.profile import PHASES, Profile, profile
 from sluice.trace.replay.abnormal import Abnormal, first_abnormal, network_name
 from sluice.trace.replay.grid import module_grid
 from sluice.trace.replay.series import curves
@@ -33,12 +34,13 @@ def replay_page(trace: Trace, diagnoses: Sequence[Diagnosis]) -> str:
     """
     program = _command(trace.start.program)
     title = f"Replay of {_name(trace.start.program)}"
-    first = first_abnormal(trace)
+    first, end = first_abnormal(trace), conclude(trace)
     parts = [
-        f"<h1>{escape(title)} {_outcome(diagnoses, first)}</h1>",
+        f"<h1>{escape(title)} {_outcome(diagnoses, first, end)}</h1>",
         f'<p class="soft">{escape(_about(trace, program))}</p>',
+        _death(end),
         *(_card(diagnosis) for diagnosis in diagnoses),
-        _nothing(diagnoses, first),
+        _nothing(diagnoses, first, end),
         _abnormal(first),
         *(f'<div class="card unsure"><p>{escape(note.text)}</p></div>' for note in trace.notes),
         (_HERE / "player.html").read_text(),
@@ -77,29 +79,45 @@ def _name(program: Sequence[str]) -> str:
     return path.parent.name if path.name == "__main__.py" and path.parent.name else path.name
 
 
-def _outcome(diagnoses: Sequence[Diagnosis], first: Abnormal | None) -> str:
+def _outcome(diagnoses: Sequence[Diagnosis], first: Abnormal | None, end: Conclusion) -> str:
     severities = [diagnosis.finding.severity for diagnosis in diagnoses]
     if "error" in severities:
         return tag(diagnoses[0].fault, "bad")
+    if end.ending != "ended":
+        return tag(end.ending, "bad" if end.ending == "died" else "unsure")
     if severities or first is not None:
         return tag("worth a look", "unsure")
     return tag("nothing wrong", "good")
 
 
-def _nothing(diagnoses: Sequence[Diagnosis], first: Abnormal | None) -> str:
+def _death(end: Conclusion) -> str:
+    if not end.what:
+        return ""
+    tone = "bad" if end.ending == "died" else "unsure"
+    return (
+        f'<div class="card {tone}"><h3>{tag(end.ending, tone)}</h3><dl><dt>seen</dt>'
+        f"<dd>{escape(end.what)}</dd><dt>do</dt><dd>{escape(end.fix)}</dd></dl></div>"
+    )
+
+
+def _nothing(diagnoses: Sequence[Diagnosis], first: Abnormal | None, end: Conclusion) -> str:
     if diagnoses:
         return ""
-    tone = "good" if first is None else "unsure"
-    said = "No cause was found." if first is not None else "Nothing wrong was found."
-    return f'<div class="card {tone}"><p><b>{said}</b></p></div>'
+    is_sound = first is None and end.ending == "ended"
+    said = "Nothing wrong was found." if is_sound else "No rule names a cause."
+    lists = [("checked", end.checked), ("not checked", end.unchecked)]
+    rows = "".join(f"<dt>{name}</dt><dd>{escape('; '.join(told))}</dd>" for name, told in lists)
+    return (
+        f'<div class="card {"good" if is_sound else "unsure"}"><p><b>{said}</b></p>'
+        f"<dl>{rows}</dl></div>"
+    )
 
 
 def _about(trace: Trace, program: str) -> str:
     ranks = f", rank {trace.start.rank} of {trace.start.world_size}"
     end = "killed, or running still" if trace.end is None else f"{trace.end.seconds:,.1f} s"
-    raised = "" if trace.end is None or not trace.end.raised else f", ended by {trace.end.raised}"
     return (
-        f"{program}: {trace.num_steps:,} steps, {end}{raised}"
+        f"{program}: {trace.num_steps:,} steps, {end}"
         f"{ranks if trace.start.world_size > 1 else ''}, torch {trace.start.torch}"
     )
 
@@ -147,7 +165,7 @@ def _time(told: Profile | None) -> str:
     )
     legend = "".join(
         f'<span><i style="background:var(--c{PHASES.index(one.phase)})"></i>{one.phase} '
-        f"<b>{100 * one.share:.0f} %</b> {_usual(one)}</span>"
+        f"<b>{100 * one.share:.0f} %</b> {one.mean_us / 1000:.3g} ms</span>"
         for one in told.phases
     )
     memory = f"; at most {told.peak_host_bytes / 2**20:,.0f} MiB" if told.peak_host_bytes else ""
@@ -158,14 +176,10 @@ def _time(told: Profile | None) -> str:
         f'<div class="bars" role="img" aria-label="Shares of a step">{bars}</div>'
         f'<div class="legend">{legend}</div>'
         f"<p><b>{told.bottleneck} first.</b> {escape(told.advice)}</p>"
-        f'<p class="soft">{told.step_us / 1000:.3g} ms a step, over the last {told.steps:,} '
-        f"that were kept{memory}.</p></div>"
+        f'<p class="soft">{told.step_us / 1000:.3g} ms a step on average, half of them under '
+        f"{told.median_us / 1000:.3g} ms, over the last {told.steps:,} that were kept{memory}."
+        "</p></div>"
     )
-
-
-def _usual(one: PhaseTime) -> str:
-    """A share of all steps beside no time in most of them would contradict itself."""
-    return f"{one.median_us / 1000:.3g} ms" if one.median_us else "in some steps"
 
 
 def _data(trace: Trace, diagnoses: Sequence[Diagnosis], first: Abnormal | None) -> str:

@@ -34,6 +34,7 @@ from sluice.trace.rules.moments_unstable import MOMENTS_UNSTABLE
 from sluice.trace.rules.non_finite_gradient import NON_FINITE_GRADIENT
 from sluice.trace.rules.non_finite_input import NON_FINITE_INPUT
 from sluice.trace.rules.nothing_supervised import NOTHING_SUPERVISED
+from sluice.trace.rules.overfitting import OVERFITTING
 from sluice.trace.rules.padding_inverted import PADDING_INVERTED
 from sluice.trace.rules.parameters_in_two import PARAMETERS_IN_TWO
 from sluice.trace.rules.parameters_outside import PARAMETERS_OUTSIDE
@@ -126,6 +127,7 @@ RULES: tuple[Rule, ...] = (
     WINDOWS_SHARED,
     SPLITS_DIFFER,
     COLUMNS_REORDERED,
+    OVERFITTING,
 )
 
 RANK_RULES: tuple[RankRule, ...] = (

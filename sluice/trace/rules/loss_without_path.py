@@ -38,6 +38,19 @@ def _lost_since(steps: tuple[OwnStep, ...]) -> tuple[OwnStep, ...]:
     return lost if max(learned, default=0) < first(lost) else ()
 
 
+def _reached_others(trace: Trace, since: int) -> bool:
+    """Whether a gradient reached any parameter, from a step on in which no optimizer found one.
+
+    Of those that an optimizer holds the gradient may be from before that step.
+    """
+    return any(
+        parameter.has_had_gradient and (since == 1 or parameter.index not in taken.optimized)
+        for taken in trace.memberships
+        if taken.step >= since or taken is trace.membership
+        for parameter in taken.parameters
+    )
+
+
 def _left_behind(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
     """Tell of networks whose outputs a loss function was given, and that never get a gradient."""
     now, left = trace.membership, never_reached(trace)
@@ -78,7 +91,7 @@ def _judge(rule: Rule, trace: Trace) -> tuple[Finding, ...]:
         shown = rearmed or (tuple(filter(_is_lost, steps)) if lost_all else ())
         if not shown and len(optimizers_in(trace)) == 1:
             shown = _lost_since(steps)
-        if total(shown) < _LEAST:
+        if total(shown) < _LEAST or (not rearmed and _reached_others(trace, first(shown))):
             continue
         why = "at a tensor without a history" if rearmed else "and reached no parameter"
         found.append(
@@ -104,6 +117,7 @@ LOSS_WITHOUT_PATH = Rule(
     requirement="TRACE-16",
     requires="Two steps with a backward pass before them.",
     contradicted_by="A new gradient at the step.",
-    abstains="Some optimizer found gradients, or they were cleared between backward and step.",
+    abstains="Some optimizer found gradients, they were cleared between backward and step, or a "
+    "parameter that no optimizer holds got one.",
     judge=_judge,
 )

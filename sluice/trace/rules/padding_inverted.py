@@ -68,10 +68,11 @@ PADDING_INVERTED = Rule(
     name="a padding mask hides the padding",
     fault="padding mask inverted",
     requirement="TRACE-4",
-    requires="Rows that end with one token, or with zeros, in runs; and a mask that an attention "
-    "module of torch was given, weights of an attention in the graph behind the loss, or a copy of "
-    "the network that could be tried.",
+    requires="Rows that end in runs with one token that is nowhere else, or with zeros; and a mask "
+    "that an attention module of torch was given, weights of an attention in the graph behind the "
+    "loss, or a copy of the network that could be tried.",
     contradicted_by="A real position of which some other output depends.",
-    abstains="Fewer than two rows are padded, or the network cannot be copied.",
+    abstains="Fewer than two rows are padded; the input is square and padded in both layouts; or "
+    "the network cannot be copied, or takes the positions first and no mask of torch's attention.",
     judge=_judge,
 )

@@ -16,7 +16,7 @@ from sluice.trace.behind import ids_behind, ids_clamped, masks_behind
 from sluice.trace.evidence.flow import CallFact, FlowFact, MaskFact, ProbeFact
 from sluice.trace.graph import nodes_behind
 from sluice.trace.inventory import NetworkEntry
-from sluice.trace.masks import arguments, hidden_by, padding_in
+from sluice.trace.masks import arguments, hidden_by, padding_in, paddings_in
 from sluice.trace.probing import Probe, floats_in, later_tokens, later_values, padding, weights
 from sluice.trace.targets import reached, tells_next_token, tells_own_token
 from sluice.trace.tracer import Tracer
@@ -177,12 +177,12 @@ class Flows:
         tracer, lane = self._tracer, self._tracer.local.lane
         step = tracer.steps
         for done in passes:
-            pads = padding_in((done.args, done.kwargs)) if nodes else None
-            if pads is None or self._masks >= _MOST_MASKS:
+            if not nodes or self._masks >= _MOST_MASKS:
                 continue
-            for mask in masks_behind(nodes, pads, step=step, network=done.entry.index):
-                self._masks += 1
-                tracer.recorder.write("mask", mask)
+            for pads in paddings_in((done.args, done.kwargs)):
+                for mask in masks_behind(nodes, pads, step=step, network=done.entry.index):
+                    self._masks += 1
+                    tracer.recorder.write("mask", mask)
         if self._lookups < _MOST_LOOKUPS:
             given = [t for done in passes for t in arguments((done.args, done.kwargs))]
             at = {"step": step, "network": lane.called, "loader": lane.loader}
@@ -262,8 +262,11 @@ class Flows:
         kwargs: dict[str, Any],
     ) -> None:
         mask = kwargs.get("key_padding_mask", args[3] if len(args) > 3 else None)
-        pads = padding_in((now.args, now.kwargs))
-        if mask is None or pads is None or mask.shape != pads.shape or self._masks >= _MOST_MASKS:
+        if mask is None or self._masks >= _MOST_MASKS:
+            return
+        found = paddings_in((now.args, now.kwargs))
+        pads = next((pads for pads in found if pads.shape == mask.shape), None)
+        if pads is None:
             return
         self._masks += 1
         masked = hidden_by(mask)

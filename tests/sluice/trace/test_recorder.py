@@ -232,3 +232,13 @@ def test_norms_are_taken_after_twice_as_many_steps_and_then_every_100_whatever_t
     steps = [m.step for m in trace_of(program, TraceSettings(cost_share=1e-9)).measures]
 
     assert steps == [1, 2, 3, 4, 7, 12, 23, 44, 87, 172, 271]
+
+
+def test_traces_of_one_process_id_have_folders_of_their_own_before_one_is_written(tmp_path):
+    with traced(tmp_path, TraceSettings()) as first:
+        pass
+    with traced(tmp_path, TraceSettings()) as second:
+        healthy.with_validation()
+
+    assert first != second
+    assert find_traces(tmp_path) == (second,)

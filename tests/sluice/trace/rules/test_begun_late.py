@@ -168,6 +168,29 @@ def test_steps_without_a_gradient_in_the_middle_are_no_lost_loss(trace_of):
     assert "loss without path" not in causes(trace_of(program))
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["from the start", "later"])
+def test_a_loss_that_reaches_parameters_outside_the_optimizer_has_a_path(trace_of, late):
+    """The optimizer holds a frozen head while the norms get gradients."""
+
+    def program():
+        model, batch = (
+            nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3)),
+            draws(),
+        )
+        optimizer = torch.optim.Adam(model[3].parameters(), lr=1e-3)
+        if late:
+            model[:3].requires_grad_(False)
+            fit(model, optimizer, batch, LATE)
+        model.requires_grad_(False)
+        model[1].requires_grad_(True)
+        fit(model, optimizer, batch, LATE)
+
+    found = causes(trace_of(program))
+
+    assert "loss without path" not in found
+    assert "parameters outside the optimizer" in found
+
+
 @pytest.mark.parametrize(
     ("scale", "scales", "is_told"),
     # One whose scale begins too small grows it.
