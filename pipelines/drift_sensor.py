@@ -172,7 +172,7 @@ def request_look(
             _labels(pipeline, version, answer.index, store),
             samples,
             watch,
-            pipeline.drift,
+            pipeline.drift_settings,
             in_production_since=production_since(ledger, pipeline.name),
         )
     except SluiceError as error:

@@ -86,7 +86,11 @@ class PipelineSettings(Settings):
         description="How a candidate that the gate promoted meets real traffic before it becomes "
         "production; when not set, the gate alone moves production.",
     )
-    drift: DriftSettings = DriftSettings()
+    drift: DriftSettings | None = Field(
+        DriftSettings(),
+        description="What counts as drift of the model in production; null switches drift off: no "
+        "reference is made, no window is judged, and there is no drift job and no sensor.",
+    )
     drift_alarm: PersistenceSettings = PersistenceSettings()
 
     @field_validator("seeds")
@@ -112,6 +116,20 @@ class PipelineSettings(Settings):
         if self.search is not None:
             plan_search(self.searched, self.search, self.setup)
         return self
+
+    @property
+    def drift_settings(self) -> DriftSettings:
+        """What counts as drift.
+
+        Raises:
+            SettingsError: Drift is switched off.
+        """
+        if self.drift is None:
+            raise SettingsError(
+                f"Pipeline {self.name} has drift: null, so no window of it is judged.",
+                fix="Remove 'drift: null' from the pipeline's file to switch drift on.",
+            )
+        return self.drift
 
     @property
     def setup(self) -> Setup:

@@ -162,7 +162,10 @@ class _Looker:
         asked = live.request_frame(self._after("requests"), columns)
         features = self._reference("features")
         predictions = self._reference("predictions")
-        names = () if isinstance(predictions, str) else [c.name for c in predictions.columns]
+        num_outputs = 0
+        if not isinstance(predictions, str):
+            num_outputs = len(predictions.columns) + len(predictions.left_out)
+        names = live.prediction_columns(num_outputs)
         told = live.prediction_frame(self._after("predictions"), names)
         return (
             self._live("requests", asked, features),

@@ -19,6 +19,7 @@ from sluice.drift.persistence import PersistenceSettings
 from sluice.drift.settings import DriftSettings
 from sluice.drift.watch import DriftWatch
 from sluice.drift.watching import look_for_drift
+from sluice.errors import SettingsError
 from sluice.home import Home
 from sluice.observability.alerts import read_alerts
 from sluice.pipeline import PipelineSettings
@@ -469,3 +470,52 @@ def test_a_version_without_reference_gets_it_from_its_rows_or_says_so(
     without = kept_reference(echo, old, state)
     assert isinstance(without, str)
     assert "made without a drift reference" in without
+
+
+def test_drift_that_is_switched_off_makes_no_reference_no_job_and_no_sensor(
+    home: Home, echo: PipelineSettings
+) -> None:
+    off = echo.model_copy(update={"drift": None})
+    definitions = dg.Definitions.merge(
+        build_definitions(off), dg.Definitions(resources=resources(home))
+    )
+    names = {sensor.name for sensor in definitions.sensors or ()}
+
+    with open_instance(home) as instance:
+        job = definitions.resolve_job_def("echo_training")
+        assert job.execute_in_process(instance=instance).success
+
+    assert "echo_promotion_sensor" in names
+    assert "echo_drift_sensor" not in names
+    assert not definitions.resolve_asset_graph().has(dg.AssetKey(["echo", DRIFT_REPORT]))
+    with ledger_of(home) as ledger:
+        artifacts = ledger.version("echo", 1).lineage.artifacts
+    assert not [role for role in artifacts if "drift" in role]
+    with pytest.raises(SettingsError, match="drift: null"):
+        _ = off.drift_settings
+
+
+def test_a_sample_of_columns_is_reported_in_the_metadata_of_the_reference(
+    home: Home, echo: PipelineSettings
+) -> None:
+    sampled = echo.model_copy(
+        update={
+            "workload": "tests.support.drifting:TwoInputs",
+            "drift": DriftSettings(max_columns=1, min_resamples=99),
+        }
+    )
+    definitions = dg.Definitions.merge(
+        build_definitions(sampled), dg.Definitions(resources=resources(home))
+    )
+
+    with open_instance(home) as instance:
+        job = definitions.resolve_job_def("echo_training")
+        assert job.execute_in_process(instance=instance).success
+        event = instance.get_latest_materialization_event(dg.AssetKey(["echo", "drift_reference"]))
+
+    assert event is not None
+    assert event.asset_materialization is not None
+    assert event.asset_materialization.metadata["left out"].value == (
+        "Rows it learned from: 1 of 2 columns are left out: a random sample of 1 is compared "
+        "(drift.max_columns)."
+    )
