@@ -156,6 +156,25 @@ def held_out_losses(digest: str, store: ArtifactStore) -> "pd.Series[float]":
     return frame.set_index("row")["loss"]
 
 
+def known_until(kept: KeptReference | None, members: Sequence[Member], store: ArtifactStore) -> str:
+    """Return the label of the last row that a version was made with; rows after it are new.
+
+    That is its last held-out row. A version without held-out losses is known to have its training
+    rows only.
+
+    Args:
+        kept: What was kept with the version.
+        members: The deployed ones, all of one fold.
+        store: Holds the losses.
+
+    Raises:
+        IntegrityError: The losses are missing or damaged.
+    """
+    if kept is None or kept.losses is None:
+        return members[0].trained_through
+    return str(held_out_losses(kept.losses, store).index[-1])
+
+
 def _save(losses: pd.DataFrame, store: ArtifactStore) -> str:
     buffer = io.BytesIO()
     losses.to_parquet(buffer, index=False)
