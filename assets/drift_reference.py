@@ -22,6 +22,12 @@ from sluice.training.weights import load_member
 DRIFT_REFERENCE = "drift_reference"
 SEED = 0
 """Draws the windows that thresholds are calibrated on: the same rows, the same reference."""
+SWITCHED_OFF = KeptReference(
+    features=None,
+    predictions=None,
+    losses=None,
+    lacking=("Drift is switched off for this pipeline (drift: null).",),
+)
 
 
 class DriftBasis(Record):
@@ -65,19 +71,23 @@ def drift_reference_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             now=features.table.digest,
             remedy="Materialize trained_models first.",
         )
-        kept = keep_reference(
-            workload,
-            load_table(features.table, sluice_state.store),
-            features.folds,
-            trained_models.members,
-            lambda member: load_member(member, workload, tuned.model, sluice_state.store),
-            pipeline.drift,
-            store=sluice_state.store,
-            seed=SEED,
-            threads=count_cores(),
-        )
-        for why in kept.lacking:
-            context.log.warning(why)
+        if pipeline.drift is None:
+            kept = SWITCHED_OFF
+        else:
+            kept = keep_reference(
+                workload,
+                load_table(features.table, sluice_state.store),
+                features.folds,
+                trained_models.members,
+                lambda member: load_member(member, workload, tuned.model, sluice_state.store),
+                pipeline.drift,
+                store=sluice_state.store,
+                seed=SEED,
+                threads=count_cores(),
+                on_progress=context.log.info,
+            )
+            for why in (*kept.lacking, *kept.left_out):
+                context.log.warning(why)
         return dg.MaterializeResult(
             value=DriftBasis(candidate=trained_models.candidate, kept=kept),
             metadata={
@@ -86,6 +96,7 @@ def drift_reference_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                     [{"what": role, "digest": short(d)} for role, d in kept.artifacts.items()]
                 ),
                 "lacking": dg.MetadataValue.md("\n".join(kept.lacking) or "Nothing."),
+                "left out": dg.MetadataValue.md("\n".join(kept.left_out) or "Nothing."),
             },
         )
 

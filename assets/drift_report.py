@@ -18,6 +18,7 @@ from sluice.data.table import load_table
 from sluice.delivery.drive import live_servers
 from sluice.drift.held_out import KeptReference, keep_reference
 from sluice.drift.plots import overview_png
+from sluice.drift.reference import OnProgress, no_progress
 from sluice.drift.reference_file import load_reference
 from sluice.drift.watch import SUBJECTS, DriftWatch, Episode
 from sluice.drift.watch_page import watch_page
@@ -61,7 +62,7 @@ def drift_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, sluice_state: State
     ) -> dg.MaterializeResult[DriftWatch]:
         before = newest_record(DriftWatch, sluice_state.home.records, pipeline.name, DRIFT_REPORT)
-        look = look_at_production(pipeline, sluice_state, before)
+        look = look_at_production(pipeline, sluice_state, before, on_progress=context.log.info)
         watch = look.watch
         context.log.info(f"{watch.verdict}: {watch.reason}")
         page = save_page(
@@ -77,7 +78,13 @@ def drift_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     return drift_report
 
 
-def look_at_production(pipeline: PipelineSettings, state: State, before: DriftWatch | None) -> Look:
+def look_at_production(
+    pipeline: PipelineSettings,
+    state: State,
+    before: DriftWatch | None,
+    *,
+    on_progress: OnProgress = no_progress,
+) -> Look:
     """Judge what is new of the version in production, after what was known ``before``.
 
     Raises:
@@ -87,12 +94,16 @@ def look_at_production(pipeline: PipelineSettings, state: State, before: DriftWa
     with users_code("load_rows of the workload"):
         raw = pipeline.loaded_workload.load_rows()
     with state.ledger() as ledger:
-        seen = what_is_seen(pipeline, state, ledger, raw)
+        seen = what_is_seen(pipeline, state, ledger, raw, on_progress=on_progress)
     return look_for_drift(seen, before)
 
 
 def kept_reference(
-    pipeline: PipelineSettings, version: Version, state: State
+    pipeline: PipelineSettings,
+    version: Version,
+    state: State,
+    *,
+    on_progress: OnProgress = no_progress,
 ) -> KeptReference | str:
     """Return what drift of a version is judged against, or why there is nothing.
 
@@ -118,16 +129,17 @@ def kept_reference(
         features.folds,
         members,
         lambda member: by_weights[member.weights],
-        pipeline.drift,
+        pipeline.drift_settings,
         store=state.store,
         seed=SEED,
         threads=count_cores(),
+        on_progress=on_progress,
     )
 
 
 def newest_samples(ledger: RolloutLedger, pipeline: PipelineSettings) -> list[Sample]:
     """Return what servers sampled lately, oldest first: so many windows of it as are looked at."""
-    newest = min(_WINDOWS_READ * pipeline.drift.window_rows, KEPT_SAMPLES)
+    newest = min(_WINDOWS_READ * pipeline.drift_settings.window_rows, KEPT_SAMPLES)
     return ledger.observations.samples(pipeline.name, newest=newest)
 
 
@@ -157,7 +169,12 @@ def alert_of(watch: DriftWatch, episode: Episode, home: Home) -> tuple[str, ...]
 
 
 def what_is_seen(
-    pipeline: PipelineSettings, state: State, ledger: RolloutLedger, raw: pd.DataFrame
+    pipeline: PipelineSettings,
+    state: State,
+    ledger: RolloutLedger,
+    raw: pd.DataFrame,
+    *,
+    on_progress: OnProgress = no_progress,
 ) -> Seen:
     """Return what there is to judge of the version in production.
 
@@ -180,10 +197,10 @@ def what_is_seen(
         in_production_since=production_since(ledger, pipeline.name),
         workload=workload,
         frame=frame,
-        kept=kept_reference(pipeline, version, state),
+        kept=kept_reference(pipeline, version, state, on_progress=on_progress),
         samples=newest_samples(ledger, pipeline),
         is_served=bool(live_servers(ledger, pipeline.name, now=now)),
-        settings=pipeline.drift,
+        settings=pipeline.drift_settings,
         alarm=pipeline.drift_alarm,
         store=state.store,
         save=lambda page, subject: (

@@ -83,7 +83,7 @@ def rollout_metadata(transition: Transition) -> dict[str, dg.MetadataValue | str
         "replaces": rollout.production_version,
         "phase": rollout.phase,
         "step": f"{rollout.step + 1} of {len(rollout.settings.steps)}",
-        "share of the traffic": rollout.share,
+        "share of the traffic": rollout.users_share,
         "by": transition.actor,
         "rollout": rollout.id,
     }

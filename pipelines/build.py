@@ -61,8 +61,14 @@ def build_definitions(pipeline: PipelineSettings) -> dg.Definitions:
 
 def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
     training = training_job(pipeline)
-    promotion, drift, jobs = promotion_job(pipeline), drift_job(pipeline), []
+    promotion, jobs = promotion_job(pipeline), []
     assets, checks, sensors, starting = [], [], [], [promotion]
+    if pipeline.drift is not None:
+        drift = drift_job(pipeline)
+        jobs.append(drift)
+        assets.append(drift_report_asset(pipeline))
+        checks.append(drift_check(pipeline))
+        sensors.append(drift_sensor(pipeline, [drift, training]))
     if pipeline.rollout is not None:
         rollout = rollout_job(pipeline)
         review = review_job(pipeline)
@@ -83,7 +89,6 @@ def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
             promotion_verdict_asset(pipeline),
             candidate_asset(pipeline),
             production_model_asset(pipeline),
-            drift_report_asset(pipeline),
             *assets,
         ],
         asset_checks=[
@@ -96,14 +101,12 @@ def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
             evaluation_checks(pipeline),
             verdict_check(pipeline),
             candidate_checks(pipeline),
-            drift_check(pipeline),
             *checks,
         ],
-        jobs=[search_job(pipeline), training, promotion, drift, *jobs],
+        jobs=[search_job(pipeline), training, promotion, *jobs],
         schedules=[retrain_schedule(pipeline, training)],
         sensors=[
             promotion_sensor(pipeline, starting),
-            drift_sensor(pipeline, [drift, training]),
             *sensors,
         ],
     )

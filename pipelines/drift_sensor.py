@@ -13,7 +13,7 @@ from sluice.assets.drift_report import DRIFT_REPORT, newest_samples, production_
 from sluice.assets.records import newest_record
 from sluice.assets.resources import State, utc_now
 from sluice.digests import digest_json
-from sluice.drift.held_out import KeptReference, held_out_losses
+from sluice.drift.held_out import KeptReference, known_until
 from sluice.drift.news import Labels, News, what_is_new
 from sluice.drift.watch import DriftWatch
 from sluice.errors import SluiceError
@@ -181,7 +181,7 @@ def request_look(
             _labels(pipeline, version, answer.index, store),
             samples,
             watch,
-            pipeline.drift,
+            pipeline.drift_settings,
             in_production_since=production_since(ledger, pipeline.name),
         )
     except SluiceError as error:
@@ -220,13 +220,10 @@ def _labels(
     if horizon == 0:
         return None
     kept = KeptReference.of(version.lineage.artifacts)
-    until = None
-    if kept is not None and kept.losses is not None:
-        until = str(held_out_losses(kept.losses, store).index[-1])
     return Labels(
         index=index[:-horizon],  # the newest rows have no target yet
-        learned_until=deployed_members(version.lineage.members)[0].trained_through,
-        held_out_until=until,
+        known_until=known_until(kept, deployed_members(version.lineage.members), store),
+        has_losses=kept is not None and kept.losses is not None,
     )
 
 

@@ -19,7 +19,9 @@ PRODUCTION = "production_model"
 def training_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
     """Everything from raw rows to a registered candidate."""
     everything = dg.AssetSelection.key_prefixes([pipeline.name])
-    names = [PRODUCTION, DRIFT_REPORT] + ([] if pipeline.rollout is None else [ROLLOUT, REVIEW])
+    names = [PRODUCTION]
+    names += [] if pipeline.drift is None else [DRIFT_REPORT]
+    names += [] if pipeline.rollout is None else [ROLLOUT, REVIEW]
     deciding = dg.AssetSelection.assets(*([pipeline.name, name] for name in names))
     return dg.define_asset_job(
         training_name(pipeline),

@@ -10,8 +10,7 @@ from sluice.errors import SluiceError
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
 from sluice.pipelines.run import RunReport
-
-_SECONDS = 12.0
+from sluice.rehearsal.settings import FEWEST_SECONDS
 
 
 def with_rehearsal(
@@ -41,7 +40,7 @@ def with_rehearsal(
                 ledger,
                 state.store,
                 fault="none",
-                seconds=_SECONDS,
+                seconds=FEWEST_SECONDS,
                 seed=0,
                 port=0,
                 tell=lambda *_: None,

@@ -93,7 +93,11 @@ class PipelineSettings(Settings):
         "refuses it unless it still makes its recorded losses; 'stored' runs the modules that are "
         "stored with the version.",
     )
-    drift: DriftSettings = DriftSettings()
+    drift: DriftSettings | None = Field(
+        DriftSettings(),
+        description="What counts as drift of the model in production; null switches drift off: no "
+        "reference is made, no window is judged, and there is no drift job and no sensor.",
+    )
     drift_alarm: PersistenceSettings = PersistenceSettings()
 
     @field_validator("seeds")
@@ -119,6 +123,20 @@ class PipelineSettings(Settings):
         if self.search is not None:
             plan_search(self.searched, self.search, self.setup)
         return self
+
+    @property
+    def drift_settings(self) -> DriftSettings:
+        """What counts as drift.
+
+        Raises:
+            SettingsError: Drift is switched off.
+        """
+        if self.drift is None:
+            raise SettingsError(
+                f"Pipeline {self.name} has drift: null, so no window of it is judged.",
+                fix="Remove 'drift: null' from the pipeline's file to switch drift on.",
+            )
+        return self.drift
 
     @property
     def setup(self) -> Setup:

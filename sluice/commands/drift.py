@@ -49,6 +49,9 @@ def drift(
     min_rows: Annotated[
         int, typer.Option(help="Smaller windows decide nothing [rows].")
     ] = _DEFAULTS.min_rows,
+    max_columns: Annotated[
+        int, typer.Option(help="Of a wider table a random sample is compared [columns].")
+    ] = _DEFAULTS.max_columns,
     seed: Annotated[int, typer.Option(min=0, help="Draws the windows to calibrate with.")] = 0,
     html: Annotated[
         Path | None,
@@ -70,7 +73,13 @@ def drift(
     was, now = read_frame(reference, ignored=ignored), read_frame(window, ignored=ignored)
     size = max(len(now), SMALLEST_WINDOW)
     settings = DriftSettings.parse(
-        {"alpha": alpha, "min_rows": min_rows, "window_rows": size}, where="sluice drift"
+        {
+            "alpha": alpha,
+            "min_rows": min_rows,
+            "window_rows": size,
+            "max_columns": max_columns,
+        },
+        where="sluice drift",
     )
     threads = count_cores()
     built = build_reference(was, settings, seed=seed, threads=threads)

@@ -160,7 +160,7 @@ def _timeline(transitions: Sequence[Transition], end: datetime) -> str:
     marks = [
         Mark(
             at=t.at,
-            share=_share(t.rollout),
+            share=t.rollout.users_share,
             tone=_OUTCOME[t.outcome],
             said=f"{t.outcome.replace('_', ' ')}: {t.reason}",
         )
@@ -179,7 +179,7 @@ def _happened(transitions: Sequence[Transition]) -> str:
             f'<span class="when">{_time(t.at)}</span><br>'
             f'<span class="soft">+ {passed((t.at - began).total_seconds())}</span>',
             tag(t.outcome.replace("_", " "), _OUTCOME[t.outcome]),
-            f"{100 * _share(t.rollout):g} %",
+            f"{100 * t.rollout.users_share:g} %",
             escape(t.actor),
             escape(t.reason)
             + (f'<br><span class="soft">{escape(t.remedy)}</span>' if t.remedy else ""),
@@ -229,13 +229,19 @@ def _arms(rollout: Rollout, transitions: Sequence[Transition], window: Window) -
     for epoch, counted in sorted(seen.items()):
         at = shares.get(epoch)
         step = "" if at is None else f"{at.step + 1}: {100 * at.share:g} %"
-        for arm, counts in (
-            ("challenger", counted.challenger),
-            ("production", counted.production),
+        served = counted.served_share
+        for arm, counts, part in (
+            ("challenger", counted.challenger, served),
+            ("production", counted.production, 1 - served),
         ):
-            rows.append([step if arm == "challenger" else "", arm, *_counts(counts)])
-    names = ("step", "arm", "requests", "errors", "late", "not finite", "slower than p95")
-    return table(names, rows, numbers=frozenset(range(2, 7)))
+            of_all = f"{100 * part:.3g} %" if math.isfinite(part) else "-"
+            rows.append([step if arm == "challenger" else "", arm, of_all, *_counts(counts)])
+    names = ("step", "arm", "served", "requests", "errors", "late", "not finite", "slower than p95")
+    said = (
+        '<p class="soft">Served: share of the requests that the arm answered, copies included: '
+        "at 0 % and at 100 % the arm that answers no user gets copies.</p>"
+    )
+    return table(names, rows, numbers=frozenset(range(2, 8))) + said
 
 
 def _counts(counts: ArmCounts) -> list[str]:
@@ -318,11 +324,6 @@ def _plain(value: object) -> str:
     if value is None:
         return "the strategy's own"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _share(rollout: Rollout) -> float:
-    """Return what users get: once promoted, all of them have what was the challenger."""
-    return 1.0 if rollout.phase == "promoted" else rollout.share
 
 
 def _time(at: datetime) -> str:

@@ -64,7 +64,7 @@ def drift_words(drift: PredictionDrift) -> str:
 def transition_line(transition: Transition, *, since: datetime) -> str:
     """Return what happened in a line: when, what, the share and why."""
     passed_s = (transition.at - since).total_seconds()
-    what, share = transition.outcome.replace("_", " "), 100 * transition.rollout.share
+    what, share = transition.outcome.replace("_", " "), 100 * transition.rollout.users_share
     return f"{passed_s:6.1f} s  {what}, {share:g} %: {transition.reason}"
 
 
@@ -80,7 +80,7 @@ def transitions_table(transitions: Sequence[Transition], *, since: datetime) -> 
         table.add_row(
             f"{(transition.at - since).total_seconds():.1f}",
             f"[{colour}]{transition.outcome.replace('_', ' ')}[/{colour}]",
-            f"{100 * transition.rollout.share:g} %",
+            f"{100 * transition.rollout.users_share:g} %",
             escape(transition.reason),
         )
     return table
@@ -103,7 +103,7 @@ def _headline(standing: Standing) -> Text:
 
 
 def _share(rollout: Rollout) -> Text:
-    share = 1.0 if rollout.phase == "promoted" else rollout.share
+    share = rollout.users_share
     full = round(_BAR * share)
     copies = " and copies" if not rollout.is_over and rollout.current_step.shadow else ""
     return Text.assemble(

@@ -15,7 +15,7 @@ from pydantic import Field
 from sluice.artifacts import ArtifactStore
 from sluice.data.folds import Fold
 from sluice.drift.live import prediction_columns
-from sluice.drift.reference import build_reference
+from sluice.drift.reference import OnProgress, build_reference
 from sluice.drift.reference_file import save_reference
 from sluice.drift.settings import DriftSettings
 from sluice.errors import ContractError
@@ -40,6 +40,9 @@ class KeptReference(Record):
     predictions: str | None = Field(description="Drift reference of its held-out answers.")
     losses: str | None = Field(description="Losses of the deployed model, Parquet: row, loss.")
     lacking: tuple[str, ...] = Field(description="Why something is not there, in sentences.")
+    left_out: tuple[str, ...] = Field(
+        (), description="What is not compared, of a table wider than max_columns, in sentences."
+    )
 
     @property
     def artifacts(self) -> dict[str, str]:
@@ -70,6 +73,7 @@ def keep_reference(
     store: ArtifactStore,
     seed: int,
     threads: int,
+    on_progress: OnProgress,
 ) -> KeptReference:
     """Build and store what later windows are judged against; the same again changes nothing.
 
@@ -87,6 +91,7 @@ def keep_reference(
         store: Where they are kept.
         seed: Draws the windows that thresholds are calibrated on.
         threads: Columns worked on at a time.
+        on_progress: Receives what is done so far, line by line.
 
     Raises:
         ContractError: A seed lacks a fold, or has one that is not planned.
@@ -97,6 +102,7 @@ def keep_reference(
     last = max(fold.fold_id for fold in folds)
     through = next(member.trained_through for member in members if member.fold_id == last)
     learned = frame.iloc[: position_through(frame.index, through) + 1]
+    on_progress(f"computing answers of {len(members)} networks on held-out rows")
     _, parts_S = member_outputs(workload, frame, folds, members, load)
     answers, losses = [], pd.DataFrame()
     for same in zip(*parts_S, strict=True):
@@ -113,13 +119,22 @@ def keep_reference(
     answered = np.concatenate(answers)
     predictions = pd.DataFrame(answered, columns=list(prediction_columns(answered.shape[1])))
     lacking: list[str] = []
+    left_out: list[str] = []
 
     def kept(rows: pd.DataFrame, what: str) -> str | None:
         try:
-            reference = build_reference(rows, settings, seed=seed, threads=threads)
+            reference = build_reference(
+                rows,
+                settings,
+                seed=seed,
+                threads=threads,
+                on_progress=lambda done: on_progress(f"{what}: {done}"),
+            )
         except ContractError as error:  # too short, or an empty column: a model may be so
             lacking.append(f"There is no reference of the {what}: {error.what}")
             return None
+        if reference.omission:
+            left_out.append(f"{what.capitalize()}: {reference.omission}")
         return save_reference(reference, store)
 
     return KeptReference(
@@ -127,6 +142,7 @@ def keep_reference(
         predictions=kept(predictions, "held-out answers"),
         losses=_save(losses, store),
         lacking=tuple(lacking),
+        left_out=tuple(left_out),
     )
 
 
@@ -138,6 +154,25 @@ def held_out_losses(digest: str, store: ArtifactStore) -> "pd.Series[float]":
     """
     frame = pd.read_parquet(io.BytesIO(store.get(digest)))
     return frame.set_index("row")["loss"]
+
+
+def known_until(kept: KeptReference | None, members: Sequence[Member], store: ArtifactStore) -> str:
+    """Return the label of the last row that a version was made with; rows after it are new.
+
+    That is its last held-out row. A version without held-out losses is known to have its training
+    rows only.
+
+    Args:
+        kept: What was kept with the version.
+        members: The deployed ones, all of one fold.
+        store: Holds the losses.
+
+    Raises:
+        IntegrityError: The losses are missing or damaged.
+    """
+    if kept is None or kept.losses is None:
+        return members[0].trained_through
+    return str(held_out_losses(kept.losses, store).index[-1])
 
 
 def _save(losses: pd.DataFrame, store: ArtifactStore) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.drift.calibration import Null, draw_size, draw_sums, null_of
+from sluice.drift.calibration import Null, draw_pieces, draw_size, draw_sums, null_of
 from sluice.drift.columns import ColumnReference, scores
 from sluice.drift.dependence import Dependence, block_starts, measure_dependence
 
@@ -134,8 +134,12 @@ class JointReference:
         rng = np.random.default_rng([seed, num_rows])
         number, scale = draw_size(self.dependence, num_rows, self.num_rows)
         block_KF = self.block_KF.astype(np.float64)
-        drawn_DF = draw_sums(block_KF - block_KF.mean(axis=0), number, draws, rng) / number
-        return null_of(_squared(scale * drawn_DF)[:, None], num_rows)
+        block_KF -= block_KF.mean(axis=0)
+        pieces = [
+            _squared(scale * draw_sums(block_KF, number, size, rng) / number)
+            for size in draw_pieces(draws)
+        ]
+        return null_of(np.concatenate(pieces)[:, None], num_rows)
 
 
 def _squared(moved_F: NDArray[np.float64]) -> NDArray[np.float64]:

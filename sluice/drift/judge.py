@@ -67,11 +67,11 @@ def judge_window(
         codes = [look.code_N for look in looks if look.code_N is not None]
         joint = joint_result(reference, codes, len(frame), pool.map)
     columns, joint = settle([look.result for look in looks], joint, alpha=reference.settings.alpha)
-    known = {column.name for column in reference.columns}
+    known = {column.name for column in reference.columns} | set(reference.left_out)
     verdict, reason, remedy = summarize(columns, joint, num_rows=len(frame))
     return DriftReport(
         verdict=verdict,
-        reason=reason,
+        reason=" ".join(filter(None, (reason, reference.omission))),
         remedy=remedy,
         window=window,
         num_rows=len(frame),
@@ -80,6 +80,7 @@ def judge_window(
         columns=columns,
         joint=joint,
         extra_columns=tuple(name for name in frame.columns if name not in known),
+        left_out=reference.omission,
     )
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from sluice.drift import live
 from sluice.drift.settings import DriftSettings
 from sluice.drift.watch import SUBJECTS, DriftWatch, Subject
-from sluice.drift.windows import next_window
+from sluice.drift.windows import Waiting, next_window
 from sluice.rollout.samples import Sample
 
 
@@ -18,11 +18,11 @@ class Labels:
     """The rows of the source that have features and a target, by label."""
 
     index: pd.Index
-    learned_until: str
-    """Label of the last row that the version was trained on."""
+    known_until: str
+    """Label of the last row that the version was made with, held-out rows included."""
 
-    held_out_until: str | None
-    """Label of the last row that it was accepted on; None when that is not known."""
+    has_losses: bool
+    """Whether losses of the version on held-out rows were kept to compare with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +60,15 @@ def what_is_new(
         known = watch.subject(subject) if watch else None
         last = known.last if known else None
         window = next_window(index, after=last or after, is_first=last is None, settings=settings)
-        if isinstance(window, str):
-            waits.append(f"{SUBJECTS[subject].capitalize()}: {window}")
+        if isinstance(window, Waiting):
+            waits.append(f"{SUBJECTS[subject].capitalize()}: {window.reason}")
         else:
             found.append(subject)
 
     if labels is not None:
-        ask("rows", labels.index, labels.learned_until)
-        if labels.held_out_until is not None:
-            ask("losses", labels.index, labels.held_out_until)
+        ask("rows", labels.index, labels.known_until)
+        if labels.has_losses:
+            ask("losses", labels.index, labels.known_until)
     known = live.since(sorted(samples, key=lambda s: s.at), in_production_since)
     if known:
         since = in_production_since.isoformat()

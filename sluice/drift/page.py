@@ -49,6 +49,7 @@ def drift_page(report: DriftReport, reference: DriftReference, *, title: str) ->
         "<h2>All columns together</h2>",
         f'<div class="card">{_together(report)}</div>',
         _extra(report),
+        _left_out(report),
         "<h2>How to read this</h2>",
         f'<div class="card">{_legend(report)}</div>',
     ]
@@ -116,6 +117,16 @@ def _extra(report: DriftReport) -> str:
         return ""
     told = ", ".join(report.extra_columns)
     return f'<p class="soft">Not in the reference, so not looked at: {escape(told)}.</p>'
+
+
+def _left_out(report: DriftReport) -> str:
+    if not report.left_out:
+        return ""
+    return (
+        f'<div class="card unsure"><p><b>{escape(report.left_out)}</b> Drift in a column that is '
+        "left out is not seen here. A larger drift.max_columns compares more; time and memory grow "
+        "with its square.</p></div>"
+    )
 
 
 def _legend(report: DriftReport) -> str:

@@ -55,7 +55,8 @@ def reference_bytes(reference: DriftReference) -> bytes:
         "seed": reference.seed,
         "num_rows": reference.num_rows,
         "window_rows": reference.calibration.num_rows,
-        "digest": _content_digest(rows),
+        "digest": _content_digest(rows, reference.left_out),
+        "left_out": reference.left_out,
     }
     told = table.replace_schema_metadata({_HEADER: json.dumps(header, sort_keys=True)})
     buffer = io.BytesIO()
@@ -73,7 +74,8 @@ def parse_reference(content: bytes) -> DriftReference:
         table = pq.read_table(io.BytesIO(content))
         header = json.loads((table.schema.metadata or {})[_HEADER])
         rows = table.to_pylist()
-        if header["format"] != _FORMAT or header["digest"] != _content_digest(rows):
+        left_out = tuple(header.get("left_out", ()))
+        if header["format"] != _FORMAT or header["digest"] != _content_digest(rows, left_out):
             raise _damaged("its content is not what its header says")
         return _reference(header, rows)
     except (pa.ArrowInvalid, OSError, KeyError, TypeError, ValueError) as error:
@@ -168,6 +170,7 @@ def _reference(header: dict[str, Any], rows: list[dict[str, Any]]) -> DriftRefer
             ),
             joint=None if joint is None else _null(joint, size, 1),
         ),
+        left_out=tuple(header.get("left_out", ())),
     )
 
 
@@ -216,9 +219,11 @@ def _dependence(row: dict[str, Any]) -> Dependence:
     return Dependence(block_length=row["block_length"], stretch=row["stretch"])
 
 
-def _content_digest(rows: list[dict[str, Any]]) -> str:
-    """Return the digest of the rows, whatever wrote the file."""
+def _content_digest(rows: list[dict[str, Any]], left_out: tuple[str, ...]) -> str:
+    """Return the digest of the rows and of the names left out, whatever wrote the file."""
     parts = [[_plain(row[name]) for name in sorted(_TYPES)] for row in rows]
+    if left_out:
+        parts.append(list(left_out))
     return digest_bytes(json.dumps(parts).encode())
 
 

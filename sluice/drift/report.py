@@ -102,6 +102,11 @@ class DriftReport(Record):
         description="Columns that the reference does not have; they were not looked at."
     )
 
+    left_out: str = Field(
+        "",
+        description="What drift.max_columns excludes from the comparison; empty when nothing.",
+    )
+
     @property
     def passed(self) -> bool:
         """True only when no drift was found and everything could be looked at."""

@@ -36,6 +36,14 @@ class DriftSettings(Settings):
         description="A window decides nothing about a column unless it holds so many blocks of "
         "rows that depend on each other.",
     )
+    max_columns: int = Field(
+        128,
+        ge=1,
+        le=10_000,
+        description="Columns compared at most, one by one and together: of a wider table a random "
+        "sample is taken, and the rest is reported as left out. Time and memory grow with its "
+        "square, as each column needs resamples in proportion to their number [columns].",
+    )
     num_cells: int = Field(
         50, ge=10, le=100, description="Cells of equal share that a numeric column is cut into."
     )

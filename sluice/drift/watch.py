@@ -9,6 +9,7 @@ from pydantic import AwareDatetime, Field
 from sluice.digests import digest_json
 from sluice.drift.persistence import Persistence, PersistenceSettings, persist
 from sluice.drift.report import Verdict
+from sluice.drift.windows import Waiting
 from sluice.settings import Record
 
 Subject = Literal["rows", "requests", "predictions", "latency", "losses"]
@@ -19,6 +20,8 @@ SUBJECTS: dict[Subject, str] = {
     "latency": "seconds an answer takes",
     "losses": "losses once labels arrived",
 }
+WatchVerdict = Verdict | Literal["WAITING"]
+"""WAITING: there is nothing to judge yet, and nothing is wrong."""
 Cure = Literal["train", "repair"]
 _KEPT = 50
 """Judgements of a subject that are kept."""
@@ -47,13 +50,18 @@ class SubjectWatch(Record):
     judgements: tuple[Judgement, ...] = Field((), description="Oldest first.")
     is_new: bool = Field(description="Whether the last look judged a window.")
     waits: str = Field("", description="Why it did not.")
+    is_waiting: bool = Field(
+        False, description="Whether it did not because too little came since, and nothing is wrong."
+    )
     is_watched: bool = Field(True, description="False when nothing tells of it, as without servers")
     persistence: Persistence
 
     @property
-    def verdict(self) -> Verdict:
-        """Of the newest window; without one nothing is known."""
-        return self.judgements[-1].verdict if self.judgements else "INCONCLUSIVE"
+    def verdict(self) -> WatchVerdict:
+        """Verdict of the newest window; without one WAITING, or INCONCLUSIVE if none can come."""
+        if self.judgements:
+            return self.judgements[-1].verdict
+        return "WAITING" if self.is_waiting else "INCONCLUSIVE"
 
     @property
     def last(self) -> str | None:
@@ -109,22 +117,24 @@ class DriftWatch(Record):
         return tuple(found for found in (self.training, self.repair) if found is not None)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> WatchVerdict:
         """DRIFT when any newest window drifted; STABLE only when all that is watched is."""
-        verdicts = [found.verdict for found in self.subjects if found.is_watched]
-        if "DRIFT" in verdicts:
-            return "DRIFT"
-        return "STABLE" if set(verdicts) == {"STABLE"} else "INCONCLUSIVE"
+        verdicts = {found.verdict for found in self.subjects if found.is_watched}
+        order: tuple[WatchVerdict, ...] = ("DRIFT", "INCONCLUSIVE", "WAITING", "STABLE")
+        return next((verdict for verdict in order if verdict in verdicts), "WAITING")
 
     @property
     def reason(self) -> str:
         """Why, in one paragraph."""
         verdict = self.verdict
         told = [s for s in self.subjects if s.is_watched and s.verdict == verdict]
+        stable = [s for s in self.subjects if s.is_watched and s.verdict == "STABLE"]
+        calm = f"No drift in {', '.join(SUBJECTS[s.subject] for s in stable)}." if stable else ""
         if verdict == "STABLE":
-            return f"No drift in {', '.join(SUBJECTS[s.subject] for s in told)}."
-        lines = [f"{SUBJECTS[s.subject].capitalize()}: {s.said}" for s in told]
-        return " ".join(lines) or "Nothing tells of this model: there are no rows and no servers."
+            return calm
+        # With nothing watched, what is not watched says why.
+        lines = [f"{SUBJECTS[s.subject].capitalize()}: {s.said}" for s in told or self.subjects]
+        return " ".join([*([calm] if calm and verdict == "WAITING" else []), *lines])
 
     @property
     def is_new(self) -> bool:
@@ -135,7 +145,7 @@ class DriftWatch(Record):
 def carried_on(
     before: SubjectWatch | None,
     subject: Subject,
-    found: Judgement | str,
+    found: Judgement | Waiting | str,
     settings: PersistenceSettings,
     *,
     is_watched: bool = True,
@@ -145,22 +155,25 @@ def carried_on(
     Args:
         before: As it was; None at the first look at a version.
         subject: Which one.
-        found: A judgement, or why there is none. The same window again is none.
+        found: A judgement; ``Waiting`` when too little came for one; else a text that says what is
+            in the way of one. The same window again is none.
         settings: How many windows must drift.
         is_watched: Whether anything tells of it.
     """
     judgements = before.judgements if before else ()
-    waits = found if isinstance(found, str) else ""
-    if isinstance(found, Judgement):
-        if judgements and judgements[-1].window == found.window:
-            waits = "The window is the one that was judged last."
-        else:
-            judgements = (*judgements, found)[-_KEPT:]
+    if not isinstance(found, Judgement):
+        waits = found.reason if isinstance(found, Waiting) else found
+    elif judgements and judgements[-1].window == found.window:
+        waits = "The window is the one that was judged last."
+    else:
+        waits = ""
+        judgements = (*judgements, found)[-_KEPT:]
     return SubjectWatch(
         subject=subject,
         judgements=judgements,
         is_new=not waits,
         waits=waits,
+        is_waiting=isinstance(found, Waiting),
         is_watched=is_watched or bool(judgements),
         persistence=persist([j.verdict for j in judgements], settings),
     )

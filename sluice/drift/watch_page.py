@@ -4,10 +4,15 @@ import base64
 from html import escape
 
 from sluice.drift.report import Verdict
-from sluice.drift.watch import SUBJECTS, DriftWatch, Episode, SubjectWatch
+from sluice.drift.watch import SUBJECTS, DriftWatch, Episode, SubjectWatch, WatchVerdict
 from sluice.reports.page import Tone, html_page, table, tag
 
-TONE: dict[Verdict, Tone] = {"DRIFT": "bad", "STABLE": "good", "INCONCLUSIVE": "unsure"}
+TONE: dict[WatchVerdict, Tone] = {
+    "DRIFT": "bad",
+    "STABLE": "good",
+    "INCONCLUSIVE": "unsure",
+    "WAITING": "plain",
+}
 _STYLE = ".tag{white-space:nowrap}"
 _CURE = {
     "train": "The training job is started once for it.",
@@ -116,5 +121,7 @@ def _windows(watch: DriftWatch) -> str:
 _LEGEND = (
     "<p>Windows share no row. One window with drift is a finding; as many as the pipeline's "
     "<code>drift_alarm</code> asks for among its last ones raise the alarm, and start a training "
-    "where that may help. INCONCLUSIVE means that too little is known: it is no health.</p>"
+    "where that may help. INCONCLUSIVE means that a window was judged and decides "
+    "nothing, or that none can be judged. WAITING means that there are too few new rows or "
+    "requests for a window yet. Neither says that all is well.</p>"
 )

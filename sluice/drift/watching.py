@@ -14,7 +14,7 @@ from sluice.data.folds import RowRange
 from sluice.digests import digest_bytes, digest_frame
 from sluice.drift import live
 from sluice.drift.concept import ConceptReport, judge_losses
-from sluice.drift.held_out import KeptReference, held_out_losses
+from sluice.drift.held_out import KeptReference, held_out_losses, known_until
 from sluice.drift.judge import judge_window
 from sluice.drift.latency import LatencyReport, judge_latency
 from sluice.drift.page import drift_page
@@ -35,7 +35,7 @@ from sluice.drift.watch import (
     episode_of,
 )
 from sluice.drift.watch_page import quantity_page
-from sluice.drift.windows import next_window
+from sluice.drift.windows import Waiting, next_window
 from sluice.evaluation.outputs import predict
 from sluice.evaluation.production import row_labels
 from sluice.evaluation.reference import REPRODUCED_RTOL
@@ -152,9 +152,11 @@ class _Looker:
         reference = self._reference("features")
         if isinstance(reference, str):
             return self._carry("rows", reference)
-        through = deployed_members(seen.version.lineage.members)[0].trained_through
+        assert not isinstance(seen.kept, str), "the reference is of it"
+        members = deployed_members(seen.version.lineage.members)
+        after = known_until(seen.kept, members, seen.store)
         frame = seen.frame[list(seen.workload.feature_columns)]
-        return self._carry("rows", self._table("rows", frame, reference, after=through))
+        return self._carry("rows", self._table("rows", frame, reference, after=after))
 
     def live_tables(self) -> tuple[SubjectWatch, SubjectWatch]:
         """Judge what clients asked about, and what they were told."""
@@ -162,7 +164,10 @@ class _Looker:
         asked = live.request_frame(self._after("requests"), columns)
         features = self._reference("features")
         predictions = self._reference("predictions")
-        names = () if isinstance(predictions, str) else [c.name for c in predictions.columns]
+        num_outputs = 0
+        if not isinstance(predictions, str):
+            num_outputs = len(predictions.columns) + len(predictions.left_out)
+        names = live.prediction_columns(num_outputs)
         told = live.prediction_frame(self._after("predictions"), names)
         return (
             self._live("requests", asked, features),
@@ -189,10 +194,10 @@ class _Looker:
         if not reference:
             said = f"{len(live.latencies(self._samples))} answers so far; its first "
             said += f"{min(seen.settings.window_rows, _MOST_LATENCIES)} become the reference."
-            return self._carry("latency", said)
+            return self._carry("latency", Waiting(reason=said))
         seconds = live.latencies(self._samples)
         rows = self._window("latency", seconds.index, after=until)
-        if isinstance(rows, str):
+        if isinstance(rows, Waiting):
             return self._carry("latency", rows)
         window_N = _values(seconds.iloc[rows.start : rows.stop])
         report = judge_latency(
@@ -226,7 +231,7 @@ class _Looker:
             return self._carry("losses", why)
         recorded = held_out_losses(seen.kept.losses, seen.store)
         rows = self._window("losses", seen.frame.index, after=str(recorded.index[-1]))
-        if isinstance(rows, str):
+        if isinstance(rows, Waiting):
             return self._carry("losses", rows)
         now = self._own_losses(recorded.index[0], rows)
         again = now.reindex(recorded.index).dropna()
@@ -291,9 +296,9 @@ class _Looker:
 
     def _table(
         self, subject: Subject, frame: pd.DataFrame, reference: DriftReference, *, after: str
-    ) -> Judgement | str:
+    ) -> Judgement | Waiting:
         rows = self._window(subject, frame.index, after=after)
-        if isinstance(rows, str):
+        if isinstance(rows, Waiting):
             return rows
         window, seen = frame.iloc[rows.start : rows.stop], self._seen
         report = judge_window(reference, window, window=digest_frame(window), threads=seen.threads)
@@ -305,7 +310,7 @@ class _Looker:
             report, frame.index, rows, moved, "repair" if faults else "train", page
         )
 
-    def _window(self, subject: Subject, index: pd.Index, *, after: str) -> RowRange | str:
+    def _window(self, subject: Subject, index: pd.Index, *, after: str) -> RowRange | Waiting:
         last = self._last(subject)
         return next_window(
             index, after=last or after, is_first=last is None, settings=self._seen.settings
@@ -378,7 +383,7 @@ class _Looker:
         return known.last if known else None
 
     def _carry(
-        self, subject: Subject, found: Judgement | str, *, is_watched: bool = True
+        self, subject: Subject, found: Judgement | Waiting | str, *, is_watched: bool = True
     ) -> SubjectWatch:
         known = self._before.subject(subject) if self._before else None
         return carried_on(known, subject, found, self._seen.alarm, is_watched=is_watched)

@@ -1,5 +1,7 @@
 """Which rows of a growing table are judged next: windows that share no row, the newest first."""
 
+from dataclasses import dataclass
+
 import pandas as pd
 
 from sluice.data.folds import RowRange
@@ -7,9 +9,17 @@ from sluice.drift.settings import DriftSettings
 from sluice.evaluation.production import position_through
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """There is nothing to judge yet, and nothing is wrong."""
+
+    reason: str
+    """A sentence with what is there and what is needed."""
+
+
 def next_window(
     index: pd.Index, *, after: str, is_first: bool, settings: DriftSettings
-) -> RowRange | str:
+) -> RowRange | Waiting:
     """Return the rows to judge, or why there are none yet.
 
     A window has ``window_rows`` rows, the newest. The first one may be smaller, down to
@@ -17,7 +27,8 @@ def next_window(
 
     Args:
         index: Row labels in time order.
-        after: Label of the last row that was judged, or learned from; it need not occur.
+        after: Label of the last row that was judged, or that the version was made with; it need
+            not occur.
         is_first: Whether nothing was judged yet.
         settings: Sizes of windows.
 
@@ -27,6 +38,8 @@ def next_window(
     begin = position_through(index, after) + 1
     fresh = len(index) - begin
     needed = settings.min_rows if is_first else settings.window_rows
+    if fresh <= 0:
+        return Waiting(reason=f"No new rows yet after {after}; a window needs {needed}.")
     if fresh < needed:
-        return f"{fresh} new rows after {after}; a window needs {needed}."
+        return Waiting(reason=f"{fresh} new rows after {after}; a window needs {needed}.")
     return RowRange(start=len(index) - min(fresh, settings.window_rows), stop=len(index))

@@ -184,6 +184,18 @@ def new_figure(*, height_in: float) -> "tuple[Figure, Axes]":
     return figure, axes
 
 
+def new_rows(num_rows: int, *, height_in: float) -> "tuple[Figure, list[Axes]]":
+    """Return an empty picture of rows, one above the other, that share their horizontal axis."""
+    figure = _blank(height_in=height_in)
+    rows = [figure.add_subplot(num_rows, 1, 1)]
+    rows += [figure.add_subplot(num_rows, 1, at, sharex=rows[0]) for at in range(2, num_rows + 1)]
+    for axes in rows:
+        _style(axes)
+    for axes in rows[:-1]:
+        axes.tick_params(labelbottom=False)
+    return figure, rows
+
+
 def _style(axes: "Axes") -> None:
     """Give one pair of axes the look all our pictures share."""
     for side in ("top", "right"):

@@ -1,6 +1,7 @@
 """A rehearsal as one page: what was planted, what the rollout did, and on what evidence."""
 
 import base64
+import math
 from collections.abc import Mapping
 from html import escape
 
@@ -8,9 +9,11 @@ from sluice.home import Home
 from sluice.rehearsal.faults import Fault
 from sluice.rehearsal.plots import evidence_png, share_png
 from sluice.rehearsal.result import Rehearsal
+from sluice.rehearsal.steps import served_steps
 from sluice.reports.folder import SavedPage, save_page
 from sluice.reports.page import Tone, html_page, table, tag
-from sluice.rollout.state import Outcome
+from sluice.rollout.guards import CALLED, amount
+from sluice.rollout.state import GuardReading, Outcome
 
 _STYLE = "img{max-width:100%;height:auto;background:#fff;border-radius:6px}.tag{white-space:nowrap}"
 
@@ -58,6 +61,7 @@ def rehearsal_page(rehearsal: Rehearsal) -> str:
         f"{remedy}{flaws}</div>",
         "<h2>Who got the traffic</h2>",
         _image(share_png(rehearsal), "share of the challenger over time"),
+        f'<div class="card">{_steps(rehearsal)}</div>',
     ]
     if rehearsal.moments:
         parts += [
@@ -85,13 +89,56 @@ def _story(rehearsal: Rehearsal) -> str:
             [
                 f"{(transition.at - began).total_seconds():.1f}",
                 tag(word, _TONE.get(transition.outcome, "plain")),
-                f"{100 * transition.rollout.share:g} %",
+                f"{100 * transition.rollout.users_share:g} %",
                 seen,
                 escape(transition.reason),
             ]
         )
-    names = ("s", "", "share", "seen of it", "why")
+    names = ("s", "", "share after", "requests of it", "why")
     return table(names, rows, numbers=frozenset({0, 2, 3}))
+
+
+def _steps(rehearsal: Rehearsal) -> str:
+    """Show what share the challenger was served at each step, and on how many requests."""
+    steps = served_steps(rehearsal.transitions)
+    if not steps:
+        return "<p>No step ended: no request was counted.</p>"
+    rows = [
+        [
+            f"{step.number}",
+            f"{100 * step.share:g} %",
+            f"{100 * step.served:.3g} %" if math.isfinite(step.served) else "-",
+            f"{step.challenger:,}",
+            f"{step.production:,}",
+            f"{(step.until - step.since).total_seconds():.1f}",
+            _strongest(step.strongest),
+            tag(step.outcome.replace("_", " "), _TONE.get(step.outcome, "plain")),
+        ]
+        for step in steps
+    ]
+    names = (
+        "step",
+        "planned",
+        "served",
+        "requests of the challenger",
+        "of production",
+        "s",
+        "strongest evidence",
+        "",
+    )
+    said = (
+        '<p class="soft">Served: share of the users\' requests that the challenger answered. At '
+        "0 % and at 100 % the arm that answers no user gets copies, which are counted as its "
+        "requests.</p>"
+    )
+    return table(names, rows, numbers=frozenset(range(6))) + said
+
+
+def _strongest(reading: GuardReading | None) -> str:
+    if reading is None:
+        return "-"
+    limit = f"{amount(reading.evidence)} of {amount(reading.limit)}"
+    return f"{escape(CALLED[reading.guard])}: {limit}"
 
 
 def _image(png: bytes, what: str) -> str:

@@ -4,6 +4,7 @@ Each function returns the bytes of a PNG.
 """
 
 import math
+from typing import TYPE_CHECKING
 
 from sluice.evaluation.plots import (
     INK,
@@ -12,10 +13,15 @@ from sluice.evaluation.plots import (
     VALIDATION,
     as_png,
     new_figure,
+    new_rows,
     set_headline,
 )
 from sluice.rehearsal.result import Rehearsal
-from sluice.rollout.evidence import GUARDS
+from sluice.rehearsal.steps import served_steps
+from sluice.rollout.evidence import GUARDS, GuardName
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _END_COLOUR = {
     "promoted": OUTCOME_COLOUR["PROMOTE"],
@@ -23,9 +29,15 @@ _END_COLOUR = {
     "paused": OUTCOME_COLOUR["INCONCLUSIVE"],
     "unsettled": OUTCOME_COLOUR["INCONCLUSIVE"],
 }
-_GUARD_COLOURS = ("#0967d2", "#b7791f", "#8719e0", "#147d64")
 _FLOOR = 1e-3
 """Evidence below it says the same: nothing speaks against the challenger."""
+_CEILING = 1e6
+_ROW_NAMES: dict[GuardName, str] = {
+    "errors": "errors",
+    "timeouts": "late",
+    "not_finite": "NaN or\ninfinite",
+    "slower": "slower",
+}
 
 
 def share_png(rehearsal: Rehearsal) -> bytes:
@@ -33,7 +45,7 @@ def share_png(rehearsal: Rehearsal) -> bytes:
     figure, axes = new_figure(height_in=2.6)
     told = rehearsal.transitions
     times = [(t.at - told[0].at).total_seconds() for t in told]
-    shares = [100.0 if t.outcome == "promote" else 100 * t.rollout.share for t in told]
+    shares = [100 * t.rollout.users_share for t in told]
     colour = _END_COLOUR[rehearsal.ended]
     end = max(times[-1], 1e-3)
     axes.step(
@@ -47,54 +59,91 @@ def share_png(rehearsal: Rehearsal) -> bytes:
         alpha=0.12,
         linewidth=0,
     )
+    for step in served_steps(told):
+        if math.isfinite(step.served):
+            span = [(moment - told[0].at).total_seconds() for moment in (step.since, step.until)]
+            axes.plot(span, [100 * step.served] * 2, color=INK, linewidth=1.4, linestyle=":")
     axes.axvline(times[-1], color=colour, linewidth=2)
     axes.set_ylim(0, 108)
     axes.set_xlim(0, 1.04 * end)
     axes.set_xlabel("seconds since the rollout began")
-    axes.set_ylabel("users the challenger answers [%]")
+    axes.set_ylabel("challenger's share [%]")
     words = rehearsal.ended.replace("_", " ")
-    detail = f"after {rehearsal.settled_s:.1f} s; the vertical line marks the end"
+    detail = (
+        f"after {rehearsal.settled_s:.1f} s (vertical line); line: planned share, dotted: served"
+    )
     set_headline(axes, words, detail, colour=colour)
     return as_png(figure)
 
 
 def evidence_png(rehearsal: Rehearsal) -> bytes:
-    """Draw each guard's evidence as a share of what rolls back, over time, on a log scale."""
-    figure, axes = new_figure(height_in=3.0)
-    times = [moment.at_s for moment in rehearsal.moments]
-    top = 1.0
-    for guard, colour in zip(GUARDS, _GUARD_COLOURS, strict=True):
-        limit = rehearsal.limits[guard]
-        values = [max(m.evidence.get(guard, 0.0) / limit, _FLOOR) for m in rehearsal.moments]
-        values = [value if math.isfinite(value) else 1e6 for value in values]
-        top = max([top, *values])
-        axes.plot(times, values, color=colour, linewidth=1.8, label=guard.replace("_", " "))
-    known = [(m.at_s, m.distance) for m in rehearsal.moments if m.distance is not None]
-    if known:
-        values = [max(distance / rehearsal.drift_limit, _FLOOR) for _, distance in known]
-        top = max([top, *values])
-        axes.plot(
-            [at for at, _ in known],
-            values,
-            color=MUTED,
-            linewidth=1.8,
-            linestyle=(0, (1, 1.2)),
-            label="predictions apart",
+    """Draw each guard's evidence in a row of its own, as a share of what rolls back, over time."""
+    return as_png(evidence_figure(rehearsal))
+
+
+def evidence_figure(rehearsal: Rehearsal) -> "Figure":
+    """Return the picture of ``evidence_png`` before it is written."""
+    end_s = 1.04 * max([moment.at_s for moment in rehearsal.moments] + [1e-3])
+    rows = _evidence_rows(rehearsal)
+    figure, all_axes = new_rows(len(rows), height_in=0.9 + 0.62 * len(rows))
+    top = min(100 * max([1.0, *(value for _, points in rows for _, value in points)]), _CEILING)
+    for axes, (name, points) in zip(all_axes, rows, strict=True):
+        times, values = [at for at, _ in points], [value for _, value in points]
+        is_over = bool(values) and max(values) >= 1
+        colour = OUTCOME_COLOUR["REJECT"] if is_over else VALIDATION
+        axes.fill_between(times, values, 0.5 * _FLOOR, color=colour, alpha=0.15, linewidth=0)
+        axes.plot(times, values, color=colour, linewidth=1.8)
+        axes.axhline(1, color=INK, linewidth=1, linestyle=(0, (4, 3)))
+        axes.set_yscale("log")
+        axes.set_ylim(0.5 * _FLOOR, top)
+        axes.set_yticks([1], ["limit"])
+        axes.minorticks_off()
+        axes.set_xlim(0, end_s)
+        axes.set_ylabel(name, rotation=0, ha="right", va="center", labelpad=6)
+        for transition in rehearsal.transitions[1:]:
+            at_s = (transition.at - rehearsal.transitions[0].at).total_seconds()
+            axes.axvline(at_s, color=MUTED, linewidth=0.8, linestyle=(0, (2, 3)))
+        said = _highest(values)
+        axes.text(
+            0.005, 0.9, said, transform=axes.transAxes, color=INK, fontsize=8, ha="left", va="top"
         )
-    axes.axhline(1, color=INK, linewidth=1, linestyle=(0, (4, 3)))
-    axes.set_yscale("log")
-    axes.set_ylim(0.5 * _FLOOR, 100 * min(top, 1e6))
-    axes.set_xlim(0, 1.04 * max([*times, 1e-3]))
-    for transition in rehearsal.transitions[1:]:
-        at_s = (transition.at - rehearsal.transitions[0].at).total_seconds()
-        axes.axvline(at_s, color=MUTED, linewidth=0.8, linestyle=(0, (2, 3)))
-    axes.set_xlabel("seconds since the rollout began")
-    axes.set_ylabel("share of the limit")
-    axes.legend(loc="upper left", frameon=False, fontsize=8.5, ncols=3)
+    all_axes[-1].set_xlabel("seconds since the rollout began")
     set_headline(
-        axes,
+        all_axes[0],
         "what speaks against the challenger",
-        "above the dashed line the rollout goes back; thin lines mark what happened",
+        "log scale; at the dashed line the rollout goes back; dotted lines mark transitions",
         colour=INK,
     )
-    return as_png(figure)
+    return figure
+
+
+def _highest(values: list[float]) -> str:
+    if not values:
+        return "not measured"
+    if max(values) <= _FLOOR:
+        return f"below {_FLOOR:g} of the limit"
+    return f"at most {max(values):.2g} of the limit"
+
+
+def _evidence_rows(rehearsal: Rehearsal) -> list[tuple[str, list[tuple[float, float]]]]:
+    """Return name and points (seconds, share of the limit) of each guard, then of predictions."""
+
+    def shown(value: float) -> float:
+        return min(max(value, _FLOOR), _CEILING) if math.isfinite(value) else _CEILING
+
+    rows = [
+        (
+            _ROW_NAMES[guard],
+            [
+                (m.at_s, shown(m.evidence.get(guard, 0.0) / rehearsal.limits[guard]))
+                for m in rehearsal.moments
+            ],
+        )
+        for guard in GUARDS
+    ]
+    apart = [
+        (m.at_s, shown(m.distance / rehearsal.drift_limit))
+        for m in rehearsal.moments
+        if m.distance is not None
+    ]
+    return [*rows, ("predictions\napart", apart)]

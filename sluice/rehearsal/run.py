@@ -99,7 +99,8 @@ def rehearse(
     if not FEWEST_SECONDS <= seconds <= MOST_SECONDS:
         raise SettingsError(
             f"A rehearsal takes {FEWEST_SECONDS:g} to {MOST_SECONDS:g} seconds, got {seconds:g}.",
-            fix="Give --seconds 60: with fewer than 10, no step sees enough requests.",
+            fix=f"Give --seconds 60: with fewer than {FEWEST_SECONDS:g}, no step sees enough "
+            "requests.",
         )
     production = ledger.production(pipeline.name)
     if production is None:

@@ -60,7 +60,10 @@ class Look:
             ("production", compared.production),
         ):
             if counts.requests < settings.min_requests:
-                yield f"{counts.requests} of {settings.min_requests} requests of {name} were seen."
+                yield (
+                    f"Not enough evidence: {counts.requests} of {settings.min_requests} requests "
+                    f"of {name} were seen."
+                )
 
     def _lacking_calm(self) -> Iterator[str]:
         settings, drift = self.rollout.settings, self.drift

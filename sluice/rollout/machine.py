@@ -95,7 +95,12 @@ def _decide(look: Look) -> Transition:
     if not lacking:
         after = onward(rollout)
         goes = "waits to be promoted" if after.phase == "held" else "goes on"
-        said = f"Step {rollout.step + 1} of {len(rollout.settings.steps)} held; it {goes}."
+        seen = look.window.compared
+        said = (
+            f"Step {rollout.step + 1} of {len(rollout.settings.steps)} held on "
+            f"{seen.challenger.requests:,} requests of the challenger and "
+            f"{seen.production.requests:,} of production; it {goes}."
+        )
         return _transition("advance", look, after, said)
     if look.now >= rollout.patience_until:
         said = f"{rollout.settings.max_step_s:g} s did not settle the step: {lacking}"

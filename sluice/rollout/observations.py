@@ -1,5 +1,6 @@
 """What was seen of both arms at one step of a rollout: counts, never payloads (ROLL-2)."""
 
+import math
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Self
@@ -47,6 +48,15 @@ class Window(Record):
     servers: dict[str, BothArms] = Field(
         default_factory=dict, description="The same by server; empty in what one server tells."
     )
+
+    @property
+    def served_share(self) -> float:
+        """Share of the requests that were routed to the challenger [rate]; NaN without requests.
+
+        Of a step whose other arm gets copies it is about one half.
+        """
+        total = self.challenger.requests + self.production.requests
+        return self.challenger.requests / total if total else math.nan
 
     @property
     def by_server(self) -> Mapping[str, BothArms]:

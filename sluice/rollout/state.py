@@ -65,6 +65,14 @@ class Rollout(Record):
         return 0.0 if self.is_over else self.current_step.share
 
     @property
+    def users_share(self) -> float:
+        """Share of the users that the challenger's version answers, after a promotion all of them.
+
+        ``share`` is what the router reads: a rollout that is over splits no traffic.
+        """
+        return 1.0 if self.phase == "promoted" else self.share
+
+    @property
     def current_step(self) -> Step:
         """The step it stands at."""
         return self.settings.steps[self.step]
@@ -117,6 +125,6 @@ class Transition(Record):
     def summary(self) -> str:
         """The whole story of the transition in two sentences."""
         rollout = self.rollout
-        now = f"{rollout.phase}, {100 * rollout.share:g} % of traffic"
+        now = f"{rollout.phase}, {100 * rollout.users_share:g} % of traffic"
         where = f"{rollout.model} version {rollout.version}, {now}"
         return f"{self.outcome} ({where}): {self.reason} {self.remedy}".rstrip()

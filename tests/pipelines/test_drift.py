@@ -19,6 +19,7 @@ from sluice.drift.persistence import PersistenceSettings
 from sluice.drift.settings import DriftSettings
 from sluice.drift.watch import DriftWatch
 from sluice.drift.watching import look_for_drift
+from sluice.errors import SettingsError
 from sluice.home import Home
 from sluice.observability.alerts import read_alerts
 from sluice.pipeline import PipelineSettings
@@ -131,10 +132,10 @@ def test_planted_drift_is_found_and_asks_for_one_training(
     daemon = Daemon(home)
     planted = {"shift": 1.0}
 
-    daemon.tick(watching(echo))  # the first look: nothing new, held-out rows against training rows
-    assert watch_of(home).subject("rows").verdict == "STABLE"
+    daemon.tick(watching(echo))
+    assert watch_of(home).subject("rows").judgements == ()
     few = daemon.tick(watching(echo, more_rows=60, **planted))
-    assert f"60 new rows after 898; a window needs {WINDOW}" in few
+    assert "60 new rows after 898; a window needs 100" in few
     daemon.tick(watching(echo, more_rows=160, **planted))
     one = watch_of(home)
     assert (one.subject("rows").verdict, one.training) == ("DRIFT", None)
@@ -160,7 +161,7 @@ def test_planted_drift_is_found_and_asks_for_one_training(
     assert training.tags["sluice/drift_columns"] == "call"
     assert "training was started" in said
     assert later.training == drift  # it goes on: no second one
-    assert len(later.subject("rows").judgements) == 4
+    assert len(later.subject("rows").judgements) == 3
     (alert,) = read_alerts(home)
     assert (alert.kind, alert.key) == ("drift", f"drift/echo/{drift.id}")
     pages = list(home.reports.glob("drift/echo*.html"))
@@ -246,11 +247,56 @@ def test_without_drift_nothing_is_asked_for(
     for _ in range(3):
         said = daemon.tick(watching(echo, more_rows=160))
 
-    assert "0 new rows after 1058" in said
+    assert "No new rows yet after 1058" in said
     assert [request.job_name for request in daemon.asked] == ["echo_drift"]
     watch = watch_of(home)
     assert (watch.verdict, watch.episodes, last_check(home).passed) == ("STABLE", (), True)
     assert read_alerts(home) == []
+
+
+def test_rows_that_the_version_was_made_with_are_not_new_and_one_request_is_no_warning(
+    green: tuple[Home, RunReport], echo: PipelineSettings
+) -> None:
+    home, _ = green
+    daemon, pipeline = Daemon(home), watching(echo)
+
+    daemon.tick(pipeline)
+    first, check = watch_of(home), last_check(home)
+    said = daemon.tick(pipeline)
+    request = Sample(
+        at=datetime.now(UTC),
+        epoch=1,
+        key=None,
+        arm="production",
+        seconds=0.01,
+        features=(0.1,),
+        production=((0.2,), (0.2,)),
+    )
+    report_samples(home, datetime.now(UTC), (request,))
+    after_one = looks(home, [pipeline], first)
+    definitions = dg.Definitions.merge(
+        build_definitions(pipeline), dg.Definitions(resources=resources(home))
+    )
+    with open_instance(home) as instance:
+        job = definitions.resolve_job_def("echo_drift")
+        assert job.execute_in_process(instance=instance).success
+
+    for watch in (first, after_one, watch_of(home)):
+        assert (watch.verdict, watch.episodes) == ("WAITING", ())
+        assert "New rows of the source: No new rows yet after 898" in watch.reason
+    assert "1 new rows after" in after_one.subject("requests").said
+    for shown in (check, last_check(home)):
+        assert shown.passed
+        assert "WAITING: New rows of the source: No new rows yet" in (shown.description or "")
+    assert "No new rows yet after 898" in said
+    assert [request.job_name for request in daemon.asked] == ["echo_drift"]
+
+
+def report_samples(home: Home, at: datetime, samples: tuple[Sample, ...]) -> None:
+    """Write what a server of the pipeline would report."""
+    state = ServerState(server="one", model="echo", at=at, started_at=at, epoch=1, production=1)
+    with State.at(home).ledger() as ledger:
+        ledger.observations.write(Report(state=state, samples=samples))
 
 
 def test_windows_share_no_row_and_none_is_judged_twice(
@@ -262,13 +308,13 @@ def test_windows_share_no_row_and_none_is_judged_twice(
     watch = looks(home, grown, None)
 
     rows, losses = watch.subject("rows"), watch.subject("losses")
-    assert [j.verdict for j in rows.judgements] == ["STABLE"] * 4
+    assert [j.verdict for j in rows.judgements] == ["STABLE"] * 3
     assert [(j.first, j.last) for j in rows.judgements[-2:]] == [("1069", "1218"), ("1229", "1378")]
     assert [j.verdict for j in losses.judgements] == ["STABLE"] * 3
     assert not watch.subject("requests").is_watched
     again = looks(home, grown[-1:], watch).subject("rows")
     assert again.judgements == rows.judgements
-    assert "0 new rows" in again.said
+    assert "No new rows yet" in again.said
 
 
 def test_what_inputs_mean_is_watched_too(
@@ -306,21 +352,17 @@ def test_what_servers_sampled_is_judged_against_what_the_version_learned(
             )
             for at, (value, noise) in enumerate(draws.tolist())
         ]
-        state = ServerState(
-            server="one", model="echo", at=began, started_at=began, epoch=1, production=1
-        )
-        with State.at(home).ledger() as ledger:
-            ledger.observations.write(Report(state=state, samples=tuple(samples)))
+        report_samples(home, began, tuple(samples))
 
     watch = looks(home, calm, None)
     serve(400, shift=0.0, slower=1.0, from_s=1)
     watch = looks(home, calm, watch)
     assert {s.subject: s.verdict for s in watch.subjects if s.is_watched} == {
-        "rows": "STABLE",
+        "rows": "WAITING",
         "requests": "STABLE",
         "predictions": "STABLE",
         "latency": "STABLE",
-        "losses": "INCONCLUSIVE",
+        "losses": "WAITING",
     }
     for at in (1000, 2000):
         serve(160, shift=1.0, slower=3.0, from_s=at)
@@ -469,3 +511,52 @@ def test_a_version_without_reference_gets_it_from_its_rows_or_says_so(
     without = kept_reference(echo, old, state)
     assert isinstance(without, str)
     assert "made without a drift reference" in without
+
+
+def test_drift_that_is_switched_off_makes_no_reference_no_job_and_no_sensor(
+    home: Home, echo: PipelineSettings
+) -> None:
+    off = echo.model_copy(update={"drift": None})
+    definitions = dg.Definitions.merge(
+        build_definitions(off), dg.Definitions(resources=resources(home))
+    )
+    names = {sensor.name for sensor in definitions.sensors or ()}
+
+    with open_instance(home) as instance:
+        job = definitions.resolve_job_def("echo_training")
+        assert job.execute_in_process(instance=instance).success
+
+    assert "echo_promotion_sensor" in names
+    assert "echo_drift_sensor" not in names
+    assert not definitions.resolve_asset_graph().has(dg.AssetKey(["echo", DRIFT_REPORT]))
+    with ledger_of(home) as ledger:
+        artifacts = ledger.version("echo", 1).lineage.artifacts
+    assert not [role for role in artifacts if "drift" in role]
+    with pytest.raises(SettingsError, match="drift: null"):
+        _ = off.drift_settings
+
+
+def test_a_sample_of_columns_is_reported_in_the_metadata_of_the_reference(
+    home: Home, echo: PipelineSettings
+) -> None:
+    sampled = echo.model_copy(
+        update={
+            "workload": "tests.support.drifting:TwoInputs",
+            "drift": DriftSettings(max_columns=1, min_resamples=99),
+        }
+    )
+    definitions = dg.Definitions.merge(
+        build_definitions(sampled), dg.Definitions(resources=resources(home))
+    )
+
+    with open_instance(home) as instance:
+        job = definitions.resolve_job_def("echo_training")
+        assert job.execute_in_process(instance=instance).success
+        event = instance.get_latest_materialization_event(dg.AssetKey(["echo", "drift_reference"]))
+
+    assert event is not None
+    assert event.asset_materialization is not None
+    assert event.asset_materialization.metadata["left out"].value == (
+        "Rows it learned from: 1 of 2 columns are left out: a random sample of 1 is compared "
+        "(drift.max_columns)."
+    )

@@ -138,8 +138,8 @@ def test_ctrl_c_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
     ("arguments", "code", "words"),
     [
         (["--fault", "errrors"], 2, ("errors", "errrors", "Did you mean")),
-        (["--seconds", "3"], 2, ("10 to 3600", "got 3")),
-        (["--seconds", "nan"], 2, ("10 to 3600", "got nan")),
+        (["--seconds", "3"], 2, ("20 to 3600", "got 3")),
+        (["--seconds", "nan"], 2, ("20 to 3600", "got nan")),
         (["--fault", "quality"], 2, ("gate.min_rows", "held-out rows")),
     ],
 )

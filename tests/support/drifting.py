@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
+from sluice.data.schema import Column, Schema
 from sluice.errors import SourceError
 from tests.support.echo import Echo, EchoSettings
 
@@ -79,3 +80,16 @@ class Hanging(Echo):
         if kind.num_begun <= kind.num_hanging:
             kind.released.wait()
         return super().load_rows()
+
+
+class TwoInputs(Echo):
+    """It has a second input column."""
+
+    feature_schema = Schema(
+        columns=(Column(name="call"), Column(name="square"), Column(name="echo"))
+    )
+    feature_columns = ("call", "square")
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        frame = super().compute_features(raw)
+        return frame.assign(square=frame["call"] ** 2)[["call", "square", "echo"]]

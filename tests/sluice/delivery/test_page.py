@@ -173,7 +173,7 @@ def test_a_rolled_back_story(
         "errors breach",
         "holds 30 rows it failed on.",
         "Suite 'rollout-",
-        "2: 25 % challenger 200 90 (45 %)",
+        "2: 25 % challenger 50 % 200 90 (45 %)",
     ):
         assert said in told
 

@@ -1,5 +1,6 @@
 """What successive windows say together (ROLL-3): one alarm a drift, and silence is no health."""
 
+import dataclasses
 from datetime import UTC, datetime, timedelta
 
 import pandas as pd
@@ -11,7 +12,7 @@ from sluice.drift.persistence import PersistenceSettings
 from sluice.drift.settings import DriftSettings
 from sluice.drift.watch import DriftWatch, Judgement, SubjectWatch, carried_on, episode_of
 from sluice.drift.watch_page import watch_page
-from sluice.drift.windows import next_window
+from sluice.drift.windows import Waiting, next_window
 from sluice.errors import ContractError
 from sluice.rollout.samples import Sample
 
@@ -101,7 +102,31 @@ def test_stable_needs_everything_that_is_watched():
     assert whole(stable, silent).verdict == "INCONCLUSIVE"
     assert "No label yet." in whole(stable, silent).reason
     assert whole(stable, silent, drifted).verdict == "DRIFT"
-    assert whole(absent).verdict == "INCONCLUSIVE"
+
+
+def test_too_little_to_judge_is_waiting_and_neither_stable_nor_inconclusive():
+    stable, undecided = series("S")[-1], series("I", "requests")[-1]
+    few = carried_on(None, "requests", Waiting(reason="One request."), ALARM)
+    absent = carried_on(None, "latency", "No server.", ALARM, is_watched=False)
+
+    assert whole(few).verdict == "WAITING"
+    assert whole(few, undecided).verdict == "INCONCLUSIVE"
+    assert whole(stable, few).verdict == "WAITING"
+    assert whole(stable, few).reason == (
+        "No drift in new rows of the source. Rows that clients ask about: One request."
+    )
+    assert whole(absent).verdict == "WAITING"
+    assert "No server." in whole(absent).reason
+    assert '<span class="tag plain">WAITING</span>' in watch_page(whole(few))
+
+
+def test_a_subject_that_waits_for_its_next_window_keeps_the_verdict_of_the_last():
+    drifted = series("SD")[-1]
+
+    waiting = carried_on(drifted, "rows", Waiting(reason="No new rows yet."), ALARM)
+
+    assert (waiting.verdict, waiting.is_new) == ("DRIFT", False)
+    assert waiting.persistence == drifted.persistence
 
 
 def test_the_page_tells_it_and_no_text_becomes_markup():
@@ -112,14 +137,21 @@ def test_the_page_tells_it_and_no_text_becomes_markup():
     assert "<b>Losses" not in page
 
 
+def waits(index: pd.Index, **given) -> str:
+    found = next_window(index, **given)
+    assert isinstance(found, Waiting)
+    return found.reason
+
+
 def test_windows_begin_after_the_last_one_and_wait_to_be_full():
     index = pd.Index(range(200))
     first = {"is_first": True, "settings": SMALL}
     later = {"is_first": False, "settings": SMALL}
 
-    assert "20 new rows after 179; a window needs 30" in next_window(index, after="179", **first)
+    assert "20 new rows after 179; a window needs 30" in waits(index, after="179", **first)
+    assert "No new rows yet after 199" in waits(index, after="199", **later)
     assert len(next_window(index, after="159", **first)) == 40
-    assert "a window needs 60" in next_window(index, after="159", **later)
+    assert "a window needs 60" in waits(index, after="159", **later)
     newest = next_window(index, after="99", **later)
     assert (newest.start, newest.stop) == (140, 200)
     with pytest.raises(ContractError, match="label"):
@@ -161,13 +193,15 @@ def test_what_servers_sampled_becomes_tables():
 
 
 def test_a_look_is_worth_it_when_a_window_is_full():
-    labels = Labels(index=pd.Index(range(200)), learned_until="99", held_out_until="180")
+    labels = Labels(index=pd.Index(range(200)), known_until="160", has_losses=True)
     samples = [sample(at) for at in range(1, 50)]
 
     news = what_is_new(labels, samples, None, SMALL, in_production_since=NOW)
     old = what_is_new(labels, samples, None, SMALL, in_production_since=NOW + timedelta(days=1))
 
-    assert news.subjects == ("rows", "requests", "latency")
-    assert old.subjects == ("rows",)
-    assert news.waits == ("Losses once labels arrived: 19 new rows after 180; a window needs 30.",)
+    assert news.subjects == ("rows", "losses", "requests", "latency")
+    assert old.subjects == ("rows", "losses")
+    later = dataclasses.replace(labels, known_until="180", has_losses=False)
+    waits = what_is_new(later, [], None, SMALL, in_production_since=NOW).waits
+    assert waits == ("New rows of the source: 19 new rows after 180; a window needs 30.",)
     assert what_is_new(None, [], None, SMALL, in_production_since=NOW).subjects == ()

@@ -118,7 +118,7 @@ def test_no_step_ends_on_what_servers_without_the_challenger_answered():
     transition = advance(at, seen, now=now, production=PRODUCTION)
 
     assert seen.production.requests == 1099
-    assert transition.reason == "99 of 100 requests of production were seen."
+    assert transition.reason == ("Not enough evidence: 99 of 100 requests of production were seen.")
     assert [reading.production for reading in transition.guards] == [1, 0, 0, 0]
 
 
