@@ -36,7 +36,7 @@ def runnable(text: str, arguments: Sequence[str], *, program: str) -> str:
     """
     for name, file in _named_files(arguments):
         pattern = rf"(\bsluice (?:{_OF_A_PIPELINE})) {re.escape(name)}(?![\w-]|\.\w)"
-        text = re.sub(pattern, lambda found, file=file: f"{found[1]} {file}", text)
+        text = re.sub(pattern, rf"\1 {file.replace(chr(92), chr(92) * 2)}", text)
     return _COMMAND.sub(lambda _: program, text)
 
 
