@@ -61,6 +61,9 @@ class Evaluation(Record):
     reference_code: str = Field(
         "", description="Code that scored the reference, when it is not the code of the candidate."
     )
+    symptoms: tuple[str, ...] = Field(
+        (), description="What the curves of the candidate's trainings show to be wrong."
+    )
     approved: StoredTable | None = Field(description="Of the version that guards.approved names.")
     suites: str = Field(description="Artifact digest of the report on all suites, JSON.")
 

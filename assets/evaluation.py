@@ -149,6 +149,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             reference=_stored(theirs, sluice_state),
             reference_name=name,
             reference_code=theirs.note,
+            symptoms=trained_models.symptoms,
             approved=StoredTable.put(scores_of(approved_version).by_seed.losses, store)
             if approved_version
             else None,

@@ -67,7 +67,7 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 horizon_rows=workload.horizon_rows,
                 unit=workload.loss_unit,
             ).model_copy(update={"tables": evaluation.tables, "caveats": (gap,) if gap else ()})
-            return verdict.receipt(
+            return verdict.with_symptoms(evaluation.symptoms).receipt(
                 evaluation.subject | {"rules": pipeline.promotion_rules}, decided_at=utc_now()
             )
 
@@ -108,6 +108,7 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         return dg.MaterializeResult(
             value=Decision(verdict=verdict, receipt=receipt),
             metadata={
+                **({"training": " ".join(verdict.symptoms)} if verdict.symptoms else {}),
                 "verdict": verdict.outcome,
                 "why": verdict.reason,
                 "what next": verdict.remedy,

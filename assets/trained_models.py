@@ -115,15 +115,6 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             config=tuned.config,
         )
         identity = identify_code(pipeline.loaded_workload, tuned.model)
-        record = TrainedModels(
-            **candidate_subject(tuned, data),
-            code_identity=identity,
-            seeds=pipeline.seeds,
-            members=tuple(members),
-            event_log=event_log,
-            seconds=seconds,
-            reused=reused,
-        )
         curves = epochs(event_log, sluice_state.store)
         symptoms = diagnose_members(
             members,
@@ -132,8 +123,18 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             features.folds,
             tuned.model,
             pipeline.diagnosis,
-            max_epochs=tuned.training.max_epochs,
+            training=tuned.training,
             store=sluice_state.store,
+        )
+        record = TrainedModels(
+            **candidate_subject(tuned, data),
+            code_identity=identity,
+            seeds=pipeline.seeds,
+            members=tuple(members),
+            event_log=event_log,
+            seconds=seconds,
+            reused=reused,
+            symptoms=tuple(symptom.advice(pipeline.name) for symptom in symptoms),
         )
         for symptom in symptoms:
             context.log.warning(symptom.sentence)

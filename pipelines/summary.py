@@ -5,6 +5,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluice.assets.resources import State
+from sluice.command_lines import runnable
 from sluice.digests import short
 from sluice.home import Home
 from sluice.pipelines.run import RunReport
@@ -24,7 +25,8 @@ def summary(
     """
     console.print()
     console.print(_headline(report), highlight=False)
-    console.print(f"  why      {escape(report.reason)}", highlight=False)
+    why = runnable(report.reason, [pipeline], program=program)
+    console.print(f"  why      {escape(why)}", highlight=False)
     if not report.created:
         console.print(
             "  same     Nothing changed since that version was made: same data, config, code and "

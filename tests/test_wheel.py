@@ -102,7 +102,7 @@ def test_the_default_training_runs_traced(trained: tuple[Path, str], installed: 
 
     assert "on the test rows" in said
     assert f"{installed}/sluice registry show digits" in said
-    (replay, *_) = (folder / "home" / "reports").rglob("*replay*.html")
+    (replay, *_) = (folder / "home" / "reports").glob("replays/digits/*.html")
     assert "<script" in replay.read_text()
 
 

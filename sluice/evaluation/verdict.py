@@ -92,6 +92,9 @@ class Verdict(Record):
     worse_metrics: tuple[MetricChange, ...] = Field(
         (), description="Metrics of the workload that are worse than the reference's."
     )
+    symptoms: tuple[str, ...] = Field(
+        (), description="What the candidate's training curves show to be wrong, with what to run."
+    )
     caveats: tuple[str, ...] = Field(
         (), description="What the decision takes for granted and could not check."
     )
@@ -171,6 +174,23 @@ class Verdict(Record):
                     if broken
                     else "Hand over the evidence the guard lacks, or more seeds or test rows."
                 ),
+            }
+        )
+
+    def with_symptoms(self, symptoms: Sequence[str]) -> "Verdict":
+        """Return the verdict with what went wrong in the trainings.
+
+        Where the candidate is not promoted it stands first: more seeds and rows do not repair a
+        training that was not done.
+        """
+        found = tuple(symptoms)
+        if self.passed or not found:
+            return self.model_copy(update={"symptoms": found})
+        return self.model_copy(
+            update={
+                "symptoms": found,
+                "reason": " ".join([*found, self.reason]),
+                "remedy": f"Correct the training first, as above. {self.remedy}",
             }
         )
 

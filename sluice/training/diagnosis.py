@@ -52,6 +52,13 @@ class DiagnosisSettings(Settings):
         description="A fall of the validation loss over the last epochs that counts as unfinished, "
         "as a share of its whole fall.",
     )
+    cut_off_share: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="Share of the trainings whose best epoch is the last one allowed, from which "
+        "on they count as stopped too early.",
+    )
     trivial_share: float = Field(
         0.99, gt=0, le=1, description="A train loss above this share of the trivial one underfits."
     )

@@ -19,6 +19,8 @@ from sluice.training.dead_units import count_dead_units
 from sluice.training.diagnosis import DiagnosisSettings, Symptom, diagnose
 from sluice.training.loop import EpochResult
 from sluice.training.members import Member
+from sluice.training.setting_changes import first_change
+from sluice.training.settings import TrainSettings
 from sluice.training.weights import load_member
 from sluice.workloads.workload import Examples, Workload
 
@@ -34,6 +36,7 @@ class MemberSymptom(Record):
     fold_id: int
     members: int = Field(description="How many have one of this kind.")
     of: int = Field(description="How many were looked at.")
+    change: str = Field("", description="Setting to change first, 'key=value'; '' for none.")
 
     @property
     def sentence(self) -> str:
@@ -44,6 +47,15 @@ class MemberSymptom(Record):
             f"{self.fold_id}: {s.what} {s.cause} {s.fix}"
         )
 
+    def advice(self, pipeline: str) -> str:
+        """Return what was seen and the command to run, for the decision on the candidate."""
+        s = self.symptom
+        seen = f"{s.kind[0].upper()}{s.kind[1:]} in {self.members} of {self.of} trainings: {s.what}"
+        if not self.change:
+            return f"{seen} {s.fix}"
+        key, _, value = self.change.partition("=")
+        return f"{seen} Set {key} to {value} (sluice run {pipeline} --set {self.change})."
+
 
 def diagnose_members(
     members: Sequence[Member],
@@ -53,7 +65,7 @@ def diagnose_members(
     model: ModelSettings,
     settings: DiagnosisSettings,
     *,
-    max_epochs: int,
+    training: TrainSettings,
     store: ArtifactStore,
 ) -> tuple[MemberSymptom, ...]:
     """Look at every member's curves and units; return the symptoms, the most common first.
@@ -65,7 +77,7 @@ def diagnose_members(
         folds: As in training.
         model: Architecture and size, as in training.
         settings: From where on something is a symptom.
-        max_epochs: As in the training settings.
+        training: As in training.
         store: Holds weights and logs.
 
     Raises:
@@ -82,15 +94,19 @@ def diagnose_members(
         diagnosis = diagnose(
             _history(member, store),
             settings,
-            max_epochs=max_epochs,
+            max_epochs=training.max_epochs,
             expects_signal=workload.expects_signal,
             trivial_loss=trivial[member.fold_id],
             dead_units=_dead(network, rows[member.fold_id]),
         )
         for symptom in diagnosis.symptoms:
             found.setdefault(symptom.kind, []).append((member, symptom))
+    cut_off = _cut_off(members, settings, max_epochs=training.max_epochs)
+    if cut_off:
+        found["stopped too early"] = cut_off
     return tuple(
         MemberSymptom(
+            change=first_change(seen[0][1].kind, model, training),
             symptom=seen[0][1],
             seed=seen[0][0].seed,
             fold_id=seen[0][0].fold_id,
@@ -99,6 +115,22 @@ def diagnose_members(
         )
         for seen in sorted(found.values(), key=len, reverse=True)
     )
+
+
+def _cut_off(
+    members: Sequence[Member], settings: DiagnosisSettings, *, max_epochs: int
+) -> list[tuple[Member, Symptom]]:
+    """Return the members whose best epoch was the last one allowed, where most of all are."""
+    last = [member for member in members if member.best_epoch == max_epochs]
+    if len(last) < settings.cut_off_share * len(members):
+        return []
+    symptom = Symptom(
+        kind="stopped too early",
+        what=f"the best epoch was the last one, {max_epochs} of {max_epochs}.",
+        cause="max_epochs ended the training before it was done.",
+        fix="Double max_epochs first; then raise learning_rate by a factor of 2 to 3.",
+    )
+    return [(member, symptom) for member in last]
 
 
 def _some_rows(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Examples:

@@ -45,6 +45,9 @@ class TrainedModels(Record):
     event_log: str = Field(description="Artifact digest of the merged, validated log.")
     seconds: float = Field(description="Wall time of training [s].")
     reused: int = Field(description="Members that were finished before this run.")
+    symptoms: tuple[str, ...] = Field(
+        (), description="What the curves show to be wrong, most common first, with what to run."
+    )
 
     @property
     def candidate(self) -> str:

@@ -1,0 +1,89 @@
+"""What went wrong in the trainings stands first in the decision, with the command to run."""
+
+import numpy as np
+import pytest
+
+from sluice.models.settings import ModelSettings
+from sluice.training.diagnosis import DiagnosisSettings, Symptom
+from sluice.training.member_diagnosis import MemberSymptom, _cut_off
+from sluice.training.members import Member
+from sluice.training.setting_changes import first_change
+from sluice.training.settings import TrainSettings
+from tests.sluice.evaluation.test_judgement import CANDIDATE, REFERENCE, decide, evidence
+
+ADVICE = "Stopped too early in 32 of 32 trainings: the best epoch was the last one, 25 of 25."
+
+
+def member(seed: int, best_epoch: int) -> Member:
+    return Member(
+        seed=seed,
+        fold_id=0,
+        weights="a" * 64,
+        event_log="b" * 64,
+        best_epoch=best_epoch,
+        epochs_run=25,
+        train_loss=1.0,
+        val_loss=1.0,
+        test_metrics={"loss": 1.0},
+        trained_through="0",
+        seconds=1.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("best", "found"), [([25] * 4, 4), ([25, 25, 3, 4], 2), ([25, 2, 3, 4], 0), ([24] * 4, 0)]
+)
+def test_best_epochs_that_are_the_last_ones_are_counted(best, found):
+    members = [member(seed, epoch) for seed, epoch in enumerate(best)]
+
+    cut = _cut_off(members, DiagnosisSettings(), max_epochs=25)
+
+    assert len(cut) == found
+    assert {m.best_epoch for m, _ in cut} <= {25}
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("stopped too early", "training.max_epochs=50"),
+        ("explosion", "training.learning_rate=0.00067"),
+        ("overfitting", "training.weight_decay=0.1"),
+        ("underfitting", "model.hidden=64"),
+        ("fp16 given up", "training.precision=bf16"),
+        ("loss not falling", ""),
+    ],
+)
+def test_each_kind_has_its_first_change(kind, change):
+    assert first_change(kind, ModelSettings(), TrainSettings()) == change
+
+
+def test_the_advice_names_the_setting_and_the_command():
+    symptom = Symptom(kind="stopped too early", what="w.", cause="c.", fix="f.")
+    found = MemberSymptom(
+        symptom=symptom, seed=0, fold_id=0, members=32, of=32, change="training.max_epochs=50"
+    )
+
+    assert found.advice("demo") == (
+        "Stopped too early in 32 of 32 trainings: w. Set training.max_epochs to 50 "
+        "(sluice run demo --set training.max_epochs=50)."
+    )
+    assert found.model_copy(update={"change": ""}).advice("demo").endswith("w. f.")
+
+
+def test_a_verdict_that_does_not_promote_names_the_trainings_first():
+    verdict = decide(evidence(candidate=REFERENCE, reference=CANDIDATE)).with_symptoms([ADVICE])
+
+    assert verdict.outcome != "PROMOTE"
+    assert verdict.reason.startswith(f"{ADVICE} ")
+    assert verdict.remedy.startswith("Correct the training first")
+    assert verdict.symptoms == (ADVICE,)
+
+
+def test_a_promotion_keeps_its_reason_and_records_them():
+    plain = decide(evidence())
+
+    verdict = plain.with_symptoms([ADVICE])
+
+    assert verdict.reason == plain.reason
+    assert verdict.symptoms == (ADVICE,)
+    assert np.isfinite(verdict.gain)
