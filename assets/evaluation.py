@@ -23,6 +23,7 @@ from sluice.evaluation.scoring import (
     score_candidate,
     window_digest,
 )
+from sluice.evaluation.simple_rules import Baseline, choose_baseline
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.page import suites_page
 from sluice.evaluation.suites.plots import changes_png
@@ -114,9 +115,10 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             lambda member: load_member(member, workload, tuned.model, store),
             subject=trained_models.candidate,
         )
-        baseline = score_baseline(workload, frame, features.folds, subject=BASELINE)
+        rule = choose_baseline(workload, frame, features.folds, pipeline.baseline)
+        baseline = score_baseline(workload, frame, features.folds, rule, subject=BASELINE)
         if reference is None:
-            name = "the workload's baseline"
+            name = rule.name
             theirs = ModelScores(by_seed=baseline, deployed=baseline)
         else:
             name = f"version {reference.number} ({short(reference.candidate)})"
@@ -160,6 +162,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             data_version=dg.DataVersion(digest_json(record.model_dump(mode="json"))),
             metadata={
                 "compared with": name,
+                **({"simple rules": _rules(rule)} if rule.losses else {}),
                 **({"code of the reference": theirs.note} if theirs.note else {}),
                 "test rows": ours.by_seed.losses.num_rows,
                 "metrics": table(_rows(ours.by_seed, theirs.by_seed, name)),
@@ -238,3 +241,13 @@ def suite_metadata(
         "changes on the suites": picture(changes_png(report.results), "rows fixed and broken"),
         "rows of the suites": dg.MetadataValue.url(page.url),
     }
+
+
+def _rules(rule: Baseline) -> dg.MetadataValue:
+    """Return the validation loss of every simple rule, by fold."""
+    return table(
+        [
+            {"fold": fold_id, **{name: f"{loss:.4g}" for name, loss in losses.items()}}
+            for fold_id, losses in rule.losses.items()
+        ]
+    )

@@ -14,6 +14,7 @@ from sluice.drift.settings import DriftSettings
 from sluice.errors import SettingsError
 from sluice.evaluation.guard_settings import GuardSettings
 from sluice.evaluation.settings import GateSettings
+from sluice.evaluation.simple_rules import SimpleRuleSettings
 from sluice.evaluation.suites.settings import SuiteSettings
 from sluice.failfast.settings import PocSettings
 from sluice.imports import import_named
@@ -76,6 +77,7 @@ class PipelineSettings(Settings):
     compute: ComputeSettings = ComputeSettings()
     diagnosis: DiagnosisSettings = DiagnosisSettings()
     poc: PocSettings = PocSettings()
+    baseline: SimpleRuleSettings = SimpleRuleSettings()
     gate: GateSettings = GateSettings()
     guards: GuardSettings = GuardSettings()
     suites: SuiteSettings = SuiteSettings()
@@ -189,8 +191,11 @@ class PipelineSettings(Settings):
     @property
     def promotion_rules(self) -> str:
         """Digest of every setting that decides about a promotion."""
+        rules = self.baseline.model_dump(mode="json")
         return digest_json(
             {
+                # Only where they are not the usual ones: receipts from before they were kept hold.
+                **({"baseline": rules} if self.baseline != SimpleRuleSettings() else {}),
                 "gate": self.gate.model_dump(mode="json"),
                 "guards": self.guards.model_dump(mode="json"),
                 "suites": self.suites.model_dump(mode="json"),

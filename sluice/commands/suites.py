@@ -209,7 +209,9 @@ def _report(settings: "PipelineSettings", number: int | None) -> "tuple[SuiteRep
         rows = Rows.load(workload)
         store = ArtifactStore(_home().artifacts)
         code = settings.production_code
-        arms = score_arms(version, ledger, workload, rows, store, code=code)
+        arms = score_arms(
+            version, ledger, workload, rows, store, code=code, simple_rules=settings.baseline
+        )
     report = run_suites(
         suites, arms, workload, rows.frame, version.lineage.members, settings.suites
     )

@@ -26,6 +26,7 @@ from sluice.evaluation.outputs import (
     require_shape,
 )
 from sluice.evaluation.production import latest_unseen, row_labels
+from sluice.evaluation.simple_rules import Baseline
 from sluice.training.members import Member
 from sluice.workloads.workload import Workload
 
@@ -149,12 +150,17 @@ def score_production(
 
 
 def score_baseline(
-    workload: Workload, frame: pd.DataFrame, folds: Sequence[Fold], *, subject: str
+    workload: Workload,
+    frame: pd.DataFrame,
+    folds: Sequence[Fold],
+    baseline: Baseline,
+    *,
+    subject: str,
 ) -> Scores:
-    """Score the workload's own simple rule; it has no seeds."""
+    """Score a rule without seeds: the workload's own, or the best simple one."""
     parts = []
     for fold, examples in examples_of(workload, frame, folds):
-        output = workload.baseline(frame, fold)
+        output = baseline.outputs[fold.fold_id]
         require_shape(workload, output, examples, f"baseline of fold {fold.fold_id}")
         parts.append(Part(fold=fold, examples=examples, output=output))
     return _collect(workload, frame, folds, (), [parts], subject)

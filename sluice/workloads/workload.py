@@ -215,7 +215,9 @@ class Workload(ABC):
         """Return what a simple rule predicts for the fold's test examples.
 
         Shaped like the model's output. Unless replaced, the mean of the train targets or, for one
-        class number per example, the log share of each class in the train targets.
+        class number per example, the log share of each class in the train targets; the gate then
+        compares with the best of several simple rules (``sluice.evaluation.simple_rules``), of
+        which this is one.
         """
         known, test = self.examples(frame, fold.train).y, self.examples(frame, fold.test).y
         if known.is_floating_point():

@@ -13,6 +13,7 @@ from sluice.data.table import save_table
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.scoring import Scores, score_baseline, score_candidate
+from sluice.evaluation.simple_rules import SimpleRuleSettings, choose_baseline
 from sluice.pipeline import PipelineSettings, defs_folder, find_pipeline
 from sluice.training.parallel import train_members
 from sluice.training.unit import UnitSpec
@@ -67,7 +68,8 @@ def scored(
         lambda member: load_member(member, workload, pipeline.model, store),
         subject="pool",
     ).by_seed
-    return ours, score_baseline(workload, frame, folds, subject="baseline")
+    rule = choose_baseline(workload, frame, folds, SimpleRuleSettings())
+    return ours, score_baseline(workload, frame, folds, rule, subject="baseline")
 
 
 def of_seeds(pool: LossTable, at_S: np.ndarray, subject: str) -> LossTable:

@@ -8,6 +8,7 @@ from sluice.artifacts import ArtifactStore
 from sluice.data.folds import Fold
 from sluice.evaluation.reference import score_version
 from sluice.evaluation.scoring import Scores, score_baseline
+from sluice.evaluation.simple_rules import SimpleRuleSettings, choose_baseline
 from sluice.evaluation.suites.run import Arms
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE
@@ -40,6 +41,7 @@ def score_arms(
     store: ArtifactStore,
     *,
     code: CodeChoice,
+    simple_rules: SimpleRuleSettings,
 ) -> Arms:
     """Score a version, what it would replace, and the baseline, on the present test rows.
 
@@ -52,7 +54,8 @@ def score_arms(
         OtherCode: See ``score_version``.
         IntegrityError: Weights are missing or damaged.
     """
-    baseline = score_baseline(workload, rows.frame, rows.folds, subject=BASELINE)
+    rule = choose_baseline(workload, rows.frame, rows.folds, simple_rules)
+    baseline = score_baseline(workload, rows.frame, rows.folds, rule, subject=BASELINE)
     reference = ledger.production(version.model)
     if reference is not None and reference.candidate == version.candidate:
         reference = ledger.version_of(version.model, version.lineage.reference)

@@ -8,8 +8,12 @@ import torch
 from torch import Tensor
 
 from sluice.data.folds import Fold
+from sluice.evaluation.simple_rules import SimpleRuleSettings, best_rule
 from sluice.failfast.result import Finding
 from sluice.workloads.workload import Examples, Workload
+
+_NEAR_SHARE = 0.5
+"""Of the way from the best simple rule to the default one that still counts as near."""
 
 
 def check_scoring(
@@ -67,13 +71,31 @@ def check_scoring(
     num_bad = int((~torch.isfinite(rule)).sum())
     if num_bad:
         return _wrong(f"{num_bad} of {rule.numel()} predictions of baseline() are not finite.")
+    near = _beside_simple_rules(workload, output, held_out, frame, fold)
     undefined = [name for name, value in metrics.items() if not math.isfinite(float(value))]
     note = f"; not defined on these rows: {', '.join(undefined)}" if undefined else ""
     return Finding(
         outcome="pass",
         summary=f"{len(metrics)} metrics of {len(held_out)} held-out rows compute{note}; the "
-        f"baseline predicts {len(rule)} test rows.",
+        f"baseline predicts {len(rule)} test rows.{near}",
         numbers={"num_metrics": len(metrics), "num_baseline_rows": len(rule)},
+    )
+
+
+def _beside_simple_rules(
+    workload: Workload, output: Tensor, held_out: Examples, frame: pd.DataFrame, fold: Fold
+) -> str:
+    """Say when a brief training is not near the simple rule that the gate will compare with."""
+    if type(workload).baseline is not Workload.baseline:
+        return ""
+    rule = best_rule(workload, frame, fold, SimpleRuleSettings())
+    best, default = rule.losses[rule.name], next(iter(rule.losses.values()))
+    ours = float(workload.losses(output, held_out.y).double().mean())
+    if ours <= best + _NEAR_SHARE * (default - best):
+        return ""
+    return (
+        f" The brief training has a loss of {ours:.4g} on the held-out rows and is not near the "
+        f"simple rule '{rule.name}' ({best:.4g}), which the gate compares with."
     )
 
 

@@ -13,6 +13,7 @@ from sluice.evaluation.scoring import (
     score_production,
     window_digest,
 )
+from sluice.evaluation.simple_rules import Baseline, SimpleRuleSettings, choose_baseline
 from sluice.training.members import Member
 from tests.sluice.evaluation.scored_workload import FOLDS, Counting, Shifted, member
 
@@ -63,7 +64,9 @@ def test_the_ensemble_is_the_mean_output_and_has_no_seeds():
 
 
 def test_the_baseline_has_no_seeds_and_the_same_window():
-    scores = score_baseline(WORKLOAD, FRAME, FOLDS, subject="baseline")
+    means = {fold.fold_id: WORKLOAD.baseline(FRAME, fold) for fold in FOLDS}
+    rule = Baseline(name="train mean", outputs=means, losses={})
+    scores = score_baseline(WORKLOAD, FRAME, FOLDS, rule, subject="baseline")
 
     assert scores.losses.is_deterministic
     assert scores.losses.window == score(MEMBERS).losses.window
@@ -209,7 +212,8 @@ def test_rows_that_belong_together_are_told_to_the_gate():
     frame = OfWeeks().compute_features(WORKLOAD.load_rows())
 
     both = score_candidate(OfWeeks(), frame, FOLDS, MEMBERS, load, subject="candidate")
-    rule = score_baseline(OfWeeks(), frame, FOLDS, subject="baseline")
+    simple = choose_baseline(OfWeeks(), frame, FOLDS, SimpleRuleSettings())
+    rule = score_baseline(OfWeeks(), frame, FOLDS, simple, subject="baseline")
 
     weeks = both.by_seed.losses.cluster_N
     assert weeks.tolist() == [
