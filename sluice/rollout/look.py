@@ -55,15 +55,16 @@ class Look:
         if not waited_s >= settings.min_step_s:
             yield f"{waited_s:.0f} of {settings.min_step_s:g} s have passed."
         compared = window.compared
-        for name, counts in (
-            ("the challenger", compared.challenger),
-            ("production", compared.production),
-        ):
-            if counts.requests < settings.min_requests:
-                yield (
-                    f"Not enough evidence: {counts.requests} of {settings.min_requests} requests "
-                    f"of {name} were seen."
-                )
+        few = [
+            f"{counts.requests} of {settings.min_requests} requests of {name}"
+            for name, counts in (
+                ("the challenger", compared.challenger),
+                ("production", compared.production),
+            )
+            if counts.requests < settings.min_requests
+        ]
+        if few:
+            yield f"Not enough evidence: {' and '.join(few)} were seen."
 
     def _lacking_calm(self) -> Iterator[str]:
         settings, drift = self.rollout.settings, self.drift

@@ -123,7 +123,7 @@ def test_status_says_where_it_stands_and_what_is_lacking(ledger: RolloutLedger) 
         "5 % of the users",
         "servers      1, 1 with the challenger",
         "start",
-        "looked at now: hold. 0 of 60 s have passed. 200 of 500 requests of the challenger",
+        "looked at now: hold. 0 of 60 s have passed. Not enough evidence: 200 of 500 requests",
     ):
         assert said in told
     assert "[" not in told  # colours, not their names
@@ -148,7 +148,7 @@ def test_status_of_a_paused_one_says_what_it_would_lack(ledger: RolloutLedger) -
     told = invoke("status", MODEL)
 
     assert "looked at now: hold. It is paused" in told
-    assert "if it rolled: hold. 0 of 60 s have passed. 0 of 500 requests" in told
+    assert "if it rolled: hold. 0 of 60 s have passed. Not enough evidence: 0 of 500" in told
     assert current(ledger).phase == "paused"
 
 
