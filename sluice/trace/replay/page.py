@@ -93,7 +93,7 @@ def _outcome(diagnoses: Sequence[Diagnosis], first: Abnormal | None, end: Conclu
 def _death(end: Conclusion) -> str:
     if not end.what:
         return ""
-    tone = "bad" if end.ending == "died" else "unsure"
+    tone: Tone = "bad" if end.ending == "died" else "unsure"
     return (
         f'<div class="card {tone}"><h3>{tag(end.ending, tone)}</h3><dl><dt>seen</dt>'
         f"<dd>{escape(end.what)}</dd><dt>do</dt><dd>{escape(end.fix)}</dd></dl></div>"
