@@ -43,7 +43,11 @@ def test_a_report_is_also_json(traces, capsys):
 
     assert run_command(["trace", "report", folder, "--json"]) == 0
     (report,) = json.loads(capsys.readouterr().out)
-    assert (report["steps"], report["ending"], report["diagnoses"]) == (3, "ended", [])
+    assert (report["steps"], report["conclusion"]["ending"], report["diagnoses"]) == (
+        3,
+        "ended",
+        [],
+    )
 
 
 def test_a_folder_without_traces_is_the_users_mistake(tmp_path, capsys):
