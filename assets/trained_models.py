@@ -134,7 +134,11 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
             event_log=event_log,
             seconds=seconds,
             reused=reused,
-            symptoms=tuple(symptom.advice(pipeline.name) for symptom in symptoms),
+            symptoms=tuple(
+                symptom.advice(pipeline.name)
+                for symptom in symptoms
+                if symptom.members >= pipeline.diagnosis.common_share * symptom.of
+            ),
         )
         for symptom in symptoms:
             context.log.warning(symptom.sentence)

@@ -52,12 +52,12 @@ class DiagnosisSettings(Settings):
         description="A fall of the validation loss over the last epochs that counts as unfinished, "
         "as a share of its whole fall.",
     )
-    cut_off_share: float = Field(
+    common_share: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="Share of the trainings whose best epoch is the last one allowed, from which "
-        "on they count as stopped too early.",
+        description="Share of the trainings that must have a symptom for the verdict to name it "
+        "first; also that whose best epoch is the last one allowed.",
     )
     trivial_share: float = Field(
         0.99, gt=0, le=1, description="A train loss above this share of the trivial one underfits."

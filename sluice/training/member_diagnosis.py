@@ -122,7 +122,7 @@ def _cut_off(
 ) -> list[tuple[Member, Symptom]]:
     """Return the members whose best epoch was the last one allowed, where most of all are."""
     last = [member for member in members if member.best_epoch == max_epochs]
-    if len(last) < settings.cut_off_share * len(members):
+    if len(last) < settings.common_share * len(members):
         return []
     symptom = Symptom(
         kind="stopped too early",

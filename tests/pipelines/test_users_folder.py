@@ -33,6 +33,9 @@ class Demand(Workload):
 
     def compute_features(self, raw):
         return raw[["x"]].assign(y=raw["seen"])
+
+    def baseline(self, frame, fold):
+        return super().baseline(frame, fold)
 """
 PIPELINE = """
 type: sluice.pipelines.component.ModelPipeline
