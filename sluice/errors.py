@@ -13,6 +13,7 @@ SluiceError
 |   `-- RolloutConflict    another rollout is under way, or moved on in the meantime
 |-- TrainingFailed       a training unit ended without a usable model
 |   `-- RankLost         of several processes that fit one model, another one is gone
+|-- OutOfMemory          an allocator refused a request of a training or an evaluation
 |-- SearchFailed         no trial of a search ended with a finite loss
 |-- UnknownVersion       the registry has no such version
 |-- OtherCode            a version was trained with other code than the present one
@@ -121,6 +122,12 @@ class TrainingFailed(SluiceError):
 
 class RankLost(TrainingFailed):
     """One of several processes that fit one model ended or does not answer."""
+
+
+class OutOfMemory(SluiceError):
+    """The memory of the machine or of its accelerator is exhausted."""
+
+    exit_code = USER_MISTAKE
 
 
 class SearchFailed(SluiceError):

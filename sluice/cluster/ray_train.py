@@ -228,19 +228,11 @@ def serve(function: bytes, box: Any) -> bytes | None:
     except SluiceError as error:
         ray.get(box.fail.remote(pickle.dumps(error)))
     except Exception as error:  # the edge of the process: the user's code may raise anything
-        ray.get(box.fail.remote(pickle.dumps(_failed(error))))
+        from sluice.failfast.user_code import training_error
+
+        ray.get(box.fail.remote(pickle.dumps(training_error(error))))
     dist.destroy_process_group()
     return None
-
-
-def _failed(error: Exception) -> TrainingFailed:
-    from sluice.failfast.user_code import place_of
-
-    return TrainingFailed(
-        f"{type(error).__name__}: {error} (raised {place_of(error)}).",
-        cause="The code of the workload or the model raised in one of the processes that fit it.",
-        fix="Correct the named line; the POC gate shows most such errors within seconds.",
-    )
 
 
 def open_box(ray: Any) -> Any:

@@ -14,6 +14,7 @@ from sluice.data.folds import Fold
 from sluice.errors import ContractError
 from sluice.evaluation.production import latest_unseen
 from sluice.training.members import Member
+from sluice.training.out_of_memory import naming_memory, scoring_fix
 from sluice.workloads.workload import Examples, Workload
 
 BATCH_ROWS = 4096
@@ -36,7 +37,8 @@ def predict(model: nn.Module, x: Tensor) -> Tensor:
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     was_training = model.training
     model.eval()
-    with torch.inference_mode():
+    work = f"predicting {len(x)} rows, {min(len(x), BATCH_ROWS)} at once"
+    with torch.inference_mode(), naming_memory(work, scoring_fix):
         output = torch.cat([model(part.to(device)).cpu() for part in x.split(BATCH_ROWS)])
     model.train(was_training)
     return output

@@ -9,6 +9,7 @@ FailureKind = Literal[
     "collapse",
     "constant feature",
     "dead units",
+    "defect of Sluice",
     "duplicate rows",
     "epoch selector wrong",
     "examples depend on their split",
@@ -61,6 +62,12 @@ _RESPONSES: dict[FailureKind, Response] = {
     "code raised": Response(
         "The workload's or the model's own code raised an exception.",
         "Correct the named line, then run the gate again.",
+    ),
+    "defect of Sluice": Response(
+        "Sluice's own code raised, not the workload's or the model's: this is a defect of Sluice. "
+        "It should have handled the value that it received, or refused it with a reason.",
+        "Please report it with this message, and with the dtypes and shapes of your inputs and "
+        "targets.",
     ),
     "checkpoint mismatch": Response(
         "The model is built differently from the one that was saved: another width, depth or "
@@ -232,7 +239,10 @@ _RESPONSES: dict[FailureKind, Response] = {
     ),
     "out of memory": Response(
         "Model, batch or data are larger than the memory of this machine.",
-        "Lower the width, depth or batch_rows, load fewer columns, or use a larger machine.",
+        "Try first a smaller training.micro_batch_rows, training.precision: bf16, and "
+        "training.recompute_activations: true; 'sluice doctor batch-size PIPELINE' measures the "
+        "largest batch that fits. Then load fewer columns, use a smaller network, or a machine "
+        "with more memory.",
     ),
     "process ended": Response(
         "A library crashed in native code, the system ended the process, or the code called exit.",

@@ -1,18 +1,18 @@
-"""An exception in the user's model, loss or workload, told as a finding."""
+"""An exception of the user's code, of Sluice's own, or of an allocator, as a message."""
 
 import re
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Literal
 
-import torch
-
-from sluice.errors import ContractError, SluiceError, writable
+from sluice.errors import ContractError, OutOfMemory, SluiceError, TrainingFailed, writable
 from sluice.failfast.responses import FailureKind, respond
 from sluice.failfast.result import Finding
+from sluice.training.out_of_memory import is_out_of_memory, out_of_memory
 
 _SHOWN = 300
 """Characters of an exception's own message that are shown."""
@@ -25,10 +25,49 @@ _SHIPPED = ("sluice.workloads.", "sluice.failfast.benchmark.")
 
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(n) for n in ("stdlib", "purelib", "platlib")})
 
-_MEMORY_WORDS = "can't allocate memory"
-"""What torch says of the CPU's memory, in a plain RuntimeError."""
+_CALL_WORDS = re.compile(r"\(\) (missing|takes|got an unexpected|got multiple)\b")
+"""Python's message when a call does not fit a function's parameters."""
+
+_CALLS_BACK = frozenset({"_call_impl", "backward"})
+"""Functions of torch through which Sluice runs a user's network, forward and backward."""
 
 _SHAPE_WORDS = re.compile(r"\b(size|sizes|shape|shapes|dimension|dimensions|dim|input_size)\b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What an exception says, its likely cause and what to do."""
+
+    kind: FailureKind
+    what: str
+    cause: str
+    fix: str
+
+
+def explain(error: BaseException, *, work: str) -> Explanation:
+    """Return what an exception means for the user: the one place that decides whose defect it is.
+
+    Args:
+        error: Any exception but our own errors, which explain themselves.
+        work: What ran, to name where memory is exhausted.
+    """
+    if is_out_of_memory(error):
+        refused = out_of_memory(error, work)
+        return Explanation(
+            kind="out of memory", what=refused.what, cause=refused.cause, fix=refused.fix
+        )
+    kind: FailureKind = "code raised"
+    if isinstance(error, RuntimeError | ValueError) and _SHAPE_WORDS.search(_message(error)):
+        kind = "shape mismatch"
+    elif is_own_defect(error):
+        kind = "defect of Sluice"
+    answer = respond(kind)
+    return Explanation(
+        kind=kind,
+        what=f"{told(error)} (raised {place_of(error, defect=kind == 'defect of Sluice')}).",
+        cause=answer.cause,
+        fix=answer.fix,
+    )
 
 
 def finding_from(error: BaseException) -> Finding:
@@ -37,17 +76,13 @@ def finding_from(error: BaseException) -> Finding:
     Our own errors keep their cause, if any, and fix. A torch error about sizes is a shape mismatch.
     """
     if isinstance(error, SluiceError):
-        return Finding(outcome="fail", summary=error.what, cause=error.cause, fix=error.fix)
-    message = _message(error)
-    kind: FailureKind = "code raised"
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or _MEMORY_WORDS in message:
-        kind = "out of memory"
-    elif isinstance(error, (RuntimeError, ValueError)) and _SHAPE_WORDS.search(message):
-        kind = "shape mismatch"
+        kind: FailureKind | None = "out of memory" if isinstance(error, OutOfMemory) else None
+        return Finding(
+            outcome="fail", summary=error.what, kind=kind, cause=error.cause, fix=error.fix
+        )
+    known = explain(error, work="this check")
     return Finding(
-        outcome="fail",
-        summary=f"{told(error)} (raised {place_of(error)}).",
-        kind=kind,
+        outcome="fail", summary=known.what, kind=known.kind, cause=known.cause, fix=known.fix
     )
 
 
@@ -60,17 +95,53 @@ def users_code(what: str) -> Iterator[None]:
 
     Raises:
         ContractError: Anything but our own errors was raised.
+        OutOfMemory: An allocator refused a request.
     """
     try:
         yield
     except SluiceError:
         raise
     except Exception as error:
-        raise ContractError(
-            f"{what} raised {told(error)} ({place_of(error)}).",
-            cause=respond("code raised").cause,
-            fix="Correct that line and start again.",
-        ) from error
+        if is_out_of_memory(error):
+            raise out_of_memory(error, what) from error
+        known = explain(error, work=what)
+        fix = "Correct that line and start again." if known.kind == "code raised" else known.fix
+        raise ContractError(f"{what} raised {known.what}", cause=known.cause, fix=fix) from error
+
+
+def training_error(error: Exception) -> SluiceError:
+    """Return the error that ends a training: exhausted memory, a defect of Sluice, or user code.
+
+    Args:
+        error: Any exception but our own errors.
+    """
+    known = explain(error, work="a training")
+    if known.kind == "out of memory":
+        return OutOfMemory(known.what, cause=known.cause, fix=known.fix)
+    if known.kind == "defect of Sluice":
+        return TrainingFailed(known.what, cause=known.cause, fix=known.fix)
+    return TrainingFailed(
+        known.what,
+        cause="The code of the workload or the model raised while a unit was fitted.",
+        fix="Correct the named line; the POC gate shows most such errors within seconds.",
+    )
+
+
+def is_own_defect(error: BaseException) -> bool:
+    """Return whether Sluice's own code raised, and nothing of the user's that it called.
+
+    A call that does not fit the user's function, an exception inside a network's layers and one in
+    the backward pass are the user's, although no line of the user's is on the stack.
+    """
+    if isinstance(error, TypeError) and _CALL_WORDS.search(_message(error)):
+        return False
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        owner = _owner(frame)
+        if owner in ("user", "sluice"):
+            return owner == "sluice"
+        if owner == "engine" and frame.f_code.co_name in _CALLS_BACK:
+            return False
+    return False
 
 
 def told(error: BaseException) -> str:
@@ -90,10 +161,15 @@ def _message(error: BaseException) -> str:
     return writable(" ".join(text[: 20 * _SHOWN].split()))
 
 
-def place_of(error: BaseException) -> str:
-    """Return "at file:line in function": the user's innermost line, else ours or a library's."""
+def place_of(error: BaseException, *, defect: bool = False) -> str:
+    """Return "at file:line in function": the user's innermost line, else ours or a library's.
+
+    Args:
+        error: The exception.
+        defect: Name Sluice's innermost line instead, because it raised.
+    """
     lines = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    return _place(reversed(lines))
+    return _place(reversed(lines), first="sluice" if defect else "user")
 
 
 def user_place(frame: FrameType | None) -> str:
@@ -101,13 +177,15 @@ def user_place(frame: FrameType | None) -> str:
     return _place(traceback.walk_stack(frame))
 
 
-def _place(innermost_first: Iterable[tuple[FrameType, int]]) -> str:
-    """Return the first line of the user's own code, else of ours, else of a library's."""
+def _place(
+    innermost_first: Iterable[tuple[FrameType, int]], first: Literal["user", "sluice"] = "user"
+) -> str:
+    """Return the innermost line of ``first``, else of the user's, of ours, of a library's."""
     found: dict[str, str] = {}
     for frame, line in innermost_first:
         place = f"at {frame.f_code.co_filename}:{line} in {frame.f_code.co_qualname}"
         found.setdefault(_owner(frame), place)
-    for owner in ("user", "sluice", "library"):
+    for owner in (first, "user", "sluice", "library"):
         if owner in found:
             return found[owner]
     return "at an unknown place"

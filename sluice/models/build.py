@@ -55,6 +55,8 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
             fix="Name one of these, or your own class as 'module:Class'.",
         )
     make = import_named(name, what="architecture")
+    if isinstance(make, type) and not issubclass(make, nn.Module):
+        raise _no_network(f"architecture '{name}'", make)
     try:
         network = make(num_features, num_outputs, settings)
     except TypeError as error:
@@ -63,10 +65,30 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
             cause="It is called with (num_features, num_outputs, settings).",
             fix="Let the class take these three arguments.",
         ) from error
+    return require_network(network, f"architecture '{name}'")
+
+
+def require_network(network: object, source: str) -> nn.Module:
+    """Return the network, if it is one.
+
+    Args:
+        network: What was built.
+        source: What built it, for the message.
+
+    Raises:
+        SettingsError: It is no ``nn.Module``.
+    """
     if not isinstance(network, nn.Module):
-        raise SettingsError(
-            f"The architecture '{name}' must make a torch.nn.Module, it made one of type "
-            f"{type(network).__name__}.",
-            fix="Let the class inherit from torch.nn.Module.",
-        )
+        raise _no_network(source, type(network))
     return network
+
+
+def _no_network(source: str, kind: type) -> SettingsError:
+    return SettingsError(
+        f"The {source} must make a torch.nn.Module, it made one of type "
+        f"{kind.__module__}.{kind.__qualname__}.",
+        cause="A candidate is a torch.nn.Module today: it is trained by gradients. An estimator "
+        "of scikit-learn or of another library cannot be a candidate.",
+        fix="Let the class inherit from torch.nn.Module. To compare a candidate with an "
+        "estimator, fit the estimator in baseline() of the workload.",
+    )

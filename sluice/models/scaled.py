@@ -5,6 +5,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from sluice.models.build import require_network
 from sluice.models.settings import ModelSettings
 from sluice.training.seeds import Stream, derive_seed
 from sluice.workloads.workload import Examples, Workload
@@ -115,13 +116,14 @@ def prepare_model(
         seed: Base seed; the initialisation has its own, derived from it (TRACE-6).
 
     Raises:
-        SettingsError: The architecture is unknown, or does not import.
+        SettingsError: The architecture is unknown, does not import, or is no ``nn.Module``.
     """
     output_shape = workload.output_shape(train.y)
     # An output (N,) is one number for each example, not N.
     num_outputs = output_shape[-1] if len(output_shape) > 1 else 1
     with Stream(derive_seed(seed, "init")).active():
         network = workload.build_model(train.x.shape[-1], num_outputs, settings)
+    require_network(network, f"build_model() of {type(workload).__name__}")
     return Scaled.fit(
         network,
         train.x,

@@ -67,6 +67,9 @@ class Deployed:
 
     networks: tuple[nn.Module, ...]
 
+    input_dtype: torch.dtype = torch.float32
+    """Dtype of the workload's inputs, to which a client's windows are cast."""
+
     @property
     def problem(self) -> str:
         """Return "": what is in this process answers."""
@@ -74,7 +77,7 @@ class Deployed:
 
     def predict(self, x_NLD: NDArray[np.float32], pause: Pause | None) -> NDArray[np.float64]:
         """Return what each network says (M, N, O) in double precision, on the CPU."""
-        x = torch.from_numpy(x_NLD)
+        x = torch.from_numpy(x_NLD).to(self.input_dtype)
         outputs = []
         with torch.inference_mode():
             for network in self.networks:
@@ -117,13 +120,14 @@ def load_deployed(
         )
     members = deployed_members(version.lineage.members)
     workload, networks = load_members(version, members, store, code=code)
-    require_windows(workload, who)
+    input_dtype = require_windows(workload, who)
     return Deployed(
         version=version.number,
         candidate=version.candidate,
         contract=InputContract(columns=workload.feature_columns, seq_len=workload.settings.seq_len),
         target=workload.target_column,
         networks=tuple(networks),
+        input_dtype=input_dtype,
     )
 
 

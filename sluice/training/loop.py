@@ -40,6 +40,7 @@ from sluice.training.accumulation import Weigh, count_rows, require_separable
 from sluice.training.batches import Batches
 from sluice.training.device import device_of, place, resolve_device, start_device
 from sluice.training.epoch import Fitted, diverged, fit_epoch
+from sluice.training.out_of_memory import first_steps, naming_memory, scoring_fix, step_of
 from sluice.training.parameter_groups import ParameterGroups, make_optimizer
 from sluice.training.precision import Arithmetic, ScaleState
 from sluice.training.ranks import ONE, Ranks, Split
@@ -161,6 +162,7 @@ def train(
             model or other rows, ``select`` chose an epoch whose weights are gone, or a setting
             does not suit the network: ``micro_batch_rows``, ``ranks``, ``recompute_activations``.
         SettingsError: ``device`` is 'cuda' and there is none.
+        OutOfMemory: A step or the validation needs more memory than there is.
     """
     trainable = [p for p in model.parameters() if p.requires_grad]
     if not trainable:
@@ -205,7 +207,13 @@ def train(
                 # Not in the checkpoint, which the first rank writes.
                 stream = Stream(derive_seed(seed, f"dropout_{ranks.split.rank}_{epoch}"))
             with stream.active():
-                with recomputing(model, on=settings.recompute_activations):
+                with (
+                    recomputing(model, on=settings.recompute_activations),
+                    naming_memory(
+                        step_of(settings, batches.largest),
+                        lambda: first_steps(settings, batches.largest),
+                    ),
+                ):
                     fitted = fit_epoch(
                         called,
                         loss_fn,
@@ -265,7 +273,8 @@ def predict(model: nn.Module, x: Tensor) -> Tensor:
     """Return the predictions for all rows of ``x``, in row order, where the model is, in fp32."""
     training, device = model.training, device_of(model, x.device)
     model.eval()
-    with torch.inference_mode():
+    work = f"predicting {len(x)} rows, {min(len(x), _EVAL_ROWS)} at once"
+    with torch.inference_mode(), naming_memory(work, scoring_fix):
         output = torch.cat([model(part.to(device)) for part in x.split(_EVAL_ROWS)])
     model.train(training)
     return output

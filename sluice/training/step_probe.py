@@ -18,6 +18,7 @@ from torch import Tensor
 from sluice.models.scaled import prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.settings import Record
+from sluice.training.out_of_memory import is_out_of_memory
 from sluice.training.parameter_groups import make_optimizer
 from sluice.training.seeds import Stream, derive_seed
 from sluice.training.settings import TrainSettings
@@ -30,9 +31,6 @@ _WARM_ROWS = 8
 
 _SAMPLE_S = 0.001
 _CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
-
-_OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""What torch says in a plain RuntimeError."""
 
 
 class Attempt(Record):
@@ -134,13 +132,6 @@ class StepProbe:
 def _batch(values: Tensor, num_rows: int, device: torch.device) -> Tensor:
     # As training does it: rows are gathered into a tensor of their own.
     return values.index_select(0, torch.arange(num_rows)).to(device)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an exception says that memory, of whatever device, ran out."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
-        words in str(error) for words in _OUT_OF_MEMORY
-    )
 
 
 class _Peak:

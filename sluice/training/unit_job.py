@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from sluice.cluster.jobs import Tell
-from sluice.errors import SluiceError, TrainingFailed
-from sluice.failfast.user_code import place_of
+from sluice.errors import SluiceError
+from sluice.failfast.user_code import training_error
 from sluice.training.device import release_memory
 from sluice.training.members import Member
 from sluice.training.unit import Clock, Hear, UnitSpec, train_unit, utc_now
@@ -30,17 +30,17 @@ def fit_unit(unit: UnitSpec, on_event: Hear, clock: Clock = utc_now) -> Member:
     Raises:
         SluiceError: As ``train_unit`` raises it.
         TrainingFailed: The user's code raised.
+        OutOfMemory: Memory is exhausted.
     """
     try:
         return train_unit(unit, on_event, clock=clock)
     except SluiceError as error:
-        named = type(error)(f"{unit.name}: {error.what}", cause=error.cause, fix=error.fix)
-        raise named from error
+        raise _named(unit, error) from error
     except (BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:  # the edge of the process: the user's code may raise anything
-        raise TrainingFailed(
-            f"{unit.name}: {type(error).__name__}: {error} (raised {place_of(error)}).",
-            cause="The code of the workload or the model raised while a unit was fitted.",
-            fix="Correct the named line; the POC gate shows most such errors within seconds.",
-        ) from error
+        raise _named(unit, training_error(error)) from error
+
+
+def _named(unit: UnitSpec, error: SluiceError) -> SluiceError:
+    return type(error)(f"{unit.name}: {error.what}", cause=error.cause, fix=error.fix)

@@ -16,7 +16,7 @@ from sluice.errors import (
     SourceError,
     TrainingFailed,
 )
-from sluice.training.step_probe import is_out_of_memory
+from sluice.training.out_of_memory import is_out_of_memory
 from sluice.tuning.records import Segment
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from sluice.errors import SluiceError
+from sluice.errors import OutOfMemory, SluiceError
 from sluice.failfast.user_code import place_of, told
 from sluice.files import NO_ROOM, storage_error
+from sluice.training.out_of_memory import first_steps, is_out_of_memory
 from sluice.tuning.accidents import is_accident, stopped_by
 from sluice.tuning.journal import Journal
 from sluice.tuning.objective import Objective
@@ -87,6 +88,8 @@ def answer(objective: Objective, segment: Segment, folder: Path) -> Outcome:
     start = None if segment.start is None else _folder(folder, segment.start)
     try:
         return objective.run(segment, _folder(folder, segment.key), start)
+    except OutOfMemory as error:
+        raise stopped_by(segment, error.what.rstrip("."), cause=error.fix) from error
     except SluiceError as error:
         if is_accident(error):
             raise
@@ -105,6 +108,8 @@ def _stopped(error: Exception, what: str, segment: Segment, folder: Path) -> Slu
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         return storage_error(Path(error.filename or folder), error)
     cause = "Memory, a device or a file gave way, which may have nothing to do with the values."
+    if is_out_of_memory(error):
+        cause = first_steps(None)
     return stopped_by(segment, what, cause=cause)
 
 

@@ -35,8 +35,9 @@ from sluice.training.selector import best_epoch
 class Examples:
     """Tensors of one split, in row order.
 
-    ``x`` is (N, L, D) for sequences or whatever the model takes; ``y`` is (N, O) or what the loss
-    takes; ``rows`` (N,) are the positions of the examples in the feature frame.
+    ``x`` is (N, L, D) for sequences or whatever the model takes, also in an integer dtype (token
+    ids for ``nn.Embedding``, pixels; set ``scale_inputs = False`` then); ``y`` is (N, O) or what
+    the loss takes; ``rows`` (N,) are the positions of the examples in the feature frame.
     """
 
     x: Tensor

@@ -30,6 +30,7 @@ _FEW_PER_CLASS = 10
 _WIDE_INPUT = 1024
 """Inputs with more values (large images) may hide a signal from these maps."""
 
+_MAX_TOKEN = 2**31
 _MAX_VALUES = 100_000_000
 _MAX_COLUMNS = 512
 _RANDOM_COLUMNS = 256
@@ -56,9 +57,10 @@ def check_signal(train: Examples, settings: PocSettings, *, required: bool, seed
     """Ask whether the targets depend on the features, by shuffling the targets (POC-9).
 
     Generic ridge regressions (on the inputs, their products, and random Fourier features, of the
-    whole window and of its last row) explain the targets' ranks and how far these are from the
-    middle. The best of them must explain more than after shuffling; the shuffles search just as
-    hard, so a dependence that is not there is seen at a rate of at most ``signal_alpha``.
+    whole window and of its last row; of integers also on how often and where each value occurs)
+    explain the targets' ranks and how far these are from the middle. The best of them must explain
+    more than after shuffling; the shuffles search just as hard, so a dependence that is not there
+    is seen at a rate of at most ``signal_alpha``.
 
     When nothing is seen it fails only where these maps would have seen much: enough rows, enough
     per class, inputs that are numbers and not too many. Elsewhere, and when no signal is
@@ -164,9 +166,9 @@ def _explained(
 
 def _maps(x: Tensor, rng: np.random.Generator) -> Iterator[Floats]:
     """Yield centred feature maps (N, M) of the inputs."""
-    if not x.is_floating_point():
-        yield from _token_maps(x.cpu().numpy().reshape(len(x), -1))
-        return
+    if x[0].numel() <= _WIDE_INPUT and _is_whole(x):
+        # Categories, tokens, counts or pixels: both readings are tried.
+        yield from _token_maps(x.cpu().numpy().reshape(len(x), -1).astype(np.int64))
     whole_NP = _standardised(x)
     yield _reduced(whole_NP, rng)
     yield _fourier(whole_NP, rng)
@@ -178,15 +180,21 @@ def _maps(x: Tensor, rng: np.random.Generator) -> Iterator[Floats]:
         yield _centred(np.hstack([last_NP, last_NP[:, left] * last_NP[:, right]]))
 
 
+def _is_whole(x: Tensor) -> bool:
+    if not x.is_floating_point():
+        return True
+    return bool(((x == x.trunc()) & (x.abs() < _MAX_TOKEN)).all())
+
+
 def _token_maps(token_NP: NDArray[np.int64]) -> Iterator[Floats]:
     """Yield how often each token occurs, and which one stands at each place, both hashed."""
     row_N = np.arange(len(token_NP))[:, None]
     place_P = np.arange(token_NP.shape[1])
     # Multiplying by a large odd number spreads neighbours over the columns.
     for code_NP in (token_NP, token_NP * 1_000_003 + place_P * 7_919):
-        count_NM = np.zeros((len(token_NP), _MAX_COLUMNS))
-        np.add.at(count_NM, (row_N, code_NP % (_MAX_COLUMNS - 1)), 1.0)
-        yield _centred(count_NM)
+        place_NP = row_N * _MAX_COLUMNS + code_NP % (_MAX_COLUMNS - 1)
+        count = np.bincount(place_NP.ravel(), minlength=len(token_NP) * _MAX_COLUMNS)
+        yield _centred(count.reshape(len(token_NP), -1).astype(np.float64))
 
 
 def _fourier(input_NP: Floats, rng: np.random.Generator) -> Floats:
@@ -293,8 +301,9 @@ def _blind_spot(examples: Examples) -> str:
     num_rows, num_values = len(examples), examples.x[0].numel()
     if num_rows < _FEW_ROWS:
         return f"{num_rows} examples are few"
-    if not examples.x.is_floating_point():
-        return "inputs are tokens, and their order may be what matters"
+    # Bytes are pixels, to be judged as numbers; wider integers may be tokens.
+    if not examples.x.is_floating_point() and examples.x.dtype is not torch.uint8:
+        return "inputs are integers, and the order of tokens may be what matters"
     if num_values > _WIDE_INPUT:
         return f"inputs have {num_values} values"
     if not examples.y.is_floating_point() and examples.y.ndim == 1:

@@ -53,8 +53,9 @@ def test_own_class_is_called_with_sizes_and_settings():
         ("grru", "Did you mean 'gru'"),
         ("no_such_module_here:Net", "no_such_module_here"),
         (f"{__name__}:Owm", "Did you mean 'Own'"),
-        (f"{__name__}:no_module", "one of type int"),
+        (f"{__name__}:no_module", "one of type builtins.int"),
         (f"{__name__}:Stubborn", "three arguments"),
+        ("sklearn.linear_model:LinearRegression", "A candidate is a torch.nn.Module today"),
     ],
 )
 def test_what_cannot_be_built_is_refused(name, cause):

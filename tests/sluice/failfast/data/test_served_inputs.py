@@ -1,12 +1,18 @@
 """POC-8: inputs that no client can send are told before the training, as serving tells them."""
 
+import numpy as np
 import pytest
+import torch
 
 from sluice.errors import ContractError
 from sluice.failfast.data.served_inputs import check_served_inputs
+from sluice.serving.contract import InputContract
+from sluice.serving.deployed import Deployed, require_finite
+from sluice.workloads.windows import require_windows
 from sluice.workloads.workload import Examples, Workload
 from tests.support.digits_cnn import Digits
 from tests.support.failfast_workloads import Signals
+from tests.support.integer_inputs import WORDS, ByteWindows, FloatWords, WordNet, Words
 
 
 def changed(x=lambda x: x, y=lambda y: y):
@@ -94,3 +100,37 @@ def test_a_feature_outside_the_schema_is_a_window_all_the_same():
 
     assert Undeclared.examples is not Workload.examples
     assert check_served_inputs(Undeclared(), required=True).outcome == "pass"
+
+
+@pytest.mark.parametrize(
+    ("workload", "dtype"),
+    [
+        (Words(), torch.int64),
+        (ByteWindows(), torch.uint8),
+        (FloatWords(), torch.float32),
+        (Signals(), torch.float32),
+        (changed(y=lambda y: y.long()), torch.float32),
+    ],
+)
+def test_integer_windows_can_be_served_in_the_dtype_of_the_examples(workload, dtype):
+    assert check_served_inputs(workload, required=True).outcome == "pass"
+    assert require_windows(workload, "it") is dtype
+
+
+def test_integers_that_are_no_windows_are_still_refused():
+    with pytest.raises(ContractError, match="other values in them"):
+        check_served_inputs(changed(x=lambda x: x.long() + 1), required=True)
+
+
+def test_a_clients_token_ids_reach_the_network_as_integers():
+    deployed = Deployed(
+        version=1,
+        candidate="0" * 64,
+        contract=InputContract(columns=WORDS, seq_len=1),
+        target="target",
+        networks=(WordNet(),),
+        input_dtype=torch.int64,
+    )
+
+    require_finite(deployed)
+    assert deployed.predict(np.full((3, 1, 6), 7, np.float32), None).shape == (1, 3, 1)

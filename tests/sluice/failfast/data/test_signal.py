@@ -154,3 +154,31 @@ def test_all_of_a_smooth_dependence_is_explained_and_never_more(num_rows):
 
     assert 0.985 < signal.r2 <= 1
     assert signal.critical_r2 < 0.3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int16])
+def test_what_token_ids_mean_is_seen_in_every_dtype(dtype):
+    """As floats, a client's dtype, they were read as numbers only, and had no signal."""
+    rng = np.random.default_rng(0)
+    ids, worth = rng.integers(0, 300, (2000, 1, 6)), rng.normal(size=300)
+    y = torch.from_numpy(worth[ids[:, 0]].sum(axis=1)).float()[:, None]
+
+    assert check(examples(torch.from_numpy(ids).to(dtype), y)).outcome == "pass"
+    assert check(shuffled(examples(torch.from_numpy(ids).float(), y))).outcome == "fail"
+
+
+def test_pixels_in_bytes_are_judged_as_pixels_in_floats():
+    rows = digits()
+    bytes_of = examples((rows.x / rows.x.max() * 255).to(torch.uint8), rows.y)
+
+    assert check(bytes_of).outcome == "pass"
+    assert check(shuffled(bytes_of, seed=2)).outcome == "fail"
+
+
+def test_wide_images_of_bytes_are_judged():
+    x = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (300, 1, 40, 40), np.uint8))
+
+    assert check(examples(x, (x[:, 0, :8, :8].float().mean(dim=(1, 2)) > 127).long())).outcome in (
+        "pass",
+        "warn",
+    )

@@ -141,7 +141,7 @@ def test_a_model_no_allocator_can_hold_fails_with_what_to_do(gate):
     failed = by(gate("HugeModel"), "model_instantiates")
 
     assert "allocate memory" in failed.summary
-    assert "Lower the width" in failed.fix
+    assert "training.micro_batch_rows" in failed.fix
 
 
 @pytest.mark.exhaustive

@@ -1,0 +1,173 @@
+"""Exhausted memory is reported as such, with the request, the batch and what to change first."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sluice.errors import ContractError, OutOfMemory
+from sluice.evaluation import outputs
+from sluice.failfast.user_code import finding_from, users_code
+from sluice.training.loop import predict, train
+from sluice.training.out_of_memory import is_out_of_memory
+from sluice.training.settings import TrainSettings
+from sluice.training.unit_job import fit_unit
+from sluice.tuning.driver import answer
+from sluice.tuning.records import Segment, Step
+from tests.support.synthetic import SineWorkload
+from tests.support.toy_search import LR, Toy
+
+TOO_MANY = 1 << 46
+"""Floats: 256 TiB, more than the address space of a process."""
+
+
+class Greedy(nn.Module):
+    """Asks the allocator for too much while it trains, or while it predicts."""
+
+    def __init__(self, *, while_training: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+        self.layer.recompute = True
+        self.while_training = while_training
+
+    def forward(self, x):
+        if self.training == self.while_training:
+            torch.empty(TOO_MANY)
+        return self.layer(x)
+
+
+class GreedyLoss(SineWorkload):
+    """Its loss needs more memory than there is."""
+
+    def loss(self, output, y):
+        return super().loss(output, y) + torch.empty(TOO_MANY).sum()
+
+
+class GreedyMetrics(SineWorkload):
+    """Its metrics need more memory than there is, of NumPy."""
+
+    def metrics(self, output, test, frame):  # noqa: ARG002
+        return {"mse": float(np.empty(TOO_MANY).sum())}
+
+
+def squared(output, y):
+    return ((output - y) ** 2).mean()
+
+
+def squared_each(output, y):
+    return ((output - y) ** 2).mean(dim=1)
+
+
+def fit(examples_of_rows, model, **settings):
+    rows = examples_of_rows
+    settings = TrainSettings(max_epochs=1, **settings)
+    return list(train(model, squared, squared_each, rows, rows, settings, seed=0))
+
+
+@pytest.fixture
+def rows():
+    from sluice.workloads.workload import Examples
+
+    x = torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
+    return Examples(x=x, y=x[:, :1], rows=np.arange(100))
+
+
+def test_a_step_names_the_request_the_batch_and_what_to_try_first(rows):
+    with pytest.raises(OutOfMemory) as caught:
+        fit(rows, Greedy(while_training=True), batch_rows=64)
+
+    said = str(caught.value)
+    assert "a training step that computes 64 rows at once (training.batch_rows 64" in said
+    assert "One allocation requested 262144.00 GiB; " in said
+    assert "GiB of main memory were free" in said
+    assert "training.micro_batch_rows: 32, halved until it fits; training.precision: bf16" in said
+    assert "training.recompute_activations: true" in said
+    assert "sluice doctor batch-size PIPELINE" in said
+    assert "in Greedy.forward" in said
+    assert "Correct" not in said
+
+
+def test_only_settings_that_still_save_memory_are_named(rows):
+    with pytest.raises(OutOfMemory) as caught:
+        fit(
+            rows,
+            Greedy(while_training=True),
+            batch_rows=64,
+            micro_batch_rows=1,
+            precision="bf16",
+            recompute_activations=True,
+        )
+
+    assert "Try in this order" not in caught.value.fix
+    assert "smaller network" in caught.value.fix
+
+
+@pytest.mark.parametrize("predicting", [predict, outputs.predict])
+def test_predictions_name_their_rows_and_no_training_setting(rows, predicting):
+    with pytest.raises(OutOfMemory, match="predicting 100 rows, 100 at once") as caught:
+        predicting(Greedy(while_training=False), rows.x)
+    assert "micro_batch_rows" not in str(caught.value)
+
+
+@pytest.mark.parametrize("workload", [GreedyLoss, GreedyMetrics])
+def test_a_unit_is_ended_by_its_memory_and_not_by_a_named_line(specs, workload):
+    (spec,) = specs(max_epochs=1)
+    spec = dataclasses.replace(spec, workload=f"{__name__}:{workload.__name__}")
+    with pytest.raises(OutOfMemory, match=r"Seed 0, fold 0: Out of memory in ") as caught:
+        fit_unit(spec, lambda _: None)
+    assert "micro_batch_rows" in caught.value.fix
+    assert "Correct the named line" not in str(caught.value)
+
+
+MESSAGES = {
+    "python": MemoryError(),
+    "numpy": MemoryError("Unable to allocate 8.00 TiB for an array with shape (1099511627776,)"),
+    "cpu": RuntimeError(
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4294967296 bytes."
+    ),
+    "cuda": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4.00 GiB. GPU 0 has a"),
+}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_every_allocator_is_recognised_in_the_gate_and_in_user_code(name):
+    error = MESSAGES[name]
+    assert is_out_of_memory(error)
+
+    finding = finding_from(error)
+    assert finding.kind == "out of memory"
+    assert "training.micro_batch_rows" in finding.fix
+    refused = pytest.raises(OutOfMemory, match="Out of memory in compute_features")
+    with refused, users_code("compute_features"):
+        raise error
+    if name in ("cpu", "cuda"):
+        assert "requested 4.00 GiB" in finding.summary
+
+
+def test_an_out_of_memory_of_a_step_keeps_its_advice_in_the_gate(rows):
+    with pytest.raises(OutOfMemory) as caught:
+        fit(rows, Greedy(while_training=True), batch_rows=64)
+
+    finding = finding_from(caught.value)
+    assert finding.kind == "out of memory"
+    assert "training.micro_batch_rows: 32" in finding.fix
+
+
+class GreedyTrial(Toy):
+    def run(self, segment, folder, start):  # noqa: ARG002
+        raise OutOfMemory("Out of memory in a training step.", fix="Try micro_batch_rows: 32.")
+
+
+def test_a_trial_out_of_memory_names_its_values_and_what_to_try_first(tmp_path):
+    segment = Segment(
+        trial=3, start=None, until=1, schedule=(Step(from_epoch=0, params={LR: 0.01}),)
+    )
+    with pytest.raises(Exception, match=r"Trial 3 \(.*Out of memory.*micro_batch_rows: 32"):
+        answer(GreedyTrial(), segment, tmp_path)
+
+
+def test_an_exception_that_is_no_exhausted_memory_is_still_the_users():
+    with pytest.raises(ContractError, match="Correct that line"), users_code("loss()"):
+        raise KeyError("x")
