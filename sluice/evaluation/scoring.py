@@ -26,6 +26,7 @@ from sluice.evaluation.outputs import (
     require_shape,
 )
 from sluice.evaluation.production import latest_unseen, row_labels
+from sluice.failfast.user_code import users_code
 from sluice.training.members import Member
 from sluice.workloads.workload import Workload
 
@@ -130,7 +131,8 @@ def score_baseline(
     """Score the workload's own simple rule; it has no seeds."""
     parts = []
     for fold, examples in examples_of(workload, frame, folds):
-        output = workload.baseline(frame, fold)
+        with users_code("baseline() of the workload"):
+            output = workload.baseline(frame, fold)
         require_shape(workload, output, examples, f"baseline of fold {fold.fold_id}")
         parts.append(Part(fold=fold, examples=examples, output=output))
     return _collect(workload, frame, folds, (), [parts], subject)
@@ -210,7 +212,8 @@ def _per_example(
     name: str,
     part: Part,
 ) -> NDArray[np.float64]:
-    found, count = measure(part.output, part.examples.y), len(part.examples)
+    with users_code(f"{name}() of the workload"):
+        found, count = measure(part.output, part.examples.y), len(part.examples)
     if found is None or found.shape != (count,):
         raise ContractError(
             f"The workload's {name} must be one per example, ({count},), got "
@@ -224,9 +227,11 @@ def _per_example(
 def _metric_table(
     workload: Workload, frame: pd.DataFrame, parts_S: Sequence[Sequence[Part]], losses: LossTable
 ) -> MetricTable:
-    found_SF = [
-        [workload.metrics(part.output, part.examples, frame) for part in parts] for parts in parts_S
-    ]
+    with users_code("metrics() of the workload"):
+        found_SF = [
+            [workload.metrics(part.output, part.examples, frame) for part in parts]
+            for parts in parts_S
+        ]
     return MetricTable(
         subject=losses.subject,
         window=losses.window,
