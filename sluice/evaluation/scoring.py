@@ -27,6 +27,7 @@ from sluice.evaluation.outputs import (
 )
 from sluice.evaluation.production import latest_unseen, row_labels
 from sluice.evaluation.simple_rules import Baseline
+from sluice.failfast.user_code import users_code
 from sluice.training.members import Member
 from sluice.workloads.workload import Workload
 
@@ -240,7 +241,8 @@ def _per_example(
     name: str,
     part: Part,
 ) -> NDArray[np.float64]:
-    found, count = measure(part.output, part.examples.y), len(part.examples)
+    with users_code(f"{name}() of the workload"):
+        found, count = measure(part.output, part.examples.y), len(part.examples)
     if found is None or found.shape != (count,):
         raise ContractError(
             f"The workload's {name} must be one per example, ({count},), got "
@@ -254,9 +256,11 @@ def _per_example(
 def _metric_table(
     workload: Workload, frame: pd.DataFrame, parts_S: Sequence[Sequence[Part]], losses: LossTable
 ) -> MetricTable:
-    found_SF = [
-        [workload.metrics(part.output, part.examples, frame) for part in parts] for parts in parts_S
-    ]
+    with users_code("metrics() of the workload"):
+        found_SF = [
+            [workload.metrics(part.output, part.examples, frame) for part in parts]
+            for parts in parts_S
+        ]
     return MetricTable(
         subject=losses.subject,
         window=losses.window,

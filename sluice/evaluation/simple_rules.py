@@ -20,6 +20,7 @@ from pydantic import Field
 from torch import Tensor
 
 from sluice.data.folds import Fold, RowRange
+from sluice.failfast.user_code import users_code
 from sluice.settings import Settings
 from sluice.workloads.workload import Examples, Workload
 
@@ -133,7 +134,8 @@ def choose_baseline(
         ContractError: As ``Workload.baseline``.
     """
     if type(workload).baseline is not Workload.baseline:
-        own = {fold.fold_id: workload.baseline(frame, fold) for fold in folds}
+        with users_code("baseline() of the workload"):
+            own = {fold.fold_id: workload.baseline(frame, fold) for fold in folds}
         return Baseline(name="the workload's baseline", outputs=own, losses={})
     rules = [best_rule(workload, frame, fold, settings) for fold in folds]
     return Baseline(

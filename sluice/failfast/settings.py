@@ -59,6 +59,20 @@ class LookAheadSettings(Settings):
     tolerance: float = Field(
         1e-9, ge=0, description="Largest change, relative to the column's deviation."
     )
+    max_cells: int = Field(
+        10_000_000,
+        ge=100_000,
+        le=10_000_000_000,
+        description="Rows times columns from which features are computed again. Of a larger table "
+        "the last rows are taken, at least 1,000 [cells].",
+    )
+    max_columns: int = Field(
+        8192,
+        ge=1,
+        le=1_000_000,
+        description="Features that are compared in one changed table. Of more, each table compares "
+        "others in turn [columns].",
+    )
 
 
 class PredictionSettings(Settings):

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from sluice.counted import counted
 from sluice.errors import ContractError
 from sluice.failfast.data.feature_values import FeatureValues, LookAhead
+from sluice.failfast.data.look_ahead_sample import LookAheadSample, draw_sample
 from sluice.failfast.data.row_order import cut_places, later_rows_changed, row_order
 from sluice.failfast.result import Finding
 from sluice.failfast.settings import LookAheadSettings, PocSettings
@@ -23,6 +25,8 @@ def check_look_ahead(
     """Ask whether any feature changes when only later rows do (POC-8).
 
     Where nothing can be compared the outcome is "insufficient". Limits: see ``find_look_ahead``.
+    For rows that are declared independent (``horizon_rows = 0``) one changed table is enough: only
+    statistics of the whole table can reach a row, and they move in every changed table.
 
     Args:
         workload: Its ``compute_features`` is asked again, its ``feature_columns`` are compared.
@@ -35,23 +39,41 @@ def check_look_ahead(
         ContractError: The frame has labels that the raw rows do not have.
     """
     columns = tuple(name for name in workload.feature_columns if name in frame.columns)
-    search = _search(workload.compute_features, raw, frame, columns, settings.look_ahead, seed)
+    independent = workload.horizon_rows == 0
+    search = _search(
+        workload.compute_features,
+        raw,
+        frame,
+        columns,
+        settings.look_ahead,
+        seed,
+        independent=independent,
+    )
     found = search.worst_first
     numbers = {
         "features": len(columns),
+        "features_compared": len(search.compared),
+        "rows": len(search.sample.raw),
         "comparisons": search.comparisons,
         "seeing_later_rows": len(found),
     }
     if search.comparisons == 0 or not columns:
         return Finding(outcome="insufficient", summary=search.refused, numbers=numbers, fix=_FIX)
     if not found:
+        one = " One is enough for independent rows (horizon_rows = 0)." if independent else ""
         return Finding(
             outcome="pass",
-            summary=f"None of {len(columns)} features moved in {search.comparisons} tables whose "
-            "later rows were changed.",
+            summary=f"None of {len(search.compared)} features moved in "
+            f"{counted(search.comparisons, 'table')} whose later rows were changed.{one}"
+            f"{search.sample.note}",
             numbers=numbers,
         )
-    if _moves_by_itself(workload.compute_features, raw, frame, columns, settings.look_ahead):
+    if _moves_by_itself(
+        workload.compute_features,
+        search.sample,
+        tuple(f.column for f in found),
+        settings.look_ahead,
+    ):
         return Finding(
             outcome="fail",
             summary=f"Feature '{found[0].column}' is another when compute_features is called "
@@ -66,9 +88,9 @@ def check_look_ahead(
     more = f" Also {others}{' and more' if len(found) > 6 else ''}." if others else ""
     return Finding(
         outcome="fail",
-        summary=f"{len(found)} of {len(columns)} features look ahead: '{first.column}' at row "
-        f"{first.row} changed by {first.change:.3g} standard deviations when only later rows "
-        f"changed.{more}",
+        summary=f"{len(found)} of {len(search.compared)} features look ahead: '{first.column}' at "
+        f"row {first.row} changed by {first.change:.3g} standard deviations when only later rows "
+        f"changed.{more}{search.sample.note}",
         # A value that became empty has no size, and JSON has no infinity.
         numbers={**numbers, "largest_change": first.change if first.change < np.inf else "empty"},
         kind="look-ahead",
@@ -106,8 +128,9 @@ def find_look_ahead(
         ContractError: Nothing could be compared, so nothing is known; or labels were renumbered.
 
     Cost:
-        One computation of all features per cut, of 0.1 to 1 times the rows; the comparison of
-        100 columns x 5,000 rows takes milliseconds.
+        One computation of all features per cut, of 0.1 to 1 times the rows; of a table with more
+        than ``max_cells``, of its last rows only, and once more of these unchanged. The comparison
+        of 100 columns x 5,000 rows takes milliseconds.
 
     Assumes:
         A leak reaches the rows just before a cut: one that shows in few rows only needs more
@@ -137,6 +160,8 @@ _FIX = "Give more rows, or let compute_features work on fewer and on rows in ano
 class _Search:
     """What is known so far; one entry of ``worst`` per column that moved."""
 
+    sample: LookAheadSample
+    compared: set[str] = field(default_factory=set)
     worst: dict[str, LookAhead] = field(default_factory=dict)
     comparisons: int = 0
     last_refusal: str = ""
@@ -161,14 +186,26 @@ def _search(
     columns: tuple[str, ...],
     settings: LookAheadSettings,
     seed: int,
+    *,
+    independent: bool = False,
 ) -> _Search:
     _require_labels(whole, raw)
-    search = _Search()
-    before = FeatureValues(whole, columns, settings.tolerance)
+    sample = draw_sample(compute, raw, whole, columns, settings)
+    raw, whole = sample.raw, sample.whole
+    search = _Search(sample)
     order = row_order(raw.index)
     rng = np.random.default_rng(seed)
-    for number, cut in enumerate(cut_places(raw, whole, order, settings.cut_shares)):
-        kept_share = settings.kept_shares[number % len(settings.kept_shares)]
+    cuts = cut_places(raw, whole, order, settings.cut_shares)
+    kept_shares = settings.kept_shares
+    if independent:
+        # Few later rows stay, so that every statistic of the whole table moves.
+        cuts, kept_shares = cuts[:1], (min(kept_shares),)
+    before: FeatureValues | None = None
+    for number, cut in enumerate(cuts):
+        own = sample.columns_of(number, np.random.default_rng(seed))
+        if before is None or own is not columns:
+            before = FeatureValues(whole, own, settings.tolerance)
+        kept_share = kept_shares[number % len(kept_shares)]
         for share in (kept_share, 1.0):
             changed, known = later_rows_changed(
                 raw, whole, order, cut=cut, kept_share=share, rng=rng
@@ -179,20 +216,22 @@ def _search(
             except ContractError as error:  # it refuses rows that are fewer or in another order
                 search.last_refusal = error.what
                 continue
-            search.comparisons += before.compare(after, known, search.worst)
+            if before.compare(after, known, search.worst):
+                search.comparisons += 1
+                search.compared.update(own)
             break
     return search
 
 
 def _moves_by_itself(
     compute: Compute,
-    raw: pd.DataFrame,
-    whole: pd.DataFrame,
+    sample: LookAheadSample,
     columns: tuple[str, ...],
     settings: LookAheadSettings,
 ) -> bool:
     moved: dict[str, LookAhead] = {}
-    again = compute(raw.copy(deep=False))
+    whole = sample.whole
+    again = compute(sample.raw.copy(deep=False))
     FeatureValues(whole, columns, settings.tolerance).compare(again, whole.index.unique(), moved)
     return bool(moved)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sluice.data.folds import Fold, RowRange
-from sluice.errors import ContractError
+from sluice.errors import ContractError, OutOfMemory
 from sluice.evaluation.outputs import predict
 from sluice.evaluation.scoring import (
     score_baseline,
@@ -222,3 +222,24 @@ def test_rows_that_belong_together_are_told_to_the_gate():
     ]
     assert rule.losses.cluster_N.tolist() == weeks.tolist()
     assert score(MEMBERS).losses.cluster_N is None
+
+
+class Greedy(Counting):
+    def metrics(self, output, examples, frame):  # noqa: ARG002
+        return {"loss": float(np.empty(1 << 46).sum())}
+
+
+class Wrong(Counting):
+    def baseline(self, frame, fold):  # noqa: ARG002
+        raise KeyError("no such column")
+
+
+def test_memory_that_the_metrics_exhaust_is_reported_as_such():
+    greedy = Greedy()
+    with pytest.raises(OutOfMemory, match=r"Out of memory in metrics\(\) of the workload"):
+        score_candidate(greedy, FRAME, FOLDS, MEMBERS, load, subject="candidate")
+
+
+def test_an_exception_of_the_users_baseline_is_named_with_its_line():
+    with pytest.raises(ContractError, match=r"baseline\(\) of the workload raised KeyError.*Wrong"):
+        score_baseline(Wrong(), FRAME, FOLDS, subject="baseline")

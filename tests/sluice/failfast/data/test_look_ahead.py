@@ -243,7 +243,14 @@ def test_a_healthy_workload_passes_with_its_numbers() -> None:
     finding = checked(Echo())
 
     assert finding.outcome == "pass"
-    assert dict(finding.numbers) == {"features": 1, "comparisons": 7, "seeing_later_rows": 0}
+    assert dict(finding.numbers) == {
+        "features": 1,
+        "features_compared": 1,
+        "rows": 900,
+        "comparisons": 7,
+        "seeing_later_rows": 0,
+    }
+    assert "sample" not in finding.summary
 
 
 def test_a_workload_that_sees_tomorrow_fails_with_feature_row_and_fix() -> None:

@@ -1,0 +1,120 @@
+"""The look-ahead check of large tables and of independent rows computes less, and says so."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sluice.failfast.data.look_ahead import check_look_ahead
+from sluice.failfast.settings import LookAheadSettings, PocSettings
+from tests.support.echo import Echo
+
+ROWS, COLUMNS = 5000, 40
+NAMES = tuple(f"c{number}" for number in range(COLUMNS))
+SMALL = LookAheadSettings(max_cells=100_000)
+"""The table has 205,000 cells, of which 2,439 rows remain."""
+
+
+class Wide(Echo):
+    """Features are the raw columns; ``feature`` is what becomes of the columns in ``changed``."""
+
+    feature_columns = NAMES
+    horizon_rows = 1
+
+    def __init__(self, feature=lambda x: x, changed=NAMES):
+        super().__init__()
+        self.feature, self.changed = feature, list(changed)
+        self.rows_computed = []
+
+    def load_rows(self):
+        values = np.random.default_rng(0).normal(size=(ROWS, COLUMNS + 1))
+        return pd.DataFrame(values, columns=[*NAMES, "echo"])
+
+    def compute_features(self, raw):
+        self.rows_computed.append(len(raw))
+        return raw.assign(**{name: self.feature(raw[name]) for name in self.changed}).dropna()
+
+
+class Independent(Wide):
+    horizon_rows = 0
+
+
+def check(workload, settings=SMALL):
+    raw = workload.load_rows()
+    frame = workload.compute_features(raw)
+    workload.rows_computed.clear()
+    return check_look_ahead(workload, raw, frame, PocSettings(look_ahead=settings), seed=0)
+
+
+@pytest.mark.parametrize("feature", [lambda x: x, lambda x: x.rolling(300).mean()])
+def test_of_a_large_table_the_last_rows_are_examined_and_the_result_says_so(feature):
+    workload = Wide(feature)
+    finding = check(workload)
+
+    assert finding.outcome == "pass"
+    assert max(workload.rows_computed) == 2439
+    assert "None of 40 features moved in 7 tables" in finding.summary
+    assert "from the last 2439 of 5000 rows (poc.look_ahead.max_cells)" in finding.summary
+    assert (finding.numbers["rows"], finding.numbers["features_compared"]) == (2439, 40)
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        lambda x: x.shift(-1).fillna(0.0),
+        lambda x: (x - x.mean()) / x.std(),
+        lambda x: x.rolling(5, center=True).mean(),
+    ],
+)
+def test_a_feature_of_a_large_table_that_looks_ahead_is_found(feature):
+    finding = check(Wide(feature, changed=["c7"]))
+
+    assert (finding.outcome, finding.kind) == ("fail", "look-ahead")
+    assert "1 of 40 features look ahead: 'c7' at row" in finding.summary
+    assert "A sample was examined" in finding.summary
+
+
+def test_history_before_the_sample_is_no_look_ahead():
+    assert check(Wide(lambda x: x.cumsum())).outcome == "pass"
+
+
+def test_windows_longer_than_the_sample_are_given_more_rows():
+    workload = Wide(lambda x: x.rolling(2000).mean())
+    finding = check(workload)
+
+    assert finding.outcome == "pass"
+    assert finding.numbers["rows"] == ROWS
+    assert "sample" not in finding.summary
+
+
+@pytest.mark.parametrize("number", [0, 13, 39])
+def test_every_table_compares_other_columns_until_all_had_their_turn(number):
+    settings = LookAheadSettings(max_columns=6)
+    leaking = check(Wide(lambda x: x - x.mean(), changed=[f"c{number}"]), settings)
+    healthy = check(Wide(), settings)
+
+    assert leaking.outcome == "fail"
+    assert f"'c{number}' at row" in leaking.summary
+    assert healthy.numbers["features_compared"] == 40
+    assert "each table compared another 6 of 40 features (poc.look_ahead" in healthy.summary
+
+
+def test_the_features_of_independent_rows_are_computed_once_more():
+    workload = Independent()
+    finding = check(workload, LookAheadSettings())
+
+    assert finding.outcome == "pass"
+    assert len(workload.rows_computed) == 1
+    assert "1 table whose later rows were changed. One is enough" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        lambda x: (x - x.mean()) / x.std(),
+        lambda x: (x - x.min()) / (x.max() - x.min()),
+        lambda x: x.rank(pct=True),
+        lambda x: x.shift(-1).fillna(0.0),
+    ],
+)
+def test_a_statistic_of_the_whole_table_is_found_in_independent_rows(feature):
+    assert check(Independent(feature), LookAheadSettings()).outcome == "fail"
