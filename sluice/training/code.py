@@ -6,12 +6,14 @@ distributions that they import, the data files that the workload declares, and S
 training code.
 """
 
+import functools
+import hashlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import sluice
-from sluice.digests import digest_bytes, digest_files
+from sluice.digests import digest_bytes, digest_files, digest_json
 from sluice.errors import SettingsError
 from sluice.imports import import_named
 from sluice.models.settings import ModelSettings
@@ -43,7 +45,7 @@ def identify_code(workload: Workload, model: ModelSettings | None = None) -> Cod
 
     Cost:
         About 0.1 s for the first call of a process, milliseconds for a further one: sources are
-        read again, and parsed again only when they changed. Data files are read each time.
+        read again, and parsed again only when they changed. Data files are read once.
     """
     graph = follow_code(workload, model)
     modules = {name: digest_bytes(path.read_bytes()) for name, path in graph.own.items()}
@@ -109,10 +111,8 @@ def _data_files(workload: Workload) -> Iterator[tuple[str, str]]:
         path = workload.data_path(name)
         files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
         try:
-            yield (
-                name,
-                digest_files({p.relative_to(path.parent).as_posix(): p for p in files}),
-            )
+            parts = {p.relative_to(path.parent).as_posix(): _content_digest(p) for p in files}
+            yield name, digest_json(parts)
         except OSError as error:
             raise SettingsError(
                 f"The data file '{name}' that {type(workload).__name__} declares is required at "
@@ -121,6 +121,18 @@ def _data_files(workload: Workload) -> Iterator[tuple[str, str]]:
                 "folder of the workload's module.",
                 fix="Put the file there, or correct the workload's data_files.",
             ) from error
+
+
+def _content_digest(file: Path) -> str:
+    """Return the digest of a file, read again where size or time of its last change differ."""
+    state = file.stat()
+    return _digest_at(file, state.st_size, state.st_mtime_ns, state.st_ino)
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest_at(file: Path, *state: int) -> str:  # noqa: ARG001 - the state is the key
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _is_library(name: str) -> bool:

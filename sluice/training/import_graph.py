@@ -124,7 +124,16 @@ def _parse(content: bytes) -> _Imports:
         return _Imports((), ((error.lineno or 0, "the source does not parse"),))
     targets: list[tuple[int, str]] = []
     dynamic: list[tuple[int, str]] = []
-    for node in _running(tree):
+    nodes = list(_running(tree))
+    aliases = {
+        alias.asname or alias.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.name in _DYNAMIC
+    }
+    followed: set[int] = set()
+    for node in nodes:
         if isinstance(node, ast.Import):
             targets += [(0, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -132,13 +141,14 @@ def _parse(content: bytes) -> _Imports:
             targets.append((node.level, base))
             dot = "." if base else ""
             targets += [(node.level, f"{base}{dot}{a.name}") for a in node.names if a.name != "*"]
-        elif isinstance(node, ast.Call) and _called(node) in _DYNAMIC:
-            literal = _literal_import(node)
-            if literal:
-                targets.append((0, literal))
-            else:
-                dynamic.append((node.lineno, f"{_called(node)}(...)"))
-    return _Imports(tuple(targets), tuple(dynamic))
+        elif isinstance(node, ast.Call) and (literal := _literal_import(node)):
+            targets.append((0, literal))
+            followed.add(id(node.func))
+    for node in nodes:
+        name = _dynamic_name(node, aliases)
+        if name and id(node) not in followed:
+            dynamic.append((node.lineno, f"{name}(...)"))  # type: ignore[attr-defined]
+    return _Imports(tuple(targets), tuple(sorted(set(dynamic))))
 
 
 def _running(tree: ast.AST) -> Iterator[ast.AST]:
@@ -148,24 +158,35 @@ def _running(tree: ast.AST) -> Iterator[ast.AST]:
         node = waiting.pop()
         yield node
         children = list(ast.iter_child_nodes(node))
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if isinstance(node, ast.If) and _is_type_checking(node.test):
             children = list(node.orelse)
         waiting += children
 
 
-def _called(call: ast.Call) -> str:
-    """Return the name that is called; a method ``eval`` of an object is not the builtin."""
-    function = call.func
-    if isinstance(function, ast.Name):
-        return function.id
-    if isinstance(function, ast.Attribute) and function.attr not in ("eval", "exec"):
-        return function.attr
-    return ""
+def _is_type_checking(test: ast.expr) -> bool:
+    """Return whether a condition is ``TYPE_CHECKING`` alone; what is beside it may run."""
+    name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
+    return bool(name == "TYPE_CHECKING")
+
+
+def _dynamic_name(node: ast.AST, aliases: set[str]) -> str:
+    """Return the name of what may run unknown code, called or handed on; "" for anything else.
+
+    A method ``eval`` of an object is not the builtin.
+    """
+    if isinstance(node, ast.Name):
+        return node.id if node.id in aliases or node.id in ("__import__", "exec", "eval") else ""
+    if not isinstance(node, ast.Attribute) or node.attr not in _DYNAMIC:
+        return ""
+    owner = getattr(node.value, "id", "")
+    return node.attr if node.attr not in ("eval", "exec") or owner == "builtins" else ""
 
 
 def _literal_import(call: ast.Call) -> str:
     """Return the module of ``import_module("a.b")``; "" for a name that is computed."""
-    if _called(call) not in ("import_module", "__import__") or len(call.args) != 1 or call.keywords:
+    function = call.func
+    called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    if called not in ("import_module", "__import__") or len(call.args) != 1 or call.keywords:
         return ""
     name = getattr(call.args[0], "value", None)
     return name if isinstance(name, str) and not name.startswith(".") else ""

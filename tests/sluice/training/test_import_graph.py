@@ -49,6 +49,8 @@ def own(graph) -> set[str]:
         ("import importlib\nm = importlib.import_module('sluice_graph_a')", {"sluice_graph_a"}),
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import sluice_graph_a", set()),
         ("x = 'import sluice_graph_a'", set()),
+        ("if not TYPE_CHECKING:\n    import sluice_graph_a", {"sluice_graph_a"}),
+        ("if TYPE_CHECKING or x:\n    import sluice_graph_a", {"sluice_graph_a"}),
         ("import sluice_graph_absent", set()),
     ],
 )
@@ -106,6 +108,10 @@ def test_nothing_is_imported_by_following(project):
         ("import importlib\nimportlib.import_module(name)", "import_module(...)"),
         ("__import__(name)", "__import__(...)"),
         ("exec(text)", "exec(...)"),
+        ("import builtins\nbuiltins.exec(text)", "exec(...)"),
+        ("from importlib import import_module as load\nload(name)", "load(...)"),
+        ("import importlib\nf = importlib.import_module", "import_module(...)"),
+        ("f = eval", "eval(...)"),
         ("eval(text)", "eval(...)"),
         (
             "import importlib.util as u\nu.spec_from_file_location('a', f)",
