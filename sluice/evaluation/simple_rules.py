@@ -6,6 +6,7 @@ rows, so that test rows choose nothing.
 Shape legend: N = examples, O = outputs, C = classes, K = inputs of an example, flattened.
 """
 
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from pydantic import Field
 from torch import Tensor
 
 from sluice.data.folds import Fold, RowRange
+from sluice.errors import ContractError
 from sluice.failfast.user_code import users_code
 from sluice.settings import Settings
 from sluice.workloads.workload import Examples, Workload
@@ -54,13 +56,32 @@ class FoldRule:
     """Its output for the fold's test examples, shaped like the model's."""
 
 
-Rule = Callable[[Workload, pd.DataFrame, RowRange, RowRange], Tensor]
-"""From workload, frame, train rows and rows to predict to outputs; raises ``_Inapplicable`` where
-it says nothing of such data."""
-
-
 class _Inapplicable(Exception):
     """A rule does not apply to this workload."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """Examples to predict, and the newest inputs of each, bounded by the settings."""
+
+    y: Tensor
+    rows: NDArray[np.int64]
+    input_NK: NDArray[np.float64] | None
+    """None where inputs are no amounts, as token ids are not."""
+
+    @classmethod
+    def of(cls, examples: Examples, settings: SimpleRuleSettings) -> "_Rows":
+        """Take the examples of some rows."""
+        return cls(
+            y=examples.y,
+            rows=examples.rows,
+            input_NK=_inputs(examples.x, settings.max_inputs),
+        )
+
+
+Rule = Callable[[Workload, _Rows, _Rows, _Rows], Tensor]
+"""From train rows, all rows whose targets may be known, and rows to predict to outputs; raises
+``_Inapplicable`` where it says nothing of such data."""
 
 
 def best_rule(
@@ -69,7 +90,8 @@ def best_rule(
     """Return the simple rule with the lowest validation loss, with its output on the test rows.
 
     Rules: the workload's default baseline (mean of the train targets, or class shares); the last
-    known target; the last one of the same season; a ridge or logistic regression on the inputs.
+    known target or class; the last one of the same season; a ridge or logistic regression on the
+    inputs.
 
     Args:
         workload: One without a baseline of its own.
@@ -81,31 +103,64 @@ def best_rule(
         ContractError: Not even the default baseline applies to such targets.
 
     Cost:
-        About 1 s for 20,000 rows of 256 inputs.
+        The examples of each split are made once; besides them, memory for ``max_inputs`` numbers a
+        row.
     """
-    held_out = workload.examples(frame, fold.val)
-    linear = partial(_linear, settings=settings)
-    rules: dict[str, Rule] = {"last value": _last_value, "linear": linear}
-    if not held_out.y.is_floating_point():
-        rules = {"logistic": linear}
-    else:
-        seasons = {f"last value of the season of {n} rows": n for n in settings.season_rows}
-        rules |= {name: _seasonal(n) for name, n in seasons.items()}
+    train, val, test = (
+        _Rows.of(workload.examples(frame, part), settings)
+        for part in (fold.train, fold.val, fold.test)
+    )
+    rules = _rules(val, settings)
     # The default first: among equals the simplest stays.
-    losses = {_default_name(held_out): _loss(workload, _default(workload, frame, fold), held_out)}
+    on_val = fold.model_copy(update={"test": fold.val})
+    losses = {_default_name(val): _loss(workload, workload.baseline(frame, on_val), val)}
+    known = _with_past(workload, frame, fold.val, val, settings)
     for name, rule in rules.items():
-        try:
-            output = rule(workload, frame, fold.train, fold.val)
-        except _Inapplicable:
-            continue
-        losses[name] = _loss(workload, output, held_out)
-    known = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
-    chosen = min(known, key=lambda name: known[name]) if known else next(iter(losses))
+        with contextlib.suppress(_Inapplicable):
+            losses[name] = _loss(workload, rule(workload, train, known, val), val)
+    finite = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
+    chosen = min(finite, key=lambda name: finite[name]) if finite else next(iter(losses))
     if chosen in rules:
-        output = rules[chosen](workload, frame, fold.train, fold.test)
+        known = _with_past(workload, frame, fold.test, test, settings)
+        output = rules[chosen](workload, train, known, test)
     else:
         output = workload.baseline(frame, fold)
     return FoldRule(fold_id=fold.fold_id, name=chosen, losses=losses, output=output)
+
+
+def _rules(rows: _Rows, settings: SimpleRuleSettings) -> dict[str, Rule]:
+    linear = partial(_linear, settings=settings)
+    if not rows.y.is_floating_point():
+        return {"last class": _last_class, "logistic": linear}
+    seasons = {f"last value of the season of {n} rows": n for n in settings.season_rows}
+    return {
+        "last value": _last_value,
+        "linear": linear,
+        **{name: _seasonal(season) for name, season in seasons.items()},
+    }
+
+
+def _with_past(
+    workload: Workload,
+    frame: pd.DataFrame,
+    part: RowRange,
+    rows: _Rows,
+    settings: SimpleRuleSettings,
+) -> _Rows:
+    """Return rows with those before them whose targets a rule may look up, also of an embargo."""
+    span = workload.horizon_rows + max(settings.season_rows, default=0)
+    start = max(0, part.start - span)
+    if start == part.start:
+        return rows
+    try:
+        past = workload.examples(frame, RowRange(start=start, stop=part.start))
+    except ContractError:  # too near the beginning for a window
+        return rows
+    return _Rows(
+        y=torch.cat([past.y, rows.y]),
+        rows=np.concatenate([past.rows, rows.rows]),
+        input_NK=None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,79 +213,93 @@ def describe_rules(chosen: Sequence[str]) -> str:
     return f"the best simple rule ({first} in {most} of {len(chosen)} folds, {rest})"
 
 
-def _default_name(examples: Examples) -> str:
-    return "train mean" if examples.y.is_floating_point() else "class shares"
+def _default_name(rows: _Rows) -> str:
+    return "train mean" if rows.y.is_floating_point() else "class shares"
 
 
-def _default(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Tensor:
-    return workload.baseline(frame, fold.model_copy(update={"test": fold.val}))
+def _loss(workload: Workload, output: Tensor, rows: _Rows) -> float:
+    return float(workload.losses(output, rows.y).double().mean())
 
 
-def _loss(workload: Workload, output: Tensor, examples: Examples) -> float:
-    return float(workload.losses(output, examples.y).double().mean())
-
-
-def _last_value(
-    workload: Workload,
-    frame: pd.DataFrame,
-    train: RowRange,
-    rows: RowRange,
-) -> Tensor:
+def _last_value(workload: Workload, train: _Rows, known: _Rows, wanted: _Rows) -> Tensor:
     """Predict the newest target that is known: that of ``horizon_rows`` earlier."""
-    return _earlier(workload, frame, train, rows, lag=workload.horizon_rows)
+    return _earlier(workload, train, known, wanted, lag=workload.horizon_rows)
 
 
 def _seasonal(season: int) -> Rule:
-    def rule(
-        workload: Workload,
-        frame: pd.DataFrame,
-        train: RowRange,
-        rows: RowRange,
-    ) -> Tensor:
-        whole = math.ceil(workload.horizon_rows / season) * season
-        if whole == workload.horizon_rows:
+    def rule(workload: Workload, train: _Rows, known: _Rows, wanted: _Rows) -> Tensor:
+        lag = math.ceil(workload.horizon_rows / season) * season
+        if lag == workload.horizon_rows:
             raise _Inapplicable  # the last value itself
-        return _earlier(workload, frame, train, rows, lag=whole)
+        return _earlier(workload, train, known, wanted, lag=lag)
 
     return rule
 
 
-def _earlier(
-    workload: Workload, frame: pd.DataFrame, train: RowRange, rows: RowRange, *, lag: int
-) -> Tensor:
-    """Predict the target of ``lag`` rows earlier; the train mean where there is no such row."""
+def _earlier(workload: Workload, train: _Rows, known: _Rows, wanted: _Rows, *, lag: int) -> Tensor:
+    """Predict the target of ``lag`` rows earlier; the train mean where none is known."""
+    same = tuple(workload.output_shape(wanted.y)) == tuple(wanted.y.shape)
+    if not (wanted.y.is_floating_point() and same):
+        raise _Inapplicable  # outputs mean something else than the target
+    found, place = _find_earlier(workload, known, wanted, lag=lag)
+    output = train.y.mean(dim=0, keepdim=True).expand_as(wanted.y).clone()
+    output[found] = known.y[place][found]
+    return output
+
+
+def _last_class(workload: Workload, train: _Rows, known: _Rows, wanted: _Rows) -> Tensor:
+    """Predict log shares (N, C) of the classes that followed the newest known class."""
+    shape = workload.output_shape(wanted.y)
+    if wanted.y.ndim != 1 or len(shape) != 2:
+        raise _Inapplicable
+    lag, classes = workload.horizon_rows, shape[1]
+    found, place = _find_earlier(workload, train, train, lag=lag)
+    pairs = torch.stack([train.y[place][found], train.y[found]]).long()
+    # One is added to each count: what was never seen is rare, not impossible.
+    counts = torch.ones(classes, classes)
+    counts.index_put_((pairs[0], pairs[1]), torch.ones(pairs.shape[1]), accumulate=True)
+    overall = torch.bincount(train.y.long(), minlength=classes) + 1
+    found, place = _find_earlier(workload, known, wanted, lag=lag)
+    share = (overall / overall.sum()).expand(len(wanted.y), classes).clone()
+    followed = counts / counts.sum(dim=1, keepdim=True)
+    share[found] = followed[known.y[place][found].long()]
+    return share.log()
+
+
+def _find_earlier(
+    workload: Workload, known: _Rows, wanted: _Rows, *, lag: int
+) -> tuple[Tensor, Tensor]:
+    """Return for each wanted row whether the row ``lag`` before it is known, and its place."""
     if lag < 1 or workload.cluster_column is not None:
         raise _Inapplicable  # rows without an order in time, or several of one time
-    wanted = workload.examples(frame, rows)
-    _require_plain(workload, wanted)
-    before = workload.examples(frame, RowRange(start=max(0, rows.start - lag), stop=rows.stop))
-    place = pd.Index(before.rows).get_indexer(pd.Index(wanted.rows - lag))
-    known = torch.from_numpy(place >= 0)
-    mean = workload.examples(frame, train).y.mean(dim=0, keepdim=True)
-    output = mean.expand_as(wanted.y).clone()
-    output[known] = before.y[torch.from_numpy(place)[known]]
-    return output
+    place = torch.from_numpy(pd.Index(known.rows).get_indexer(pd.Index(wanted.rows - lag)))
+    return place >= 0, place
 
 
 def _linear(
     workload: Workload,
-    frame: pd.DataFrame,
-    train: RowRange,
-    rows: RowRange,
+    train: _Rows,
+    known: _Rows,  # noqa: ARG001 - the signature of every rule
+    wanted: _Rows,
     *,
     settings: SimpleRuleSettings,
 ) -> Tensor:
     """Predict by ridge regression, or by logistic regression for classes."""
-    known, wanted = workload.examples(frame, train), workload.examples(frame, rows)
-    at = _spread(len(known), settings.max_rows)
-    fit_NK, mean, deviation = _inputs(known.x[torch.from_numpy(at)], settings.max_inputs)
-    asked_NK, *_ = _inputs(wanted.x, settings.max_inputs, scale=(mean, deviation))
-    y = known.y[torch.from_numpy(at)]
+    if train.input_NK is None or wanted.input_NK is None:
+        raise _Inapplicable
+    at = _spread(len(train.y), settings.max_rows)
+    fit_NK, y = train.input_NK[at], train.y[torch.from_numpy(at)]
+    mean, deviation = fit_NK.mean(axis=0), fit_NK.std(axis=0)
+    scale = np.where(deviation > 0, deviation, 1.0)
+    fit_NK, asked_NK = (fit_NK - mean) / scale, (wanted.input_NK - mean) / scale
+    if not (np.isfinite(fit_NK).all() and np.isfinite(asked_NK).all()):
+        raise _Inapplicable
+    shape = workload.output_shape(wanted.y)
     if y.is_floating_point():
-        _require_plain(workload, wanted)
+        if tuple(shape) != tuple(wanted.y.shape):
+            raise _Inapplicable
         output = _ridge(fit_NK, y.reshape(len(y), -1).double().numpy(), asked_NK)
         return torch.from_numpy(output).to(wanted.y.dtype).reshape(wanted.y.shape)
-    shape = workload.output_shape(wanted.y)
     if y.ndim != 1 or len(shape) != 2:
         raise _Inapplicable
     return _logistic(fit_NK, y.numpy(), asked_NK, num_classes=shape[1])
@@ -271,37 +340,21 @@ def _logistic(
     return torch.from_numpy(np.log(share_NC / share_NC.sum(axis=1, keepdims=True))).float()
 
 
-def _inputs(
-    x: Tensor,
-    max_inputs: int,
-    *,
-    scale: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return inputs (N, K) standardised, with mean and deviation; the last row of a window first.
+def _inputs(x: Tensor, max_inputs: int) -> NDArray[np.float64] | None:
+    """Return at most ``max_inputs`` inputs of each example (N, K); None for token ids.
 
-    Inputs of windows beyond ``max_inputs`` are those of their newest rows, as far as they fit.
+    Of windows those of the newest rows, as far as they fit; of anything else spread ones.
     """
     if not x.is_floating_point() and x.dtype != torch.uint8:
-        raise _Inapplicable  # token ids are names, not amounts
-    flat = x.flip(1) if x.ndim == 3 else x  # (N, L, D): newest row first
-    flat = flat.reshape(len(x), -1)
-    if x.ndim == 3:
-        flat = flat[:, :max_inputs]
+        return None  # token ids are names, not amounts
+    if x.ndim == 3:  # (N, L, D)
+        steps = max(1, math.ceil(max_inputs / max(1, x.shape[2])))
+        x = x[:, -steps:].flip(1)
+        flat = x.reshape(len(x), -1)[:, :max_inputs]
     else:
+        flat = x.reshape(len(x), -1)
         flat = flat[:, torch.from_numpy(_spread(flat.shape[1], max_inputs))]
-    values_NK = flat.double().numpy()
-    mean, deviation = scale or (values_NK.mean(axis=0), values_NK.std(axis=0))
-    values_NK = (values_NK - mean) / np.where(deviation > 0, deviation, 1.0)
-    if not np.isfinite(values_NK).all():
-        raise _Inapplicable
-    return values_NK, mean, deviation
-
-
-def _require_plain(workload: Workload, examples: Examples) -> None:
-    """Refuse outputs that are something else than a prediction of the target."""
-    same = tuple(workload.output_shape(examples.y)) == tuple(examples.y.shape)
-    if not (examples.y.is_floating_point() and same):
-        raise _Inapplicable
+    return flat.double().numpy()
 
 
 def _spread(count: int, wanted: int) -> NDArray[np.int64]:

@@ -242,4 +242,4 @@ def test_memory_that_the_metrics_exhaust_is_reported_as_such():
 
 def test_an_exception_of_the_users_baseline_is_named_with_its_line():
     with pytest.raises(ContractError, match=r"baseline\(\) of the workload raised KeyError.*Wrong"):
-        score_baseline(Wrong(), FRAME, FOLDS, subject="baseline")
+        choose_baseline(Wrong(), FRAME, FOLDS, SimpleRuleSettings())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sluice.data.folds import Fold, FoldSettings, RowRange
+from sluice.data.folds import Fold, RowRange
 from sluice.data.schema import Column, Schema
 from sluice.evaluation.simple_rules import (
     SimpleRuleSettings,
@@ -208,6 +208,18 @@ def test_each_fold_chooses_for_itself_and_the_name_says_so():
     )
 
 
-def test_folds_settings_are_those_of_the_pipeline():
-    assert FoldSettings() is not None
-    assert SimpleRuleSettings().season_rows == (5, 7, 12, 24)
+def test_of_classes_that_stay_the_last_one_is_the_rule():
+    class Ordered(Classes):
+        horizon_rows = 1
+
+    rng = np.random.default_rng(3)
+    y = np.zeros(ROWS)
+    for row in range(1, ROWS):
+        y[row] = y[row - 1] if rng.random() < 0.97 else rng.integers(0, 3)
+
+    found = best_rule(Ordered(), frame(y), FOLD, SETTINGS)
+
+    assert found.name == "last class"
+    hit = found.output.argmax(dim=1).numpy() == y[FOLD.test.start :]
+    assert hit.mean() > 0.95
+    assert found.output.exp().sum(dim=1).numpy() == pytest.approx(1, abs=1e-5)
