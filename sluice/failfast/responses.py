@@ -241,8 +241,8 @@ _RESPONSES: dict[FailureKind, Response] = {
         "Model, batch or data are larger than the memory of this machine.",
         "Try first a smaller training.micro_batch_rows, training.precision: bf16, and "
         "training.recompute_activations: true; 'sluice doctor batch-size PIPELINE' measures the "
-        "largest batch that fits. Then load fewer columns, use a smaller network, or a machine "
-        "with more memory.",
+        "largest batch that fits. Then lower the network's width or depth, load fewer columns, "
+        "or use a machine with more memory.",
     ),
     "process ended": Response(
         "A library crashed in native code, the system ended the process, or the code called exit.",

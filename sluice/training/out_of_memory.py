@@ -95,8 +95,8 @@ def first_steps(training: TrainSettings | None, num_rows: int | None = None) -> 
     return (
         f"{tried}micro_batch_rows keeps the gradient of the whole batch; a network with batch "
         "normalisation needs a smaller training.batch_rows instead. 'sluice doctor batch-size "
-        "PIPELINE' measures the largest batch that fits. Otherwise use a smaller network (half the "
-        "width, model.hidden) or a machine with more memory."
+        f"PIPELINE' measures the largest batch that fits. Otherwise lower the width "
+        "or depth of the network, or use a machine with more memory."
     )
 
 

@@ -101,7 +101,7 @@ def test_only_settings_that_still_save_memory_are_named(rows):
         )
 
     assert "Try in this order" not in caught.value.fix
-    assert "smaller network" in caught.value.fix
+    assert "lower the width or depth of the network" in caught.value.fix
 
 
 @pytest.mark.parametrize("predicting", [predict, outputs.predict])
