@@ -16,12 +16,14 @@ from sluice.evaluation.companions import Companions, CompanionSettings, accompan
 from sluice.evaluation.gate_page import gate_page
 from sluice.evaluation.judgement import judge
 from sluice.evaluation.mcnemar import McNemarReport, mcnemar
+from sluice.evaluation.metrics.directions import direction_of
 from sluice.evaluation.verdict import Verdict
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import Receipt
 from sluice.reports.folder import save_page
 from sluice.settings import Record
 from sluice.training.code import identify_code
+from sluice.workloads.workload import Workload
 
 
 class Decision(Record):
@@ -54,7 +56,11 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         workload = pipeline.loaded_workload
         evidence = evaluation.evidence(sluice_state.store)
         suites = evaluation.suite_report(sluice_state.store)
-        gap = identify_code(workload, pipeline.model).gap
+        caveats = tuple(
+            said
+            for said in (identify_code(workload, pipeline.model).gap, _headline_gap(workload))
+            if said
+        )
 
         def answer(earlier: Sequence[Receipt]) -> Receipt:
             verdict = judge(
@@ -66,7 +72,7 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
                 directions=workload.metric_directions,
                 horizon_rows=workload.horizon_rows,
                 unit=workload.loss_unit,
-            ).model_copy(update={"tables": evaluation.tables, "caveats": (gap,) if gap else ()})
+            ).model_copy(update={"tables": evaluation.tables, "caveats": caveats})
             return verdict.with_symptoms(evaluation.symptoms).receipt(
                 evaluation.subject | {"rules": pipeline.promotion_rules}, decided_at=utc_now()
             )
@@ -133,6 +139,17 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         )
 
     return promotion_verdict
+
+
+def _headline_gap(workload: Workload) -> str:
+    """Say that nobody knows whether the headline metric got worse; "" where it is known."""
+    name = workload.headline_metric
+    if direction_of(name, workload.metric_directions) is not None:
+        return ""
+    return (
+        f"Whether the headline metric '{name}' got worse is not known: add "
+        f"{{'{name}': 'higher'}} or 'lower' to the workload's metric_directions."
+    )
 
 
 def _numbers(verdict: Verdict, companions: Companions) -> Mapping[str, float | dg.MetadataValue]:
