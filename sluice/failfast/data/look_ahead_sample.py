@@ -81,7 +81,8 @@ def draw_sample(
     if len(part) < len(raw):
         left_out.append(
             f"features were computed from the last {len(part)} of {len(raw)} rows "
-            "(poc.look_ahead.max_cells)"
+            "(poc.look_ahead.max_cells), so a look-ahead in earlier rows alone, or over more rows "
+            "than these, is not seen"
         )
     if len(columns) > settings.max_columns:
         left_out.append(
