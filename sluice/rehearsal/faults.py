@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from sluice.registry.stored_code import CodeChoice
 from sluice.serving.deployed import Deployed
 from sluice.serving.ledger_models import load_from_ledger
 from sluice.settings import Record
@@ -103,7 +104,13 @@ def _lots(x_NLD: NDArray[np.float32], *, seed: int) -> NDArray[np.float64]:
 
 
 def load_planted(
-    candidate: str, *, registry_url: str, model: str, artifacts: str, plan: str
+    candidate: str,
+    *,
+    registry_url: str,
+    model: str,
+    artifacts: str,
+    plan: str,
+    code: CodeChoice = "present",
 ) -> Deployed:
     """Return the model of a candidate digest with the plan's fault; called in its own process.
 
@@ -113,6 +120,9 @@ def load_planted(
         model: Its name.
         artifacts: Folder of the sandbox's store.
         plan: As JSON.
+        code: Whose network class gets the weights.
     """
-    found = load_from_ledger(candidate, registry_url=registry_url, model=model, artifacts=artifacts)
+    found = load_from_ledger(
+        candidate, registry_url=registry_url, model=model, artifacts=artifacts, code=code
+    )
     return plant(found, Plan.model_validate_json(plan))

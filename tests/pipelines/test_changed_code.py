@@ -116,7 +116,7 @@ def test_the_schedule_names_what_changed_and_a_run_trains_again(trained: Path) -
     with ledger_of(home_at(trained / "home")) as ledger:
         first, second = (ledger.version(NAME, number) for number in (1, 2))
         receipts = [
-            next(r for r in ledger.receipts(NAME, number) if r.gate == "poc").digest
+            next(r.receipt for r in ledger.receipts(NAME, number) if r.receipt.gate == "poc").digest
             for number in (1, 2)
         ]
     assert second.lineage.metrics["loss"] > 20 * first.lineage.metrics["loss"]
