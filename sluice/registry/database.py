@@ -165,8 +165,8 @@ def _begin_sqlite(connection: Connection) -> None:
 def _no_registry(url: str) -> UnknownVersion:
     return UnknownVersion(
         f"There is no registry at {url}.",
-        fix="Run the pipeline first ('sluice run NAME_OR_FILE'), or point SLUICE_HOME at the folder "
-        "that has one.",
+        fix="Run the pipeline first ('sluice run NAME_OR_FILE'), or point SLUICE_HOME at the "
+        "folder that has one.",
     )
 
 
