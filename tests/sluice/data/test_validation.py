@@ -176,7 +176,7 @@ DAYS = pd.DataFrame(
 def test_the_named_index_counts_as_a_column():
     columns = (Column(name="open"), Column(name="day", kind="datetime"))
 
-    validate_schema(DAYS, Schema(columns=columns), "raw")
+    assert validate_schema(DAYS, Schema(columns=columns), "raw") is None
 
 
 def test_the_values_of_an_index_that_is_required_are_checked():
@@ -187,12 +187,14 @@ def test_the_values_of_an_index_that_is_required_are_checked():
 def test_a_level_of_a_multi_index_counts_as_a_column():
     frame = DAYS.assign(asset="x").set_index("asset", append=True)
 
-    validate_schema(frame, ["asset", "day", "open"], "raw")
+    assert validate_schema(frame, ["asset", "day", "open"], "raw") is None
+    with pytest.raises(SchemaError, match="'assets' is missing"):
+        validate_schema(frame, ["assets"], "raw")
 
 
 @pytest.mark.parametrize("names", [["open", "close"], ("day",), []])
 def test_a_plain_list_of_names_is_accepted(names):
-    validate_schema(DAYS, names, "raw")
+    assert validate_schema(DAYS, names, "raw") is None
 
 
 def test_a_name_that_a_plain_list_requires_is_missing_with_what_there_is():
