@@ -64,7 +64,7 @@ class LookAheadSettings(Settings):
         ge=100_000,
         le=10_000_000_000,
         description="Rows times columns from which features are computed again. Of a larger table "
-        "the last rows are taken, at least 1,000 [cells].",
+        "the oldest, the newest and some rows between are taken, at least 1,000 in all [cells].",
     )
     max_columns: int = Field(
         8192,

@@ -9,7 +9,7 @@ import pandas as pd
 from sluice.counted import counted
 from sluice.errors import ContractError
 from sluice.failfast.data.feature_values import FeatureValues, LookAhead
-from sluice.failfast.data.look_ahead_sample import LookAheadSample, draw_sample
+from sluice.failfast.data.look_ahead_sample import Block, LookAheadSample, draw_sample
 from sluice.failfast.data.row_order import cut_places, later_rows_changed, row_order
 from sluice.failfast.result import Finding
 from sluice.failfast.settings import LookAheadSettings, PocSettings
@@ -53,7 +53,7 @@ def check_look_ahead(
     numbers = {
         "features": len(columns),
         "features_compared": len(search.compared),
-        "rows": len(search.sample.raw),
+        "rows": sum(len(block.raw) for block in search.sample.blocks),
         "comparisons": search.comparisons,
         "seeing_later_rows": len(found),
     }
@@ -129,8 +129,8 @@ def find_look_ahead(
 
     Cost:
         One computation of all features per cut, of 0.1 to 1 times the rows; of a table with more
-        than ``max_cells``, of its last rows only, and once more of these unchanged. The comparison
-        of 100 columns x 5,000 rows takes milliseconds.
+        than ``max_cells``, of three blocks of its rows, and once more of these unchanged. The
+        comparison of 100 columns x 5,000 rows takes milliseconds.
 
     Assumes:
         A leak reaches the rows just before a cut: one that shows in few rows only needs more
@@ -190,11 +190,26 @@ def _search(
     independent: bool = False,
 ) -> _Search:
     _require_labels(whole, raw)
-    sample = draw_sample(compute, raw, whole, columns, settings)
-    raw, whole = sample.raw, sample.whole
+    sample = draw_sample(compute, raw, whole, columns, settings, seed=seed)
     search = _Search(sample)
-    order = row_order(raw.index)
     rng = np.random.default_rng(seed)
+    for block in sample.blocks:
+        _search_block(search, compute, block, settings, seed, rng, independent=independent)
+    return search
+
+
+def _search_block(
+    search: _Search,
+    compute: Compute,
+    block: Block,
+    settings: LookAheadSettings,
+    seed: int,
+    rng: np.random.Generator,
+    *,
+    independent: bool,
+) -> None:
+    raw, whole = block.raw, block.features
+    order = row_order(raw.index)
     cuts = cut_places(raw, whole, order, settings.cut_shares)
     kept_shares = settings.kept_shares
     if independent:
@@ -202,8 +217,8 @@ def _search(
         cuts, kept_shares = cuts[:1], (min(kept_shares),)
     before: FeatureValues | None = None
     for number, cut in enumerate(cuts):
-        own = sample.columns_of(number, np.random.default_rng(seed))
-        if before is None or own is not columns:
+        own = search.sample.columns_of(number, np.random.default_rng(seed))
+        if before is None or own is not search.sample.columns:
             before = FeatureValues(whole, own, settings.tolerance)
         kept_share = kept_shares[number % len(kept_shares)]
         for share in (kept_share, 1.0):
@@ -220,7 +235,6 @@ def _search(
                 search.comparisons += 1
                 search.compared.update(own)
             break
-    return search
 
 
 def _moves_by_itself(
@@ -230,9 +244,10 @@ def _moves_by_itself(
     settings: LookAheadSettings,
 ) -> bool:
     moved: dict[str, LookAhead] = {}
-    whole = sample.whole
-    again = compute(sample.raw.copy(deep=False))
-    FeatureValues(whole, columns, settings.tolerance).compare(again, whole.index.unique(), moved)
+    for block in sample.blocks:
+        again = compute(block.raw.copy(deep=False))
+        known = block.features.index.unique()
+        FeatureValues(block.features, columns, settings.tolerance).compare(again, known, moved)
     return bool(moved)
 
 

@@ -14,17 +14,27 @@ from sluice.failfast.user_code import users_code
 _MIN_ROWS = 1000
 """Rows of a sample at least, however wide the table is."""
 
+_NUM_BLOCKS = 3
+"""Blocks of consecutive rows in a sample: the oldest, the newest, and one between them."""
+
 _MIN_KEPT = 0.5
-"""Share of the usual number of features rows that a sample must give, or more rows are taken."""
+"""Share of the usual number of feature rows that a block must give, or more rows are taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Block:
+    """Rows that follow each other in time, and the features computed from these rows alone."""
+
+    raw: pd.DataFrame
+    features: pd.DataFrame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LookAheadSample:
     """The rows from which features are computed again, and the columns that are compared."""
 
-    raw: pd.DataFrame
-    whole: pd.DataFrame
-    """Features of ``raw``."""
+    blocks: tuple[Block, ...]
+    """The whole table as one block, or the blocks of a sample, oldest first."""
     columns: tuple[str, ...]
     max_columns: int
     note: str
@@ -49,12 +59,15 @@ def draw_sample(
     whole: pd.DataFrame,
     columns: tuple[str, ...],
     settings: LookAheadSettings,
+    *,
+    seed: int,
 ) -> LookAheadSample:
-    """Return the whole table, or of a large one its last rows in time, computed once more.
+    """Return the whole table, or of a large one three blocks of consecutive rows.
 
-    Features of the sample are compared with features of the changed sample only, so a feature
-    that reaches back beyond its first row is no look-ahead. Where the sample gives few rows of
-    features, as with windows longer than it, more rows are taken.
+    The blocks are the oldest rows, the newest rows and rows at a random place between. Features of
+    a block are compared with features of the same block after a change, so a feature that reaches
+    back beyond the block's first row is no look-ahead. Where a block gives few rows of features,
+    as with windows longer than it, every block becomes four times as long.
 
     Args:
         compute: From raw rows to features.
@@ -62,27 +75,25 @@ def draw_sample(
         whole: What ``compute(raw)`` returned.
         columns: Feature columns.
         settings: ``max_cells`` and ``max_columns``.
+        seed: Draws the place of the block between the oldest and the newest.
+
+    Cost:
+        One computation of all features of the blocks.
     """
     width = max(raw.shape[1], whole.shape[1], 1)
-    num_rows = max(settings.max_cells // width, _MIN_ROWS)
-    part, features = raw, whole
-    while num_rows < len(raw):
-        part = raw.iloc[np.sort(row_order(raw.index)[-num_rows:])]
-        try:
-            with users_code("compute_features() of the workload"):
-                features = compute(part.copy(deep=False))
-        except ContractError:  # too few rows for it
-            features = whole.iloc[:0]
-        if len(features) >= _MIN_KEPT * num_rows * len(whole) / len(raw):
-            break
+    max_rows = max(settings.max_cells // width, _MIN_ROWS)
+    blocks: tuple[Block, ...] = ()
+    num_rows = max_rows // _NUM_BLOCKS
+    while not blocks and max_rows < len(raw) and num_rows * _NUM_BLOCKS < len(raw):
+        blocks = _blocks(compute, raw, whole, num_rows, np.random.default_rng(seed))
         num_rows *= 4
-        part, features = raw, whole
     left_out = []
-    if len(part) < len(raw):
+    if blocks:
+        num_rows = len(blocks[0].raw)
         left_out.append(
-            f"features were computed from the last {len(part)} of {len(raw)} rows "
-            "(poc.look_ahead.max_cells), so a look-ahead in earlier rows alone, or over more rows "
-            "than these, is not seen"
+            f"features were computed from {len(blocks)} blocks of {num_rows} consecutive rows of "
+            f"{len(raw)}, the oldest, the newest and one between (poc.look_ahead.max_cells), so a "
+            "look-ahead in other rows alone, or over more rows than a block has, is not seen"
         )
     if len(columns) > settings.max_columns:
         left_out.append(
@@ -90,9 +101,34 @@ def draw_sample(
             "(poc.look_ahead.max_columns)"
         )
     return LookAheadSample(
-        raw=part,
-        whole=features,
+        blocks=blocks or (Block(raw=raw, features=whole),),
         columns=columns,
         max_columns=settings.max_columns,
         note=f" A sample was examined: {'; '.join(left_out)}." if left_out else "",
     )
+
+
+def _blocks(
+    compute: Callable[[pd.DataFrame], pd.DataFrame],
+    raw: pd.DataFrame,
+    whole: pd.DataFrame,
+    num_rows: int,
+    rng: np.random.Generator,
+) -> tuple[Block, ...]:
+    """Return the blocks of this length, or none when one gives few rows of features."""
+    order = row_order(raw.index)
+    last = len(raw) - num_rows
+    between = int(rng.integers(num_rows, last - num_rows, endpoint=True))
+    blocks = []
+    for start in (0, between, last):
+        part = raw.iloc[np.sort(order[start : start + num_rows])]
+        try:
+            with users_code("compute_features() of the workload"):
+                features = compute(part.copy(deep=False))
+        except ContractError:  # too few rows for it
+            return ()
+        usual = whole.index.isin(part.index).sum()
+        if len(features) < _MIN_KEPT * usual or len(features) == 0:
+            return ()
+        blocks.append(Block(raw=part, features=features))
+    return tuple(blocks)

@@ -11,7 +11,7 @@ from tests.support.echo import Echo
 ROWS, COLUMNS = 5000, 40
 NAMES = tuple(f"c{number}" for number in range(COLUMNS))
 SMALL = LookAheadSettings(max_cells=100_000)
-"""The table has 205,000 cells, of which 2,439 rows remain."""
+"""The table has 205,000 cells, of which three blocks of 813 rows are a sample."""
 
 
 class Wide(Echo):
@@ -46,15 +46,44 @@ def check(workload, settings=SMALL):
 
 
 @pytest.mark.parametrize("feature", [lambda x: x, lambda x: x.rolling(300).mean()])
-def test_of_a_large_table_the_last_rows_are_examined_and_the_result_says_so(feature):
+def test_of_a_large_table_three_blocks_are_examined_and_the_result_says_so(feature):
     workload = Wide(feature)
     finding = check(workload)
 
     assert finding.outcome == "pass"
-    assert max(workload.rows_computed) == 2439
-    assert "None of 40 features moved in 7 tables" in finding.summary
-    assert "from the last 2439 of 5000 rows (poc.look_ahead.max_cells)" in finding.summary
+    assert max(workload.rows_computed) == 813
+    assert "None of 40 features moved in 21 tables" in finding.summary
+    assert "from 3 blocks of 813 consecutive rows of 5000" in finding.summary
     assert (finding.numbers["rows"], finding.numbers["features_compared"]) == (2439, 40)
+
+
+def leaks_within(start, stop):
+    """Return a feature that shows the next row in some rows only."""
+
+    def feature(column):
+        rows = (column.index >= start) & (column.index < stop)
+        return column.where(~rows, column.shift(-1).fillna(0.0))
+
+    return feature
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 800), (4200, 5000)])
+def test_a_leak_in_the_oldest_or_the_newest_rows_alone_is_found(start, stop):
+    finding = check(Wide(leaks_within(start, stop), changed=["c7"]))
+
+    assert (finding.outcome, finding.kind) == ("fail", "look-ahead")
+
+
+def test_a_leak_in_a_third_of_the_rows_between_is_found_with_most_seeds():
+    workload = Wide(leaks_within(1500, 3200), changed=["c7"])
+    raw = workload.load_rows()
+    frame = workload.compute_features(raw)
+    settings = PocSettings(look_ahead=SMALL)
+    outcomes = [
+        check_look_ahead(workload, raw, frame, settings, seed=seed).outcome for seed in range(20)
+    ]
+
+    assert outcomes.count("fail") >= 15
 
 
 @pytest.mark.parametrize(
