@@ -46,7 +46,7 @@ torch==2.13.0 \\
     --hash=sha256:{HASH}
     # via
     #   -c requirements/constraints.txt
-    #   sluice (pyproject.toml)
+    #   sluice-mlops (pyproject.toml)
 triton==3.7.1 ; sys_platform == 'linux' \\
     --hash=sha256:{HASH}
     # via torch
@@ -74,7 +74,7 @@ def test_torch_and_what_only_cuda_needs_go_apart():
 def test_what_limits_a_version_does_not_need_the_package():
     (torch,) = (pin for pin in lock.read_pins(COMPILED) if pin.name == "torch")
 
-    assert torch.parents == {"sluice (pyproject.toml)"}
+    assert torch.parents == {"sluice-mlops (pyproject.toml)"}
 
 
 def test_splitting_loses_no_line():
