@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import sluice
-from requirements import lock
 from sluice import cli
 
 ROOT = Path(__file__).resolve().parent.parent
