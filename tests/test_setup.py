@@ -125,7 +125,15 @@ def test_the_tools_of_a_checkout_are_locked_apart_from_what_serves():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     to_run = [*project["dependencies"], *extras["postgres"]]
-    tools = {"pytest", "mypy", "playwright", "schemathesis", "uv", "cyclonedx-bom", "pip-audit"}
+    tools = {
+        "pytest",
+        "mypy",
+        "playwright",
+        "schemathesis",
+        "uv",
+        "cyclonedx-python-lib",
+        "pip-audit",
+    }
 
     assert {name_of(line) for line in to_run} <= locked_in("lock.txt", "torch.txt")
     assert tools <= {name_of(line) for line in extras["dev"]}
