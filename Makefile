@@ -1,7 +1,7 @@
 # Every target sets up what it needs in .venv first, and does nothing when that is up to date.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow coverage dev check format lock clean
+.PHONY: help setup run test test-slow coverage dev check format lock licenses sbom audit clean
 ifdef PYTHON
 export PYTHON
 endif
@@ -51,6 +51,15 @@ format: setup ## rewrite the code as `make check` wants it
 lock: ## write requirements/*.txt from pyproject.toml (ARGS=--upgrade for newer versions)
 	@requirements/setup.sh --locked-only
 	@$(BIN)/python requirements/lock.py $(ARGS)
+
+licenses: setup ## list the licences of the dependencies in docs/licenses.md
+	@$(BIN)/python -m requirements.licenses
+
+sbom: setup ## write the bill of materials, dist/sbom.cdx.json (ARGS='--torch torch-cpu.txt')
+	@$(BIN)/python -m requirements.sbom $(ARGS)
+
+audit: setup ## look for known vulnerabilities of the locked packages, at api.osv.dev
+	@$(BIN)/python -m requirements.audit $(ARGS)
 
 clean: ## remove .venv and caches; runs and models in SLUICE_HOME stay
 	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache htmlcov .coverage .coverage.*

@@ -41,7 +41,7 @@ def environment_key(root: Path) -> str:
     The place counts too: an environment cannot be moved.
     """
     sha = hashlib.sha256(f"{root}\n{sys.version}\n{sys.base_prefix}\n".encode())
-    for name in ("lock.txt", "torch.txt", "torch-cpu.txt", "bootstrap.py"):
+    for name in ("lock.txt", "dev.txt", "torch.txt", "torch-cpu.txt", "bootstrap.py"):
         sha.update((root / "requirements" / name).read_bytes())
     return sha.hexdigest()
 
@@ -157,9 +157,10 @@ class Environment:
         torch = torch_file(self._torch_report(), (requirements / "torch-cpu.txt").read_text())
         # --no-deps: the locks are complete, and `pip check` afterwards says so.
         # Only wheels: a source package would fetch build tools that no hash covers.
+        files = [str(requirements / name) for name in ("lock.txt", "dev.txt", torch)]
         self._pip(
             *("install", "--require-hashes", "--no-deps", "--only-binary=:all:"),
-            *("-r", str(requirements / "lock.txt"), "-r", str(requirements / torch)),
+            *(word for file in files for word in ("-r", file)),
         )
         self._write_state(environment=self._key)
 

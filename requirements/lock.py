@@ -1,17 +1,19 @@
 """Write the lock files: every package of every extra, pinned with its hashes (REPRO-5).
 
-``lock.txt`` holds everything but torch. torch comes from one of two files, which bootstrap.py
-chooses: ``torch-cpu.txt`` pins the CPU build, ``torch.txt`` the ordinary one and the CUDA packages
-that only it needs. They cannot be one pin with both hashes: pip then prefers the file whose link
-carries its hash, which a wheel in a folder does not. The resolver sees the ordinary build only, so
-the hash of the CPU build is kept here.
+``lock.txt`` holds what Sluice and its extras need to run, and ``dev.txt`` what only the extra
+``dev`` brings: the tools of a checkout stay out of what serves. Neither has torch, which comes from
+one of two files, chosen by bootstrap.py: ``torch-cpu.txt`` pins the CPU build, ``torch.txt`` the
+ordinary one and the CUDA packages that only it needs. They cannot be one pin with both hashes: pip
+then prefers the file whose link carries its hash, which a wheel in a folder does not. The resolver
+sees the ordinary build only, so the hash of the CPU build is kept here.
 """
 
 import argparse
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,10 +30,11 @@ _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([^ ;\\]+)")
 HEADER = """\
 # Made by `make lock` from pyproject.toml. Change that file, not this one.
 # {about}
-# Complete, torch aside: install with pip install --require-hashes --no-deps -r <file>.
+# Install with pip install --require-hashes --no-deps -r <file>.
 """
 ABOUT = {
-    "lock.txt": "Everything but torch, for every machine.",
+    "lock.txt": "What Sluice and its extras need to run, torch aside, for every machine.",
+    "dev.txt": "What only the tools of a checkout need (extra dev), besides lock.txt.",
     "torch.txt": "The ordinary build of torch and the CUDA packages it needs on Linux.",
     "torch-cpu.txt": "The CPU build of torch, where pip is offered it.",
 }
@@ -93,11 +96,18 @@ def cpu_pin(hashes: Sequence[str]) -> str:
     return " \\\n".join(lines) + "\n"
 
 
-def write_locks(folder: Path, pins: Sequence[Pin]) -> None:
-    """Write the three lock files."""
+def write_locks(folder: Path, pins: Sequence[Pin], *, to_run: Set[str]) -> None:
+    """Write the four lock files.
+
+    Args:
+        folder: Where to.
+        pins: Of every extra.
+        to_run: Names of the packages that are needed without the extra ``dev``.
+    """
     others, torch = split_torch(pins)
     texts = {
-        "lock.txt": "".join(pin.text for pin in others),
+        "lock.txt": "".join(pin.text for pin in others if pin.name in to_run),
+        "dev.txt": "".join(pin.text for pin in others if pin.name not in to_run),
         "torch.txt": "".join(pin.text for pin in torch),
         "torch-cpu.txt": cpu_pin(CPU_TORCH_HASHES),
     }
@@ -105,13 +115,23 @@ def write_locks(folder: Path, pins: Sequence[Pin]) -> None:
         (folder / name).write_text(HEADER.format(about=ABOUT[name]) + text)
 
 
-def compile_pins(root: Path, uv: Path, *, upgrade: bool) -> str:
-    """Resolve pyproject.toml for all platforms; keep the present pins unless ``upgrade``."""
+def compile_pins(
+    root: Path, uv: Path, *, extras: Iterable[str], present: str, upgrade: bool
+) -> str:
+    """Resolve pyproject.toml for all platforms.
+
+    Args:
+        root: The checkout.
+        uv: The resolver.
+        extras: Of the project, to resolve with it.
+        present: Pins that stay where they can.
+        upgrade: Take newer versions than those.
+    """
     resolved = root / "requirements" / ".resolved.txt"
-    present = [root / "requirements" / name for name in ("lock.txt", "torch.txt")]
-    resolved.write_text("".join(p.read_text() for p in present if p.exists()))
+    resolved.write_text(present)
     command = [
-        *(str(uv), "pip", "compile", "pyproject.toml", "--all-extras", "--universal"),
+        *(str(uv), "pip", "compile", "pyproject.toml", "--universal"),
+        *(word for extra in extras for word in ("--extra", extra)),
         *("--generate-hashes", "--python-version", OLDEST_PYTHON, "--no-header", "--quiet"),
         *("--constraint", CONSTRAINTS, "--output-file", "requirements/.resolved.txt"),
         *(["--upgrade"] if upgrade else []),
@@ -128,8 +148,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write the lock files from pyproject.toml.")
     parser.add_argument("--upgrade", action="store_true", help="take newer versions too")
     upgrade = parser.parse_args().upgrade
-    pins = read_pins(compile_pins(ROOT, Path(sys.executable).parent / "uv", upgrade=upgrade))
-    write_locks(ROOT / "requirements", pins)
+    folder, uv = ROOT / "requirements", Path(sys.executable).parent / "uv"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = set(project["optional-dependencies"])
+    files = [folder / name for name in ("lock.txt", "dev.txt", "torch.txt")]
+    present = "".join(path.read_text() for path in files if path.exists())
+    every = compile_pins(ROOT, uv, extras=sorted(extras), present=present, upgrade=upgrade)
+    needed = compile_pins(ROOT, uv, extras=sorted(extras - {"dev"}), present=every, upgrade=False)
+    pins = read_pins(every)
+    write_locks(folder, pins, to_run={pin.name for pin in read_pins(needed)})
     print(f"locked {len(pins)} packages")
 
 

@@ -5,7 +5,6 @@ Commands live in ``sluice.commands`` and in whatever registers itself under the 
 """
 
 import importlib
-import importlib.metadata
 import json
 import os
 import signal
@@ -17,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from sluice import __version__
 from sluice.command_lines import program_name, runnable
 from sluice.errors import BROKEN, INTERRUPTED, USER_MISTAKE, SluiceError
 from sluice.observability import tracing
@@ -56,7 +56,9 @@ def build_app(wanted: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_start)
-    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda p: p.name):
+    # A set: under the distribution's earlier name the same points may be installed once more.
+    points = {(point.name, point.value): point for point in entry_points(group=ENTRY_POINTS)}
+    for _, point in sorted(points.items()):
         point.load()(app)
     for name in (wanted,) if wanted in COMMANDS else COMMANDS:
         importlib.import_module(f"sluice.commands.{name}").register(app)
@@ -70,7 +72,7 @@ def _start(
     ] = False,
 ) -> None:
     if version:
-        print(f"sluice {importlib.metadata.version('sluice')}")
+        print(f"sluice {__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())

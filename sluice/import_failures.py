@@ -82,8 +82,10 @@ def _missing_import(said: str, place: str, missing: str) -> SettingsError:
     offer = f" Did you mean '{near}'?" if near else ""
     return SettingsError(
         f"{wants}which is not installed here.{offer}",
-        fix=f"Install it: pip install {package} (the package may have another name). If it is a "
-        f"file of yours, start in the folder that holds {package}.py.",
+        # No 'pip install' of it: a package of that name may be somebody else's.
+        fix=f"Install the package that provides {package}; it may have another name, so take it "
+        f"from that project's documentation. If it is a file of yours, start in the folder that "
+        f"holds {package}.py.",
     )
 
 

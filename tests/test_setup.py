@@ -46,7 +46,7 @@ torch==2.13.0 \\
     --hash=sha256:{HASH}
     # via
     #   -c requirements/constraints.txt
-    #   sluice (pyproject.toml)
+    #   sluice-mlops (pyproject.toml)
 triton==3.7.1 ; sys_platform == 'linux' \\
     --hash=sha256:{HASH}
     # via torch
@@ -74,7 +74,7 @@ def test_torch_and_what_only_cuda_needs_go_apart():
 def test_what_limits_a_version_does_not_need_the_package():
     (torch,) = (pin for pin in lock.read_pins(COMPILED) if pin.name == "torch")
 
-    assert torch.parents == {"sluice (pyproject.toml)"}
+    assert torch.parents == {"sluice-mlops (pyproject.toml)"}
 
 
 def test_splitting_loses_no_line():
@@ -101,7 +101,7 @@ def test_a_line_that_is_no_pin_is_refused():
 
 def test_every_committed_pin_has_hashes_and_lies_in_one_file():
     seen: set[tuple[str, str]] = set()
-    for name in ("lock.txt", "torch.txt", "torch-cpu.txt"):
+    for name in ("lock.txt", "dev.txt", "torch.txt", "torch-cpu.txt"):
         for pin in lock.read_pins((ROOT / "requirements" / name).read_text()):
             assert re.search(r"--hash=sha256:[0-9a-f]{64}", pin.text), pin.name
             key = (pin.name, pin.text.splitlines()[0])  # a version per Python has its own marker
@@ -116,12 +116,50 @@ def test_every_dependency_of_the_project_is_locked():
         *project["dependencies"],
         *itertools.chain(*project["optional-dependencies"].values()),
     ]
-    texts = [(ROOT / "requirements" / name).read_text() for name in ("lock.txt", "torch.txt")]
-    locked = {pin.name for text in texts for pin in lock.read_pins(text)}
+    asked = {name_of(line) for line in wanted}
 
-    asked = {re.match(r"[A-Za-z0-9._-]+", line)[0].lower() for line in wanted}
+    assert asked - locked_in("lock.txt", "dev.txt", "torch.txt") == set(), "run `make lock`"
 
-    assert asked - locked == set(), "run `make lock`"
+
+def test_the_tools_of_a_checkout_are_locked_apart_from_what_serves():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    to_run = [*project["dependencies"], *extras["postgres"]]
+    tools = {
+        "pytest",
+        "mypy",
+        "playwright",
+        "schemathesis",
+        "uv",
+        "cyclonedx-python-lib",
+        "pip-audit",
+    }
+
+    assert {name_of(line) for line in to_run} <= locked_in("lock.txt", "torch.txt")
+    assert tools <= {name_of(line) for line in extras["dev"]}
+    assert tools <= locked_in("dev.txt")
+    assert not locked_in("dev.txt") & locked_in("lock.txt", "torch.txt")
+
+
+def name_of(requirement: str) -> str:
+    return re.match(r"[A-Za-z0-9._-]+", requirement)[0].lower()
+
+
+def locked_in(*names: str) -> set[str]:
+    texts = [(ROOT / "requirements" / name).read_text() for name in names]
+    return {pin.name for text in texts for pin in lock.read_pins(text)}
+
+
+def test_a_package_that_only_tools_need_is_written_to_the_lock_of_tools(tmp_path):
+    lock.write_locks(tmp_path, lock.read_pins(COMPILED), to_run={"root", "filelock", "torch"})
+
+    written = {
+        name: names(lock.read_pins((tmp_path / name).read_text()))
+        for name in ("lock.txt", "dev.txt", "torch.txt")
+    }
+    assert written["lock.txt"] == ["filelock", "root"]
+    assert written["dev.txt"] == ["shared"]
+    assert "torch" in written["torch.txt"]
 
 
 def report(version: str, sha: str | None) -> dict:
@@ -154,7 +192,10 @@ def checkout(tmp_path, monkeypatch) -> Path:
     """A checkout whose installs are recorded, not done."""
     root = tmp_path / "checkout"
     (root / "requirements").mkdir(parents=True)
-    for name in ("lock.txt", "torch.txt", "torch-cpu.txt", "bootstrap.py", "setup.sh"):
+    for name in (
+        *("lock.txt", "dev.txt", "torch.txt", "torch-cpu.txt"),
+        *("bootstrap.py", "setup.sh"),
+    ):
         shutil.copy(ROOT / "requirements" / name, root / "requirements" / name)
     (root / "pyproject.toml").write_text("[project]\nname = 'x'\n")
     monkeypatch.setattr(bootstrap.Environment, "_install_locked", _fake_locked)
@@ -190,7 +231,9 @@ def test_set_up_is_told_step_by_step_and_done_once(checkout, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("name", ["lock.txt", "torch.txt", "torch-cpu.txt", "bootstrap.py"])
+@pytest.mark.parametrize(
+    "name", ["lock.txt", "dev.txt", "torch.txt", "torch-cpu.txt", "bootstrap.py"]
+)
 def test_a_changed_lock_makes_the_environment_anew(checkout, capfd, name):
     make(checkout)
     (checkout / ".venv" / "left over").touch()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import sluice
 from sluice.errors import GATE_SAID_NO
 
 pytestmark = pytest.mark.slow
@@ -85,6 +86,18 @@ def test_a_wheel_holds_every_file_that_the_package_reads(wheel: Path) -> None:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
 
     assert held == packaged
+
+
+def test_a_wheel_names_its_distribution_and_holds_the_licence(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        metadata = archive.read(name).decode()
+        licence = archive.read(name.replace("METADATA", "licenses/LICENSE"))
+
+    assert "\nName: sluice-mlops\n" in metadata
+    assert f"\nVersion: {sluice.__version__}\n" in metadata
+    assert "\nLicense-Expression: Apache-2.0\n" in metadata
+    assert licence == (ROOT / "LICENSE").read_bytes()
 
 
 @pytest.fixture(scope="module")

@@ -147,7 +147,9 @@ def _installed(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         raise SluiceError(
-            f"{package} is not installed.", fix="Run 'make run' or 'pip install -e .'."
+            f"{package} is not installed.",
+            fix="Run 'make setup' in the checkout, or install Sluice again from there or from its "
+            "wheel.",
         ) from None
 
 

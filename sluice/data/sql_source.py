@@ -97,7 +97,7 @@ def _connected(source: SqlSource, url: URL, environ: Mapping[str, str]) -> Itera
             f"'url' {source.url} needs the driver {url.drivername}, and it is not installed "
             f"({error}).",
             cause="A driver is a package of its own, or its name is misspelt.",
-            fix="Install it (for PostgreSQL: pip install 'sluice[postgres]'), or correct 'url'.",
+            fix="Install it (for PostgreSQL: pip install 'psycopg[binary]'), or correct 'url'.",
         ) from None
     except (SQLAlchemyError, SAWarning, TypeError, ValueError) as error:
         raise SourceError(

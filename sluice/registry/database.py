@@ -52,7 +52,7 @@ class Database:
             raise SettingsError(
                 f"The registry URL asks for the driver {parsed.drivername}, and it is not "
                 f"installed ({error}).",
-                fix="Install it (for PostgreSQL: pip install 'sluice[postgres]').",
+                fix="Install it (for PostgreSQL: pip install 'psycopg[binary]').",
             ) from error
         if engine.dialect.name == "sqlite":
             event.listen(engine, "connect", _configure_sqlite)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from sluice import __version__
 from sluice.artifacts import ArtifactStore
 from sluice.cores import count_cores
 from sluice.digests import digest_bytes
@@ -16,7 +17,6 @@ from sluice.settings import Record
 UNKNOWN = "unknown"
 
 LIBRARIES = (
-    "sluice",
     "torch",
     "numpy",
     "pandas",
@@ -84,7 +84,7 @@ def read_environment() -> Environment:
     return Environment(
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
-        libraries=installed_versions(LIBRARIES),
+        libraries={"sluice": __version__, **installed_versions(LIBRARIES)},
         device=torch.cuda.get_device_name(0) if on_gpu else "cpu",
         device_count=torch.cuda.device_count() if on_gpu else 0,
         cpu_count=count_cores(),

@@ -66,12 +66,13 @@ def follow_imports(roots: Iterable[str]) -> ImportGraph:
         module = finder.find(name)
         if module is None:
             continue
+        if name.split(".")[0] == _SLUICE:  # also from a wheel, whatever its distribution's name
+            if module.file is not None:
+                graph.sluice[name] = module.file
+            continue
         distribution = finder.distribution(name)
         if distribution is not None:
             graph.distributions[distribution.name] = distribution.version
-        elif name.split(".")[0] == _SLUICE:
-            if module.file is not None:
-                graph.sluice[name] = module.file
         else:
             waiting += _parents(name)
             if module.file is not None:

@@ -1,0 +1,1 @@
+"""Locks, licences, bill of materials and audit of the dependencies; not installed."""

@@ -1,0 +1,94 @@
+"""Ask a service for known vulnerabilities of the locked packages, and say so when it was not asked.
+
+An old release that is known to be vulnerable is asked for besides. A service that
+knows nothing of that one knows no advisories, and its silence about the others is not a pass.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCKS = ("lock.txt", "torch.txt", "dev.txt")
+OSV_URL = "https://api.osv.dev/v1/query"
+KNOWN_VULNERABLE = "django==2.0"
+"""In no lock. It has dozens of advisories, the first of 2018."""
+
+CLEAN, VULNERABLE, NOT_AUDITED = 0, 1, 3
+TIMEOUT_S = 900
+
+
+def ask(requirements: Sequence[Path], *, osv_url: str) -> list[dict[str, Any]] | str:
+    """Return what the service knows of each package, or why it could not be asked."""
+    with tempfile.TemporaryDirectory() as folder:
+        control, answer = Path(folder, "control.txt"), Path(folder, "answer.json")
+        # Nothing is downloaded; a hash is demanded all the same.
+        control.write_text(f"{KNOWN_VULNERABLE} --hash=sha256:{'0' * 64}\n")
+        files = [word for path in (*requirements, control) for word in ("-r", str(path))]
+        command = [
+            *(sys.executable, "-m", "pip_audit", "--disable-pip", "--no-deps", "--strict"),
+            *("--vulnerability-service", "osv", "--osv-url", osv_url, "--progress-spinner", "off"),
+            *("--format", "json", "--desc", "off", "--output", str(answer), *files),
+        ]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+            )
+        except subprocess.TimeoutExpired:
+            return f"no answer within {TIMEOUT_S} s"
+        try:
+            found: list[dict[str, Any]] = json.loads(answer.read_text())["dependencies"]
+        except (OSError, ValueError, KeyError):
+            lines = done.stderr.strip().splitlines() or ["pip-audit wrote no result"]
+            reached = "ConnectionError" not in done.stderr
+            return lines[-1] if reached else f"not reachable ({lines[-1]})"
+    return found
+
+
+def audit(requirements: Sequence[Path], *, osv_url: str) -> tuple[int, str]:
+    """Return the exit code and what to print."""
+    found = ask(requirements, osv_url=osv_url)
+    if isinstance(found, str):
+        return NOT_AUDITED, f"Not audited: {osv_url}: {found}"
+    control, _, version = KNOWN_VULNERABLE.partition("==")
+    known = [p for p in found if (p["name"], p.get("version")) == (control, version)]
+    if not any(package.get("vulns") for package in known):
+        return NOT_AUDITED, (
+            f"Not audited: {osv_url} knows no vulnerability of {KNOWN_VULNERABLE}, which has many. "
+            "It is no advisory service, or an empty one."
+        )
+    asked = [package for package in found if package["name"] != control]
+    lines = [
+        f"{p['name']} {p['version']}: {v['id']}, mended in {', '.join(v['fix_versions']) or 'none'}"
+        for p in asked
+        for v in p.get("vulns", [])
+    ]
+    # Two entries of one package and version are two markers of the lock.
+    asked_names = {(p["name"], p.get("version")) for p in asked if "skip_reason" not in p}
+    if not asked_names:
+        return NOT_AUDITED, "Not audited: no package was asked for. Are the lock files empty?"
+    if lines:
+        return VULNERABLE, "\n".join([*sorted(set(lines)), "Run `make lock ARGS=--upgrade`."])
+    return CLEAN, f"{len(asked_names)} packages, no known vulnerability"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Audit the lock files; 0 clean, 1 vulnerable, 3 not audited."""
+    parser = argparse.ArgumentParser(description="Look for known vulnerabilities of the locks.")
+    parser.add_argument("--osv-url", default=OSV_URL, help="service with the interface of OSV")
+    parser.add_argument(
+        "requirements", nargs="*", type=Path, default=[ROOT / "requirements" / n for n in LOCKS]
+    )
+    given = parser.parse_args(arguments)
+    code, text = audit(given.requirements, osv_url=given.osv_url)
+    print(text, file=sys.stderr if code else sys.stdout)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
