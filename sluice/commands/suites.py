@@ -100,7 +100,11 @@ def add(
     name: Name,
     query: Annotated[
         str | None,
-        typer.Option(help="Condition on the features, as for pandas.", show_default=False),
+        typer.Option(
+            help="Condition on the features: column names, numbers, texts, comparisons, 'in', "
+            "'and', 'or', 'not' and arithmetic. 'index' is the row's label.",
+            show_default=False,
+        ),
     ] = None,
     file: Annotated[
         Path | None,

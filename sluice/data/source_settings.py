@@ -8,6 +8,9 @@ from sluice.data.bar_rules import BarRule
 from sluice.data.sql_url import SqlUrl
 from sluice.settings import Settings
 
+MAX_BYTES = 2 * 1024**3
+"""Default of ``max_bytes``; a small file can claim to hold far more than it weighs."""
+
 
 class PackagedBars(Settings):
     """Real daily bars shipped by the ``arch`` package, 1999 to 2018; needs no network."""
@@ -60,6 +63,15 @@ class SqlSource(Settings):
     index: str = Field("date", description="Column of the result that labels its rows.")
     rename: dict[str, str] = Field(
         default_factory=dict, description="New name by name in the result, for columns."
+    )
+    timeout_s: float = Field(
+        600.0, gt=0, le=86_400, description="Longest time that the query may take [s]."
+    )
+    max_bytes: int = Field(
+        MAX_BYTES,
+        ge=1024**2,
+        le=1024**4,
+        description="Largest size of the rows in memory; reading stops there [bytes].",
     )
 
 

@@ -1,7 +1,4 @@
-"""Rows of an SQL query; nothing is ever written to the database.
-
-Wherever the database knows it, the transaction is declared read-only, and it is rolled back.
-"""
+"""Rows of an SQL query; nothing is ever written to the database (see ``sql_session``)."""
 
 import contextlib
 import re
@@ -20,6 +17,7 @@ from sluice.data.file_source import neighbour
 from sluice.data.raw_rows import row_place, shape_rows
 from sluice.data.schema import Schema
 from sluice.data.source_settings import SqlSource
+from sluice.data.sql_session import open_read_only, run_query
 from sluice.data.sql_url import hide, resolve
 from sluice.errors import SourceError
 
@@ -37,8 +35,9 @@ def read_sql(source: SqlSource, schema: Schema, *, environ: Mapping[str, str]) -
 
     Raises:
         SourceError: A variable is not set, the URL is none, its driver is not installed, the
-            database cannot be reached, the query fails (with the database's own words) or returns
-            no rows; or see ``shape_rows``. No message holds a variable's value.
+            database cannot be reached, the query fails (with the database's own words), returns
+            no rows, takes longer than ``source.timeout_s`` or returns more than
+            ``source.max_bytes``; or see ``shape_rows``. No message holds a variable's value.
     """
     url = _parse(source, environ)
     with _connected(source, url, environ) as connection:
@@ -91,7 +90,7 @@ def _connected(source: SqlSource, url: URL, environ: Mapping[str, str]) -> Itera
             warnings.simplefilter("error", SAWarning)
             engine = sa.create_engine(url, poolclass=NullPool)
         # A driver says of an option that it does not know that it is a TypeError or a ValueError.
-        connection = engine.connect()
+        connection = open_read_only(engine, source)
     except (NoSuchModuleError, ImportError) as error:
         raise SourceError(
             f"'url' {source.url} needs the driver {url.drivername}, and it is not installed "
@@ -99,6 +98,8 @@ def _connected(source: SqlSource, url: URL, environ: Mapping[str, str]) -> Itera
             cause="A driver is a package of its own, or its name is misspelt.",
             fix="Install it (for PostgreSQL: pip install 'psycopg[binary]'), or correct 'url'.",
         ) from None
+    except SourceError:
+        raise
     except (SQLAlchemyError, SAWarning, TypeError, ValueError) as error:
         raise SourceError(
             f"The database {source.url} cannot be reached: {_words(source, error, environ)}.",
@@ -116,25 +117,12 @@ def _connected(source: SqlSource, url: URL, environ: Mapping[str, str]) -> Itera
 
 def _run(source: SqlSource, connection: Connection, environ: Mapping[str, str]) -> pd.DataFrame:
     try:
-        if connection.dialect.name == "sqlite":
-            # Its driver would commit a DROP TABLE of itself.
-            connection.exec_driver_sql("PRAGMA query_only = ON")
-        result = connection.execution_options(postgresql_readonly=True).execute(
-            sa.text(source.query)
-        )
-        if not result.returns_rows:
-            raise SourceError(
-                f"The query on {source.url} must return rows, and is no query.",
-                cause="It changes something; it was rolled back.",
-                fix="Write one SELECT.",
-            )
-        names = list(result.keys())
-        rows = result.all()
+        names, rows = run_query(connection, source)
     except SQLAlchemyError as error:
         raise SourceError(
             f"The query on {source.url} failed: {_words(source, error, environ)}.",
             cause="It names a table or column that is not there or that this user may not read, "
-            "is not SQL of this database, or would write.",
+            "is not SQL of this database, would write, or is not one SELECT.",
             fix="Correct 'query', and try it in the database's own client; a colon before a word "
             "is written '\\:'.",
         ) from None
@@ -144,7 +132,7 @@ def _run(source: SqlSource, connection: Connection, environ: Mapping[str, str]) 
             f"The query on {source.url} returns more than one column '{repeated[0]}'.",
             fix="Name each with AS, or select one of them.",
         )
-    return pd.DataFrame([tuple(row) for row in rows], columns=names)
+    return pd.DataFrame(rows, columns=names)
 
 
 def _words(source: SqlSource, error: Exception, environ: Mapping[str, str]) -> str:

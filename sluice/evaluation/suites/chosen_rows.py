@@ -11,22 +11,8 @@ from numpy.typing import NDArray
 from sluice.errors import ContractError, SourceError
 from sluice.evaluation.losses import SUFFIXES
 from sluice.evaluation.production import row_labels
+from sluice.evaluation.suites.query import matching_rows
 from sluice.evaluation.suites.suite import Failures, FromFile, Origin, Query, Suite, suite_of
-
-_MOST_NAMED = 24
-"""Columns in a message."""
-
-_QUERY_ERRORS = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    NameError,
-    NotImplementedError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
-"""What pandas raises for an expression it cannot compute; there is no common base."""
 
 
 def query_suite(name: str, expression: str, frame: pd.DataFrame) -> Suite:
@@ -34,29 +20,15 @@ def query_suite(name: str, expression: str, frame: pd.DataFrame) -> Suite:
 
     Args:
         name: Of the suite.
-        expression: As for ``DataFrame.query``: column names, numbers, comparisons, 'and', 'or',
-            'not', 'in'; ``index`` is the row's label. No variables.
+        expression: A condition on the columns; see ``sluice.evaluation.suites.query``.
         frame: Feature frame.
 
     Raises:
-        ContractError: The expression cannot be computed, is no condition, or is never true.
+        ContractError: The expression is outside the query language, cannot be computed, is no
+            condition, or is never true.
     """
-    try:
-        # Without namespaces of its own it would see this function's variables as @name.
-        found = frame.eval(expression, engine="python", local_dict={}, global_dict={})
-    except _QUERY_ERRORS as error:
-        raise ContractError(
-            f"Suite '{name}' needs a query that can be computed, got {expression!r}: "
-            f"{type(error).__name__}: {error}.",
-            cause=f"The columns are {_first(frame.columns)}.",
-            fix="Write it as for pandas.DataFrame.query, such as 'volume_z > 2 and rsi_14 < 30'.",
-        ) from None
-    if not isinstance(found, pd.Series) or not pd.api.types.is_bool_dtype(found.dtype):
-        raise ContractError(
-            f"Suite '{name}' needs a query that is true or false for each row, got {expression!r}.",
-            fix="Compare something, such as 'volume_z > 2'.",
-        )
-    labels = row_labels(frame.index)[found.fillna(False).to_numpy(bool)]
+    found = matching_rows(expression, frame)
+    labels = row_labels(frame.index)[found.to_numpy()]
     if labels.size == 0:
         raise ContractError(
             f"Suite '{name}' needs a query that some row meets, got {expression!r}, which is true "
@@ -116,11 +88,6 @@ def find_places(labels: Sequence[str], index: pd.Index) -> NDArray[np.int64]:
         texts = [_iso(text) for text in texts]
     place: NDArray[np.int64] = pd.Index(row_labels(index)).get_indexer(pd.Index(texts))
     return place
-
-
-def _first(columns: pd.Index) -> str:
-    more = f" and {len(columns) - _MOST_NAMED} more" if len(columns) > _MOST_NAMED else ""
-    return ", ".join(map(str, columns[:_MOST_NAMED])) + more
 
 
 def _ranges(expression: str, frame: pd.DataFrame) -> str:

@@ -34,7 +34,7 @@ class HighestLoss(Record):
 
 
 class Query(Record):
-    """Rows of the feature frame for which a pandas expression was true."""
+    """Rows of the feature frame for which a query was true; the text is shown, never evaluated."""
 
     kind: Literal["query"] = "query"
     expression: str

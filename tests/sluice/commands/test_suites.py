@@ -146,6 +146,7 @@ def test_a_suite_is_revised_only_when_asked(sluice):
         (("add", "x"), SettingsError),
         (("add", "x", "--hard", "--query", "call > 1"), SettingsError),
         (("add", "x", "--query", "cal > 1"), ContractError),
+        (("add", "x", "--query", "call.where.__func__.__globals__['os'] > 1"), ContractError),
         (("show", "x"), ContractError),
         (("run",), SettingsError),
     ],

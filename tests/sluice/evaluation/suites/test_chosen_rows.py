@@ -35,7 +35,7 @@ def test_a_query_takes_the_rows_for_which_it_is_true(expression, rows):
         ("x < @frame.size", "needs a query that can be computed"),
         ("x.nothing() > 1", "needs a query that can be computed"),
         ("x + 1", "true or false for each row"),
-        ("w = x", "true or false for each row"),
+        ("w = x", "needs a query that can be computed"),
         ("1 < 2", "true or false for each row"),
     ],
 )
