@@ -11,7 +11,7 @@ from sluice.home import Home
 from sluice.pipeline import defs_folder, known_pipelines, read_pipeline
 from sluice.pipelines.broken import load_or_explain
 from sluice.pipelines.build import build_definitions
-from sluice.pipelines.resources import with_resources
+from sluice.pipelines.resources import sealed, with_resources
 
 EXTRA = "SLUICE_PIPELINES"
 """Environment variable: further pipeline files outside ``defs``, separated like PATH."""
@@ -34,9 +34,8 @@ def defs() -> dg.Definitions:
     def load(path: Path) -> dg.Definitions:
         return with_resources(build_definitions(read_pipeline(path)), home)
 
-    return dg.Definitions.merge(
-        *(load_or_explain(_name_of(path), partial(load, path)) for path in [*shipped, *extra])
-    )
+    loaded = (load_or_explain(_name_of(path), partial(load, path)) for path in [*shipped, *extra])
+    return sealed(dg.Definitions.merge(*loaded), home)
 
 
 def _name_of(path: Path) -> str:
