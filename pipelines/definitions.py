@@ -1,7 +1,6 @@
 """What ``dagster dev`` and ``dg dev`` load: every shipped pipeline, and those that are named."""
 
 import os
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -24,8 +23,6 @@ def defs() -> dg.Definitions:
     Each file is read by itself, as an installed package has no project file that Dagster's own
     loader could start from, and one that is broken must not take the others away.
     """
-    if str(Path.cwd()) not in sys.path:  # a user's workload lies where the user started
-        sys.path.insert(0, str(Path.cwd()))
     extra = [Path(part) for part in os.environ.get(EXTRA, "").split(os.pathsep) if part]
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     folder = defs_folder()

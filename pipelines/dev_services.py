@@ -105,7 +105,7 @@ def _daemon(instance: dg.DagsterInstance, workspace: Path) -> Iterator["subproce
     read_end, write_end = get_ipc_shutdown_pipe()
     process = open_ipc_subprocess(
         [
-            *(sys.executable, "-m", "dagster._daemon", "run"),
+            *(sys.executable, "-P", "-m", "dagster._daemon", "run"),
             *("--log-level", _LOG_LEVEL, "--shutdown-pipe", str(read_end)),
             *("--instance-ref", serialize_value(instance.get_ref())),
             *("--code-server-log-level", _LOG_LEVEL, "--workspace", str(workspace)),
