@@ -69,7 +69,7 @@ def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @traced
     def best_config(
         context: dg.AssetExecutionContext,
-        sluice_state: State,
+        sluice_state: dg.ResourceParam[State],
         sluice_progress: dg.ResourceParam[Progress],
         features: FeatureSet,
     ) -> dg.MaterializeResult[BestConfig]:

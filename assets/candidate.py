@@ -64,7 +64,7 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @traced
     def candidate(
         context: dg.AssetExecutionContext,
-        sluice_state: State,
+        sluice_state: dg.ResourceParam[State],
         best_config: BestConfig,
         trained_models: TrainedModels,
         drift_reference: DriftBasis,

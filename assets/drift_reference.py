@@ -58,7 +58,7 @@ def drift_reference_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @traced
     def drift_reference(
         context: dg.AssetExecutionContext,
-        sluice_state: State,
+        sluice_state: dg.ResourceParam[State],
         features: FeatureSet,
         best_config: BestConfig,
         trained_models: TrainedModels,

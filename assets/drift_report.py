@@ -59,7 +59,7 @@ def drift_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     )
     @traced
     def drift_report(
-        context: dg.AssetExecutionContext, sluice_state: State
+        context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[State]
     ) -> dg.MaterializeResult[DriftWatch]:
         before = newest_record(DriftWatch, sluice_state.home.records, pipeline.name, DRIFT_REPORT)
         look = look_at_production(pipeline, sluice_state, before, on_progress=context.log.info)

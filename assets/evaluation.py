@@ -63,7 +63,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @traced
     def evaluation(
         context: dg.AssetExecutionContext,
-        sluice_state: State,
+        sluice_state: dg.ResourceParam[State],
         raw_data: TableRecord,
         features: FeatureSet,
         best_config: BestConfig,

@@ -41,7 +41,9 @@ def features_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     )
     @traced
     def features(
-        context: dg.AssetExecutionContext, sluice_state: State, raw_data: TableRecord
+        context: dg.AssetExecutionContext,
+        sluice_state: dg.ResourceParam[State],
+        raw_data: TableRecord,
     ) -> dg.MaterializeResult[FeatureSet]:
         workload = pipeline.loaded_workload
         with sluice_state.ledger() as ledger:

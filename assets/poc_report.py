@@ -37,7 +37,7 @@ def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @traced
     def poc_report(
         context: dg.AssetExecutionContext,
-        sluice_state: State,
+        sluice_state: dg.ResourceParam[State],
         sluice_progress: dg.ResourceParam[Progress],
         raw_data: TableRecord,
         features: FeatureSet,

@@ -3,8 +3,8 @@
 import os
 
 import dagster as dg
-from pydantic import Field
 
+from sluice.assets.config_schema import VERSION_CONFIG, requested_version
 from sluice.assets.resources import RECORDS, State
 from sluice.assets.rollout import ROLLOUT
 from sluice.assets.traced import traced
@@ -15,18 +15,13 @@ from sluice.registry.rollouts import RolloutLedger
 from sluice.tracking.registry_mirror import mirror_history
 
 
-class PromotionConfig(dg.Config):
-    """Which version the job is asked to promote."""
-
-    version: int = Field(ge=1, description="Version number in the registry.")
-
-
 def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
     @dg.asset(
         key=[pipeline.name, "production_model"],
         deps=[dg.AssetKey([pipeline.name, "candidate" if pipeline.rollout is None else ROLLOUT])],
+        config_schema=VERSION_CONFIG,
         io_manager_key=RECORDS,
         group_name=f"{pipeline.name}_promotion",
         kinds={"python"},
@@ -37,13 +32,12 @@ def production_model_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     )
     @traced
     def production_model(
-        context: dg.AssetExecutionContext, sluice_state: State, config: PromotionConfig
+        context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[State]
     ) -> dg.MaterializeResult[Promotion]:
+        number = requested_version(context)
         with sluice_state.ledger() as ledger:
-            promotion = _move(
-                pipeline, ledger, config.version, sluice_state, run_id=context.run.run_id
-            )
-            version = ledger.version(pipeline.name, config.version)
+            promotion = _move(pipeline, ledger, number, sluice_state, run_id=context.run.run_id)
+            version = ledger.version(pipeline.name, number)
             mirror_history(
                 ledger,
                 pipeline.name,

@@ -51,7 +51,9 @@ def promotion_verdict_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     )
     @traced
     def promotion_verdict(
-        context: dg.AssetExecutionContext, sluice_state: State, evaluation: Evaluation
+        context: dg.AssetExecutionContext,
+        sluice_state: dg.ResourceParam[State],
+        evaluation: Evaluation,
     ) -> dg.MaterializeResult[Decision]:
         workload = pipeline.loaded_workload
         evidence = evaluation.evidence(sluice_state.store)

@@ -26,7 +26,7 @@ def raw_data_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     )
     @traced
     def raw_data(
-        context: dg.AssetExecutionContext, sluice_state: State
+        context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[State]
     ) -> dg.MaterializeResult[TableRecord]:
         workload = pipeline.loaded_workload
         with users_code("load_rows of the workload"):

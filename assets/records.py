@@ -16,10 +16,11 @@ from sluice.settings import Record
 R = TypeVar("R", bound=Record)
 
 
-class RecordIOManager(dg.ConfigurableIOManager):
-    """Stores the latest value of every asset under one folder."""
+class RecordIOManager(dg.IOManager):
+    """Stores the latest value of every asset under one folder, which no run config can change."""
 
-    root: str
+    def __init__(self, root: Path) -> None:
+        self._root = root
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Write the record."""
@@ -53,7 +54,7 @@ class RecordIOManager(dg.ConfigurableIOManager):
             ) from None
 
     def _path(self, key: dg.AssetKey) -> Path:
-        return Path(self.root).joinpath(*key.path).with_suffix(".json")
+        return self._root.joinpath(*key.path).with_suffix(".json")
 
 
 def newest_record(kind: type[R], records: Path, pipeline: str, asset: str) -> R | None:

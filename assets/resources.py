@@ -1,11 +1,10 @@
 """What every asset is handed: where state lies, the ledger, and somewhere to report progress."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
-
-import dagster as dg
 
 from sluice.artifacts import ArtifactStore
 from sluice.home import Home
@@ -34,8 +33,9 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class State(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The state folder and the ledger's address."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The state folder and the ledger's address, which no run config can change."""
 
     root: str
     registry_url: str

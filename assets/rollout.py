@@ -1,8 +1,8 @@
 """The rollout of a version: real traffic has the last word before production moves (ROLL-1)."""
 
 import dagster as dg
-from pydantic import Field
 
+from sluice.assets.config_schema import VERSION_CONFIG, requested_version
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import table
 from sluice.assets.resources import RECORDS, State
@@ -16,12 +16,6 @@ from sluice.rollout.state import Rollout, Transition
 ROLLOUT = "rollout"
 
 
-class RolloutConfig(dg.Config):
-    """Which version the job is asked to bring into production."""
-
-    version: int = Field(ge=1, description="Version number in the registry.")
-
-
 def rollout_asset(pipeline: PipelineSettings, settings: RolloutSettings) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
@@ -29,6 +23,7 @@ def rollout_asset(pipeline: PipelineSettings, settings: RolloutSettings) -> dg.A
         key=[pipeline.name, ROLLOUT],
         ins={"features": dg.AssetIn(key=[pipeline.name, "features"])},
         deps=[dg.AssetKey([pipeline.name, "candidate"])],
+        config_schema=VERSION_CONFIG,
         io_manager_key=RECORDS,
         group_name=f"{pipeline.name}_promotion",
         kinds={"sqlalchemy"},
@@ -40,15 +35,14 @@ def rollout_asset(pipeline: PipelineSettings, settings: RolloutSettings) -> dg.A
     @traced
     def rollout(
         context: dg.AssetExecutionContext,
-        sluice_state: State,
-        config: RolloutConfig,
+        sluice_state: dg.ResourceParam[State],
         features: FeatureSet,
     ) -> dg.MaterializeResult[Transition]:
         with sluice_state.ledger() as ledger:
             transition, agreement = start_delivery(
                 ledger,
                 pipeline.name,
-                config.version,
+                requested_version(context),
                 settings,
                 frame=load_table(features.table, sluice_state.store),
                 folds=features.folds,

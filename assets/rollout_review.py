@@ -49,7 +49,7 @@ def rollout_review_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     )
     @traced
     def rollout_review(
-        context: dg.AssetExecutionContext, sluice_state: State
+        context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[State]
     ) -> dg.MaterializeResult[RolloutReview]:
         workload = pipeline.loaded_workload
         with users_code("load_rows or compute_features of the workload"):

@@ -53,7 +53,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
     @traced
     def trained_models(
         context: dg.AssetExecutionContext,
-        sluice_state: State,
+        sluice_state: dg.ResourceParam[State],
         sluice_progress: dg.ResourceParam[Progress],
         features: FeatureSet,
         best_config: BestConfig,

@@ -27,7 +27,7 @@ def best_config_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
         ins={"best_config": dg.AssetIn(key=asset)},
     )
     def best_config_checks(
-        sluice_state: State, best_config: BestConfig
+        sluice_state: dg.ResourceParam[State], best_config: BestConfig
     ) -> Iterator[dg.AssetCheckResult]:
         if best_config.study is None:
             yield result(FINISHED, asset, passed=True, seen="No search was asked for.")

@@ -44,7 +44,7 @@ def raw_data_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
         ins={"raw_data": dg.AssetIn(key=asset)},
     )
     def raw_data_checks(
-        sluice_state: State, raw_data: TableRecord
+        sluice_state: dg.ResourceParam[State], raw_data: TableRecord
     ) -> Iterator[dg.AssetCheckResult]:
         workload = pipeline.loaded_workload
         frame = load_table(raw_data, sluice_state.store)
@@ -78,7 +78,7 @@ def features_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
         },
     )
     def features_checks(
-        sluice_state: State, raw_data: TableRecord, features: FeatureSet
+        sluice_state: dg.ResourceParam[State], raw_data: TableRecord, features: FeatureSet
     ) -> Iterator[dg.AssetCheckResult]:
         workload = pipeline.loaded_workload
         require_same(

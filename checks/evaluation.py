@@ -34,7 +34,7 @@ def evaluation_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
         ins={"evaluation": dg.AssetIn(key=asset)},
     )
     def evaluation_checks(
-        sluice_state: State, evaluation: Evaluation
+        sluice_state: dg.ResourceParam[State], evaluation: Evaluation
     ) -> Iterator[dg.AssetCheckResult]:
         evidence = evaluation.evidence(sluice_state.store)
         candidate, reference = evidence.candidate, evidence.reference

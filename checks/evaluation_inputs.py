@@ -25,7 +25,7 @@ def evaluation_inputs_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinit
         "regression suites exist in this home, have the right digest and load.",
     )
     def what_evaluation_reads_can_be_opened(
-        sluice_state: State, features: FeatureSet
+        sluice_state: dg.ResourceParam[State], features: FeatureSet
     ) -> dg.AssetCheckResult:
         try:
             opened = open_inputs(pipeline, sluice_state, data=features.table.digest)

@@ -20,7 +20,7 @@ def rollout_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
         description="Passes when the challenger became production, fails when it was rolled back; "
         "a rollout under way has shown nothing yet, and says so.",
     )
-    def every_step_held(sluice_state: State) -> dg.AssetCheckResult:
+    def every_step_held(sluice_state: dg.ResourceParam[State]) -> dg.AssetCheckResult:
         with sluice_state.ledger() as ledger:
             rollout = ledger.rollout(pipeline.name)
             last = None if rollout is None else ledger.rollout_transitions(rollout.id)[-1]

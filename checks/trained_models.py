@@ -55,7 +55,7 @@ def trained_models_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinitio
         },
     )
     def trained_models_checks(
-        sluice_state: State,
+        sluice_state: dg.ResourceParam[State],
         trained_models: TrainedModels,
         best_config: BestConfig,
         features: FeatureSet,

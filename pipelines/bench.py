@@ -147,7 +147,7 @@ def _gate_speeds() -> Iterator[Speed]:
 
 def _poc_command(*options: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "sluice", "poc", PIPELINE, "--json", *options],
+        [sys.executable, "-P", "-m", "sluice", "poc", PIPELINE, "--json", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         check=False,

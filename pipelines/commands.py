@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
@@ -33,10 +34,7 @@ Overrides = Annotated[
         show_default=False,
     ),
 ]
-QUIET = (
-    "ignore:Function `dev_command` is superseded",
-    "ignore:Parameter `execution_type` of function `AssetsDefinition.__init__` is currently",
-)
+QUIET = ("ignore:Parameter `execution_type` of function `AssetsDefinition.__init__` is currently",)
 """What Dagster says of itself at every start, and nobody here can change [PYTHONWARNINGS]."""
 
 
@@ -119,8 +117,20 @@ def register(app: typer.Typer) -> None:
             list[str] | None, typer.Argument(help="Pipeline files to add to the shipped ones.")
         ] = None,
         port: Annotated[int, typer.Option(help="Port on loopback.", min=1, max=65535)] = 3000,
+        trusted_hosts: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--trusted-host",
+                help="Name beside localhost under which a proxy of yours serves the pages; "
+                "several times for several names.",
+                show_default=False,
+            ),
+        ] = None,
     ) -> None:
         """Open the Dagster UI with schedules and sensors on http://127.0.0.1:3000.
+
+        Pages of other sites cannot use it: it takes GraphQL only as JSON by POST, from its own
+        pages and from programs, under the names localhost and 127.0.0.1.
 
         The pages of SLUICE_HOME/reports, which checks link to, are served beside it: on port 3001,
         where runs outside the UI expect them, or the next free one, unless SLUICE_REPORTS_URL
@@ -149,7 +159,8 @@ def register(app: typer.Typer) -> None:
         }
         if home.registry_key is not None:  # the component resolves it at the project's root
             os.environ["SLUICE_REGISTRY_KEY"] = str(home.registry_key)
-        reports = _serve_reports(home, port=port)
+        names = trusted_hosts or []
+        reports = _serve_reports(home, port=port, trusted_hosts=names)
         print(
             f"Sluice starts on http://127.0.0.1:{port}, reports on {reports} (Ctrl-C ends both)",
             file=sys.stderr,
@@ -158,16 +169,16 @@ def register(app: typer.Typer) -> None:
         # A script ignores it for what it starts in the background, and Dagster's children, which
         # end when they get it, would inherit that and never end.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        command = [
-            "-m",
-            "dagster",
-            "dev",
-            "--log-level",
-            "warning",
-            "-m",
-            "sluice.pipelines.definitions",
+        # Dagster starts Python without -P, and removes the first folder of the path while it loads
+        # the pipelines. So the working folder is on no path, and that first one is Dagster's home.
+        os.environ["PYTHONSAFEPATH"] = "1"
+        path = [
+            str(home.dagster),
+            *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)),
         ]
-        os.execv(sys.executable, [sys.executable, *command, "-h", "127.0.0.1", "-p", str(port)])
+        os.environ["PYTHONPATH"] = os.pathsep.join(path)
+        services = ["-P", "-m", "sluice.pipelines.dev_services", str(port), *names]
+        os.execv(sys.executable, [sys.executable, *services])
 
     @doctor_group(app).command()
     def expectations(
@@ -211,7 +222,7 @@ def _require_free(port: int) -> None:
             ) from None
 
 
-def _serve_reports(home: Home, *, port: int) -> str:
+def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> str:
     """Start the report server; runs started from the UI learn its address."""
     from sluice.pipelines.report_server import LOOPBACK, start_server
     from sluice.reports.folder import ADDRESS_VARIABLE, DEFAULT_PORT
@@ -226,7 +237,9 @@ def _serve_reports(home: Home, *, port: int) -> str:
             f"'{wanted.geturl()}': {error}.",
             fix="Correct the variable or unset it.",
         ) from None
-    address = start_server(home.reports, first_port=first_port, kept_free=port)
+    address = start_server(
+        home.reports, first_port=first_port, kept_free=port, trusted_hosts=trusted_hosts
+    )
     if here or not wanted.hostname:  # another host's is a proxy in front of this server
         os.environ[ADDRESS_VARIABLE] = address
     return address

@@ -1,7 +1,6 @@
 """What ``dagster dev`` and ``dg dev`` load: every shipped pipeline, and those that are named."""
 
 import os
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from sluice.home import Home
 from sluice.pipeline import defs_folder, known_pipelines, read_pipeline
 from sluice.pipelines.broken import load_or_explain
 from sluice.pipelines.build import build_definitions
-from sluice.pipelines.resources import with_resources
+from sluice.pipelines.resources import sealed, with_resources
 
 EXTRA = "SLUICE_PIPELINES"
 """Environment variable: further pipeline files outside ``defs``, separated like PATH."""
@@ -24,8 +23,6 @@ def defs() -> dg.Definitions:
     Each file is read by itself, as an installed package has no project file that Dagster's own
     loader could start from, and one that is broken must not take the others away.
     """
-    if str(Path.cwd()) not in sys.path:  # a user's workload lies where the user started
-        sys.path.insert(0, str(Path.cwd()))
     extra = [Path(part) for part in os.environ.get(EXTRA, "").split(os.pathsep) if part]
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     folder = defs_folder()
@@ -34,9 +31,8 @@ def defs() -> dg.Definitions:
     def load(path: Path) -> dg.Definitions:
         return with_resources(build_definitions(read_pipeline(path)), home)
 
-    return dg.Definitions.merge(
-        *(load_or_explain(_name_of(path), partial(load, path)) for path in [*shipped, *extra])
-    )
+    loaded = (load_or_explain(_name_of(path), partial(load, path)) for path in [*shipped, *extra])
+    return sealed(dg.Definitions.merge(*loaded), home)
 
 
 def _name_of(path: Path) -> str:

@@ -66,7 +66,7 @@ def drift_sensor(
         "a window that was not judged yet, and the training job once for each drift that stays.",
     )
     def sensor(
-        context: dg.SensorEvaluationContext, sluice_state: State
+        context: dg.SensorEvaluationContext, sluice_state: dg.ResourceParam[State]
     ) -> dg.SensorResult | dg.SkipReason:
         cursor = Cursor.read(context.cursor)
         with sluice_state.ledger() as ledger:

@@ -1,6 +1,7 @@
 """Serve the pages under ``SLUICE_HOME/reports``, and metrics, on this machine alone.
 
-Read only, loopback only, no path that leads out of the folder, no dotfiles. It ends when the
+Read only, loopback only, no path that leads out of the folder, no dotfiles, and within the limits
+of ``bounded_http``. It ends when the
 process that started it ends, however that happens. Any feature may put ``*.html`` files into the
 folder, or a folder with an ``index.html``; the first page lists them, newest first. ``/metrics``
 tells Prometheus of pipelines and rollouts.
@@ -15,21 +16,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from sluice.home import Home
+from sluice.pipelines.bounded_http import BoundedHandler, BoundedServer
 from sluice.pipelines.pipeline_metrics import MEDIA_TYPE, metrics_reader
+from sluice.pipelines.trusted_hosts import is_trusted_host
 from sluice.reports.index import index_page
 
 LOOPBACK = "127.0.0.1"
-_NAMES = frozenset({LOOPBACK, "localhost"})
-"""Another name in a request is a foreign site's that was pointed at this machine."""
-
 _POLICY = "default-src 'self' 'unsafe-inline' data: blob:"
 """A page may run its own scripts, but reaches no other host."""
 
@@ -37,16 +35,16 @@ _FIRST_TRIES = 20
 _WATCH_S = 0.5
 
 
-class ReportServer(ThreadingHTTPServer):
+class ReportServer(BoundedServer):
     """Listens on an open socket of loopback and answers from one folder."""
-
-    daemon_threads = True
 
     def __init__(
         self,
         listener: socket.socket,
         folder: Path,
         metrics: Callable[[], bytes] | None = None,
+        *,
+        trusted_hosts: Iterable[str] = (),
     ) -> None:
         super().__init__(listener.getsockname(), ReportHandler, bind_and_activate=False)
         self.socket.close()
@@ -54,14 +52,10 @@ class ReportServer(ThreadingHTTPServer):
         self.server_activate()
         self.folder = folder.resolve()
         self.metrics = metrics
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Let a browser leave in the middle of an answer; anything else is told on stderr."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
+        self.trusted_hosts = tuple(trusted_hosts)
 
 
-class ReportHandler(BaseHTTPRequestHandler):
+class ReportHandler(BoundedHandler):
     """One request; only GET and HEAD exist."""
 
     server: ReportServer
@@ -81,7 +75,8 @@ class ReportHandler(BaseHTTPRequestHandler):
 
     def _answer(self, *, with_content: bool) -> None:
         path = urlsplit(self.path).path
-        if self.headers.get("Host", "").rsplit(":", 1)[0] not in _NAMES:
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or not is_trusted_host(hosts[0], self.server.trusted_hosts):
             self.send_error(HTTPStatus.FORBIDDEN, "Only this machine's own name is served")
             return
         if path == "/":
@@ -176,15 +171,21 @@ def _candidates(first_port: int) -> Iterator[int]:
     yield 0
 
 
-def start_server(folder: Path, *, first_port: int, kept_free: int | None = None) -> str:
+def start_server(
+    folder: Path,
+    *,
+    first_port: int,
+    kept_free: int | None = None,
+    trusted_hosts: Sequence[str] = (),
+) -> str:
     """Serve ``folder`` from a process of its own that ends with this one; return the address.
 
     This process may replace itself by ``exec``: it keeps its id. Ports as for ``listen``.
     """
     with listen(first_port, kept_free=kept_free) as listener:
-        command = [sys.executable, "-m", "sluice.pipelines.report_server"]
+        command = [sys.executable, "-P", "-m", "sluice.pipelines.report_server"]
         subprocess.Popen(
-            [*command, str(folder), str(listener.fileno()), str(os.getpid())],
+            [*command, str(folder), str(listener.fileno()), str(os.getpid()), *trusted_hosts],
             pass_fds=[listener.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,  # or a pipe after this command would wait for the server
@@ -199,15 +200,18 @@ def end_with(parent: int) -> None:
 
 
 def main() -> None:
-    """Serve until the starting process is gone: ``report_server FOLDER SOCKET PARENT``."""
+    """Serve while the parent lives: ``report_server FOLDER SOCKET PARENT [HOST ...]``."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("listener", type=int, help="descriptor of the bound socket")
     parser.add_argument("parent", type=int, help="process to end with")
+    parser.add_argument("trusted_hosts", nargs="*", help="names beside those of loopback")
     given = parser.parse_args()
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     listener = socket.socket(fileno=given.listener)
-    server = ReportServer(listener, given.folder, metrics_reader(home))
+    server = ReportServer(
+        listener, given.folder, metrics_reader(home), trusted_hosts=given.trusted_hosts
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         end_with(given.parent)

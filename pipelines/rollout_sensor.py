@@ -44,7 +44,7 @@ def rollout_sensor(
         "to nothing, and the review of labels and failed rows.",
     )
     def sensor(
-        context: dg.SensorEvaluationContext, sluice_state: State
+        context: dg.SensorEvaluationContext, sluice_state: dg.ResourceParam[State]
     ) -> dg.SensorResult | dg.SkipReason:
         now = utc_now()
         with sluice_state.ledger() as ledger:

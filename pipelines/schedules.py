@@ -34,7 +34,7 @@ def retrain_schedule(
         "newest candidate; else skip, and say so.",
     )
     def schedule(
-        context: dg.ScheduleEvaluationContext, sluice_state: State
+        context: dg.ScheduleEvaluationContext, sluice_state: dg.ResourceParam[State]
     ) -> dg.RunRequest | dg.SkipReason:
         busy = under_way(context.instance, training_name(pipeline))
         if busy:

@@ -64,7 +64,7 @@ def promotion_sensor(
         "against.",
     )
     def sensor(
-        context: dg.SensorEvaluationContext, sluice_state: State
+        context: dg.SensorEvaluationContext, sluice_state: dg.ResourceParam[State]
     ) -> dg.RunRequest | dg.SkipReason:
         event = context.instance.get_latest_materialization_event(key)
         if event is None:

@@ -1,6 +1,13 @@
 """``python -m sluice`` is ``sluice``."""
 
-from sluice.cli import main
+import os
+import sys
 
 if __name__ == "__main__":
+    # With -m Python searches the working folder first: a random.py there would be taken for the
+    # standard one. What a pipeline names is found there all the same: see sluice.imports.
+    if not sys.flags.safe_path and sys.path[0] in ("", os.getcwd()):
+        del sys.path[0]
+    from sluice.cli import main
+
     main()

@@ -81,8 +81,6 @@ def _start(
 def main() -> None:
     """Run one command and leave with its exit code."""
     _open_standard_streams()
-    if str(Path.cwd()) not in sys.path:  # a user's workload lies where the user starts
-        sys.path.insert(0, str(Path.cwd()))
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: nothing torn
     raise SystemExit(run_command(sys.argv[1:]))
 

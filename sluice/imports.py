@@ -1,6 +1,12 @@
-"""Find what a user named by import path: ``module:Name``."""
+"""Find what a user named by import path: ``module:Name``.
+
+Folders of the user's are searched last, after the standard library and what is installed: a folder
+that was downloaded may hold a ``random.py``, which must not run because a command runs there. Only
+commands that load what a user named search them at all.
+"""
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Iterable
 from pathlib import Path, PurePath
@@ -32,6 +38,7 @@ def import_named(path: str, *, what: str) -> Any:
             f"A {what} is named as 'module:Name', got '{path}'.",
             fix="Write the dotted module, a colon and the class, as in 'my_model:MyWorkload'.",
         )
+    _search(Path.cwd(), before_others=False)  # a user's workload lies where the user starts
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # whatever the user's module raises while it loads
@@ -41,6 +48,7 @@ def import_named(path: str, *, what: str) -> Any:
         raise SettingsError(
             f"The {what} '{path}': module {module_name} has no '{name}'."
             + nearest(name, [n for n in vars(module) if not n.startswith("_")]),
+            cause=_hidden_by(module_name.split(".")[0], module),
             fix="Correct the name after the colon.",
         )
     return found
@@ -50,11 +58,13 @@ def search_beside(folder: Path, paths: Iterable[str]) -> None:
     """Let modules that a pipeline's file names be found beside it, from whatever working folder.
 
     Args:
-        folder: Of the pipeline's file; it is put in front of ``sys.path`` when a module is there.
+        folder: Of the pipeline's file; it is added to the end of ``sys.path``, before the working
+            folder, when a module is there.
         paths: Import paths that the file names, 'module:Name'.
 
     Raises:
-        SettingsError: A module of that name belongs to another folder in this process already.
+        SettingsError: A module of that name belongs to another folder in this process already, or
+            to the standard library or an installed package.
     """
     folder = folder.resolve()
     for path in paths:
@@ -72,10 +82,51 @@ def search_beside(folder: Path, paths: Iterable[str]) -> None:
                 "code of the other.",
                 fix=f"Rename {file.name}, or start a process for each of the two pipelines.",
             )
+        _search(folder, before_others=True)
+        _require_first(file, top, path)
         _beside[top] = file
-        if str(folder) not in sys.path:
-            sys.path.insert(0, str(folder))
 
+
+def _search(folder: Path, *, before_others: bool) -> None:
+    """Add a folder to the end of ``sys.path``, or before those that were added here."""
+    if str(folder) in sys.path:
+        return
+    added = [sys.path.index(each) for each in _searched if each in sys.path]
+    sys.path.insert(min(added) if added and before_others else len(sys.path), str(folder))
+    _searched.append(str(folder))
+
+
+def _require_first(file: Path, top: str, path: str) -> None:
+    """Refuse a module beside a pipeline's file that Python finds elsewhere first."""
+    if top in sys.modules:
+        return
+    importlib.invalidate_caches()
+    spec = importlib.util.find_spec(top)
+    places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+    if any(place and Path(place).is_relative_to(file.parent) for place in places):
+        return
+    raise SettingsError(
+        f"The module '{top}' of '{path}' is required from {file}, and Python finds another one of "
+        f"that name first: {next((p for p in places if p), 'built in')}.",
+        cause="The standard library and installed packages are searched before a user's folder.",
+        fix=f"Rename {file.name}, and the name in the pipeline's file.",
+    )
+
+
+def _hidden_by(top: str, module: ModuleType) -> str:
+    """Say that a module of the working folder was passed over, '' when none was."""
+    file = next((f for f in (Path.cwd() / f"{top}.py", Path.cwd() / top) if f.exists()), None)
+    found = getattr(module, "__file__", None)
+    if file is None or found is None or Path(found).is_relative_to(Path.cwd()):
+        return ""
+    return (
+        f"Python found {found}, and not {file}: the standard library and installed packages are "
+        "searched first."
+    )
+
+
+_searched: list[str] = []
+"""Folders that were added to ``sys.path`` here."""
 
 _beside: dict[str, Path] = {}
 """Files of modules that were found beside a pipeline's file in this process, by name."""

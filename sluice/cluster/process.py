@@ -57,7 +57,7 @@ class Process:
         start = _START.format(path=worker_path(), imports=", ".join(imports), handle=there.fileno())
         with there:
             process = subprocess.Popen(
-                [sys.executable, "-c", start],
+                [sys.executable, "-P", "-c", start],
                 pass_fds=[there.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **WORKER_ENVIRONMENT},

@@ -38,7 +38,7 @@ def starting_server(order: "Order") -> Iterator[Callable[[], int]]:
     """
     start = _START.format(path=worker_path(), parent=os.getpid())
     process = subprocess.Popen(
-        [sys.executable, "-c", start, order.model_dump_json()],
+        [sys.executable, "-P", "-c", start, order.model_dump_json()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -80,7 +80,7 @@ class ArmProcess:
         try:
             with there:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", start],
+                    [sys.executable, "-P", "-c", start],
                     pass_fds=[there.fileno(), self._crash.fileno()],
                     stdin=subprocess.DEVNULL,
                     # Anybody's code may print what a client sent; a log never holds that.

@@ -139,7 +139,7 @@ def _in_own_process(
         "mode": settings.mode,
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", "sluice.tracking.wandb_mirror"],
+        [sys.executable, "-P", "-m", "sluice.tracking.wandb_mirror"],
         env=_environment(folder, environ),
         cwd=folder,
         stdin=subprocess.PIPE,

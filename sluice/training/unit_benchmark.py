@@ -145,7 +145,7 @@ def _stop_at_checkpoint(spec: UnitSpec) -> None:
 def _resume(spec: UnitSpec) -> float:
     path = [*(os.path.abspath(part) for part in sys.path), str(Path(sluice.__file__).parents[1])]
     done = subprocess.run(
-        [sys.executable, "-c", _RESUME.format(path=path)],
+        [sys.executable, "-P", "-c", _RESUME.format(path=path)],
         input=pickle.dumps(spec),
         capture_output=True,
         check=False,

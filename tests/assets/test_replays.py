@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.assets.replays import errors_of, keep_replays, shared_errors
-from sluice.pipelines.resources import resources
+from sluice.assets.resources import State
 from sluice.reports.index import list_pages
 from sluice.reports.page import html_page
 from sluice.trace.diagnosis import diagnose
@@ -81,7 +81,7 @@ def test_a_sentence_names_the_training_the_step_and_what_to_do():
 
 
 def test_the_first_training_and_those_with_findings_have_their_page(tmp_path):
-    state = resources(home_at(tmp_path / "home"))["sluice_state"]
+    state = State.at(home_at(tmp_path / "home"))
     page = state.store.put(html_page("Replay of -c", "<h1>Replay of -c </h1>").encode())
     members = [member(f, "confirm" if f == 2 else None, replay=page) for f in range(4)]
     traces = keep_replays("echo", members, state, environ={})

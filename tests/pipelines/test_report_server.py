@@ -9,11 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from sluice.errors import SettingsError
+from sluice.pipelines.bounded_http import HttpLimits
 from sluice.pipelines.report_server import LOOPBACK, ReportServer, listen
 
 
@@ -141,9 +143,91 @@ def test_beyond_the_last_port_any_will_do() -> None:
         assert found.getsockname()[1] > 0
 
 
+class Hurried(ReportServer):
+    """The same with limits that a test can wait for."""
+
+    limits = HttpLimits(threads=4, header_s=1.0, header_bytes=2048)
+
+
+@pytest.fixture
+def hurried(folder: Path) -> Iterator[int]:
+    server = Hurried(listen(0), folder)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server.server_address[1]
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_silent_connections_neither_pile_up_nor_keep_others_out(hurried: int) -> None:
+    before = threading.active_count()
+    silent = [socket.create_connection((LOOPBACK, hurried)) for _ in range(40)]
+
+    assert ask(hurried, "/page.html")[0] == 200
+    assert threading.active_count() <= before + Hurried.limits.threads
+    for each in silent:
+        each.settimeout(5)
+        assert each.recv(1) == b""  # closed: the newest after header_s, the others for room
+        each.close()
+
+
+def test_a_header_that_trickles_is_cut_off(hurried: int) -> None:
+    begun = time.monotonic()
+    with socket.create_connection((LOOPBACK, hurried)) as slow:
+        slow.sendall(b"GET /page.html HTTP/1.0\r\n")
+        slow.settimeout(0.1)
+        while time.monotonic() < begun + 10:
+            try:
+                slow.sendall(b"a")
+                if slow.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+
+    assert time.monotonic() - begun < 3
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"GET /page.html HTTP/1.0\r\n"
+        + b"".join(b"a%d: %s\r\n" % (n, b"x" * 90) for n in range(90)),
+        b"GET /page.html HTTP/1.0\r\na: " + b"x" * 9000 + b"\r\n",
+        b"GET /" + b"x" * 9000 + b" HTTP/1.0\r\n",
+    ],
+)
+def test_a_large_header_is_not_answered(
+    hurried: int, header: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = b""
+    with (
+        socket.create_connection((LOOPBACK, hurried), timeout=5) as client,
+        suppress(ConnectionError),
+    ):
+        client.sendall(header + b"Host: localhost\r\n\r\n")
+        while part := client.recv(4096):
+            said += part
+
+    assert b"A page" not in said
+    assert said == b"" or b" 431 " in said.splitlines()[0]
+    assert ask(hurried, "/page.html")[0] == 200
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_two_names_and_half_names_are_refused(port: int) -> None:
+    assert ask(port, "/page.html", host="localhost@evil.example")[0] == 403
+    with socket.create_connection((LOOPBACK, port), timeout=5) as client:
+        client.sendall(b"GET /page.html HTTP/1.0\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
+        assert b" 403 " in client.recv(200)
+
+
 START = """
 import sys, time
 from pathlib import Path
+from sluice.pipelines.bounded_http import HttpLimits
 from sluice.pipelines.report_server import start_server
 print(start_server(Path(sys.argv[1]), first_port=int(sys.argv[2])), flush=True)
 time.sleep(60)
@@ -197,16 +281,19 @@ def test_the_variable_names_the_port_or_a_proxy(
 
     asked = []
 
-    def started(folder: Path, *, first_port: int, kept_free: int) -> str:
-        asked.append((folder, first_port, kept_free))
+    def started(folder: Path, *, first_port: int, kept_free: int, trusted_hosts: list[str]) -> str:
+        asked.append((folder, first_port, kept_free, trusted_hosts))
         return "http://127.0.0.1:7"
 
     monkeypatch.setattr(report_server, "start_server", started)
     monkeypatch.setenv("SLUICE_REPORTS_URL", given or "")
     home = Home.from_environment({"SLUICE_HOME": str(tmp_path)}, cwd=tmp_path)
 
-    assert commands._serve_reports(home, port=4310) == "http://127.0.0.1:7"
-    assert asked == [(home.reports, first_port, 4310)]
+    assert (
+        commands._serve_reports(home, port=4310, trusted_hosts=["ui.example"])
+        == "http://127.0.0.1:7"
+    )
+    assert asked == [(home.reports, first_port, 4310, ["ui.example"])]
     assert os.environ["SLUICE_REPORTS_URL"] == told
 
 
@@ -220,4 +307,4 @@ def test_an_address_without_sense_is_the_users_mistake(
     home = Home.from_environment({"SLUICE_HOME": str(tmp_path)}, cwd=tmp_path)
 
     with pytest.raises(SettingsError, match="SLUICE_REPORTS_URL must be an address"):
-        commands._serve_reports(home, port=3000)
+        commands._serve_reports(home, port=3000, trusted_hosts=[])

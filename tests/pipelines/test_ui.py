@@ -9,11 +9,16 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+from websockets.typing import Origin, Subprotocol
 
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
@@ -30,6 +35,14 @@ QUERY = """{ workspaceOrError { ... on Workspace { locationEntries { locationOrL
   ... on RepositoryLocation { repositories {
     assetNodes { assetKey { path } } jobs { name } schedules { name } sensors { name } } }
 } } } } }"""
+
+RUNS = "{ runsOrError { ... on Runs { results { runId } } } }"
+LAUNCH = """mutation launch($params: ExecutionParams!) {
+  launchPipelineExecution(executionParams: $params) { __typename
+  ... on RunConfigValidationInvalid { errors { message } } ... on PythonError { message } } }"""
+
+FOLLOW = """subscription follow($run: ID!) { pipelineRunLogs(runId: $run) {
+  ... on PipelineRunLogsSubscriptionSuccess { messages { ... on MessageEvent { runId } } } } }"""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +71,7 @@ def serve(home: Home) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
     process = subprocess.Popen(
         ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command, str(ECHO), "--port", str(port)],
         cwd=ROOT,
-        env=os.environ | {"SLUICE_HOME": str(home.root)},
+        env=os.environ | {"SLUICE_HOME": str(home.root), "A_SECRET": "hunter2"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -85,6 +98,30 @@ def answers(url: str) -> bool:
         return False
 
 
+def ask(
+    url: str, query: str, variables: Mapping[str, object] | None = None, **headers: str
+) -> dict[str, Any]:
+    """Send GraphQL as the UI does."""
+    request = urllib.request.Request(
+        f"{url}/graphql",
+        json.dumps({"query": query, "variables": variables or {}}).encode(),
+        {"Content-Type": "application/json", "Origin": url, "Sec-Fetch-Site": "same-origin"}
+        | headers,
+    )
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        answer: dict[str, Any] = json.load(reply)["data"]
+    return answer
+
+
+def launch(config: Mapping[str, object], job: str = "echo_promotion") -> dict[str, object]:
+    selector = {
+        "repositoryLocationName": "sluice.pipelines.definitions",
+        "repositoryName": "__repository__",
+        "pipelineName": job,
+    }
+    return {"params": {"selector": selector, "runConfigData": config, "mode": "default"}}
+
+
 def test_in_the_background_of_a_script_it_ends_when_told_to(home: Home) -> None:
     with serve(home) as (url, process):
         process.terminate()
@@ -94,13 +131,7 @@ def test_in_the_background_of_a_script_it_ends_when_told_to(home: Home) -> None:
 
 
 def test_ui_loads_every_asset_job_schedule_and_sensor(ui: str) -> None:
-    request = urllib.request.Request(
-        f"{ui}/graphql",
-        json.dumps({"query": QUERY}).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=30) as reply:
-        entries = json.load(reply)["data"]["workspaceOrError"]["locationEntries"]
+    entries = ask(ui, QUERY)["workspaceOrError"]["locationEntries"]
     (location,) = [entry["locationOrLoadError"] for entry in entries]
     assert location["__typename"] == "RepositoryLocation", location
     (repository,) = location["repositories"]
@@ -111,6 +142,74 @@ def test_ui_loads_every_asset_job_schedule_and_sensor(ui: str) -> None:
         assert {f"{name}_training", f"{name}_promotion"} <= {j["name"] for j in repository["jobs"]}
         assert f"{name}_retrain_schedule" in {s["name"] for s in repository["schedules"]}
         assert f"{name}_promotion_sensor" in {s["name"] for s in repository["sensors"]}
+
+
+@pytest.mark.parametrize(
+    ("config", "word"),
+    [
+        (
+            {"resources": {"sluice_state": {"config": {"registry_url": "http://127.0.0.1:1"}}}},
+            "set",
+        ),
+        ({"resources": {"sluice_state": {"config": {"root": {"env": "A_SECRET"}}}}}, "set"),
+        ({"resources": {"sluice_records": {"config": {"root": {"env": "A_SECRET"}}}}}, "set"),
+        ({"resources": {"io_manager": {"config": {"base_dir": {"env": "A_SECRET"}}}}}, "set"),
+        ({"ops": {"echo__production_model": {"config": {"version": {"env": "A_SECRET"}}}}}, "Int"),
+    ],
+)
+def test_a_launch_cannot_set_resources_or_read_the_environment(
+    ui: str, config: dict[str, object], word: str
+) -> None:
+    version: dict[str, object] = {"echo__production_model": {"config": {"version": 1}}}
+    config = {"ops": version} | config
+    before = ask(ui, RUNS)
+
+    answer = ask(ui, LAUNCH, launch(config))["launchPipelineExecution"]
+
+    assert answer["__typename"] == "RunConfigValidationInvalid", answer
+    assert word in str(answer)
+    assert "hunter2" not in str(answer)
+    assert ask(ui, RUNS) == before
+
+
+def test_another_sites_page_starts_no_run(ui: str) -> None:
+    config = {"ops": {"echo__production_model": {"config": {"version": 1}}}}
+    body = json.dumps({"query": LAUNCH, "variables": launch(config)}).encode()
+    inline = f"{ui}/graphql?{urlencode({'query': LAUNCH, 'variables': json.dumps(launch(config))})}"
+    kind = {"Content-Type": "application/json"}
+    before = ask(ui, RUNS)
+    attacks = [
+        (inline, None, {}),
+        (inline, b"", {"Content-Type": "text/plain"}),
+        (f"{ui}/graphql", body, kind | {"Origin": "http://evil.example"}),
+        (f"{ui}/graphql", body, kind | {"Host": "evil.example"}),
+        (f"{ui}/graphql", body, kind | {"Sec-Fetch-Site": "cross-site"}),
+    ]
+    for url, sent, headers in attacks:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(url, sent, headers), timeout=30)
+        refused.value.close()
+        assert refused.value.code in (403, 405, 415, 421)
+
+    assert ask(ui, RUNS) == before
+
+
+def test_its_own_page_starts_a_run_and_follows_it(ui: str) -> None:
+    config = {"ops": {"echo__production_model": {"config": {"version": 1}}}}
+    answer = ask(ui, LAUNCH, launch(config))["launchPipelineExecution"]
+    assert answer["__typename"] == "LaunchRunSuccess", answer
+    run = ask(ui, RUNS)["runsOrError"]["results"][0]["runId"]
+    start = {"query": FOLLOW, "variables": {"run": run}}
+
+    url = f"{ui.replace('http', 'ws')}/graphql"
+    with connect(url, origin=Origin(ui), subprotocols=[Subprotocol("graphql-ws")]) as page:
+        page.send(json.dumps({"type": "connection_init", "payload": {}}))
+        assert json.loads(page.recv(timeout=30))["type"] == "connection_ack"
+        page.send(json.dumps({"id": "1", "type": "start", "payload": start}))
+        event = json.loads(page.recv(timeout=30))
+    assert event["payload"]["data"]["pipelineRunLogs"]["messages"][0]["runId"] == run
+    with pytest.raises(InvalidStatus), connect(url, origin=Origin("http://evil.example")):
+        pass
 
 
 @pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium at /usr/bin/chromium")

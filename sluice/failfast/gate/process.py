@@ -38,7 +38,7 @@ class GateProcess:
         self._pipe: Connection[Question, Message] = here
         with there:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START.format(path=path, handle=there.fileno())],
+                [sys.executable, "-P", "-c", _START.format(path=path, handle=there.fileno())],
                 pass_fds=[there.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,

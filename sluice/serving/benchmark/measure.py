@@ -117,7 +117,7 @@ def _model_alone(seconds: float) -> Load:
 def _server(kind: Kind) -> Iterator[int]:
     """Run a server in a process of its own; its port."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "sluice.serving.benchmark.servers", kind],
+        [sys.executable, "-P", "-m", "sluice.serving.benchmark.servers", kind],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,  # where a log goes costs more or less; writing it is measured
         text=True,

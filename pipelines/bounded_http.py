@@ -1,0 +1,130 @@
+"""An HTTP server of the standard library that no client can hold up.
+
+The standard one waits for a request for ever, starts a thread for every connection, and reads 6 MB
+of headers.
+"""
+
+import http.client
+import io
+import socket
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from sluice.settings import Settings
+
+
+class HttpLimits(Settings):
+    """What one client of a small server may take up."""
+
+    threads: int = Field(32, ge=1, le=1000, description="Connections that are served at a time.")
+    header_s: float = Field(
+        5.0, gt=0, le=600, description="Longest time from connecting to the end of the header [s]."
+    )
+    header_bytes: int = Field(
+        16_384, ge=1024, le=1_000_000, description="Largest request line and header [bytes]."
+    )
+    send_s: float = Field(
+        10.0, gt=0, le=600, description="Longest time to take 64 KiB of the answer [s]."
+    )
+
+
+class BoundedServer(ThreadingHTTPServer):
+    """Serves a bounded number of connections; when all are taken, a silent one makes room."""
+
+    daemon_threads = True
+    request_queue_size = 128  # with the standard 5, 40 silent connections keep others out for 5 s
+    limits: ClassVar[HttpLimits] = HttpLimits()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._free = threading.BoundedSemaphore(self.limits.threads)
+        self._lock = threading.Lock()
+        self._silent: dict[socket.socket, None] = {}
+        """Connections whose header is not complete, the oldest first."""
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection on a thread, or close it when no other can be closed for it."""
+        if not self._free.acquire(blocking=False):
+            self._close_oldest()
+            if not self._free.acquire(timeout=1.0):
+                self.shutdown_request(request)
+                return
+        with self._lock:
+            self._silent[request] = None
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection, then give its thread back."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.spoke(request)
+            self._free.release()
+
+    def spoke(self, request: Any) -> None:
+        """Record that the header of a connection is complete: it makes room for no other."""
+        with self._lock:
+            self._silent.pop(request, None)
+
+    def _close_oldest(self) -> None:
+        with self._lock:
+            oldest = next(iter(self._silent), None)
+            if oldest is None:
+                return
+            del self._silent[oldest]
+            # Its thread reads the end of the stream. Under the lock: it may close the socket next.
+            try:
+                oldest.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                return  # the client left
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Let a client leave, or be cut off, in the middle; print anything else on stderr."""
+        usual = (ConnectionError, TimeoutError, http.client.HTTPException)
+        if not isinstance(sys.exception(), usual):
+            super().handle_error(request, client_address)
+
+
+class BoundedHandler(BaseHTTPRequestHandler):
+    """Reads one header within the server's limits, and sends within them."""
+
+    server: BoundedServer
+
+    def setup(self) -> None:
+        """Read through a reader that counts time and bytes."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_BoundedReader(self.connection, self.server.limits))
+
+    def parse_request(self) -> bool:
+        """Read the header; from here on the connection is at work."""
+        parsed = super().parse_request()
+        self.server.spoke(self.connection)
+        self.connection.settimeout(self.server.limits.send_s)
+        return parsed
+
+
+class _BoundedReader(io.RawIOBase):
+    def __init__(self, connection: socket.socket, limits: HttpLimits) -> None:
+        self._connection = connection
+        self._end_s = time.monotonic() + limits.header_s
+        self._room, self._limit = limits.header_bytes, limits.header_bytes
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._room <= 0:
+            raise http.client.HTTPException(f"The header is larger than {self._limit} bytes")
+        left_s = self._end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the header was not complete in time")
+        self._connection.settimeout(left_s)
+        num_bytes = self._connection.recv_into(memoryview(buffer)[: self._room])
+        self._room -= num_bytes
+        return num_bytes

@@ -1,0 +1,149 @@
+"""What ``sluice dev`` becomes: Dagster's web server behind ``UiGuard``, its daemon and code server.
+
+``dagster dev`` starts the same three, but its web server cannot be put behind anything.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import dagster as dg
+import uvicorn
+import yaml
+from dagster._cli.proxy_server_manager import ProxyServerManager
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import ModuleTarget, WorkspaceFileTarget
+from dagster._serdes import serialize_value
+from dagster._utils.log import configure_loggers
+from dagster_shared.ipc import (
+    get_ipc_shutdown_pipe,
+    open_ipc_subprocess,
+    send_ipc_shutdown_message,
+)
+from dagster_webserver.app import create_app_from_workspace_process_context
+from dagster_webserver.version import __version__
+
+from sluice.pipelines.ui_guard import UiGuard
+
+LOOPBACK = "127.0.0.1"
+DEFINITIONS = "sluice.pipelines.definitions"
+_LOG_LEVEL = "warning"
+_POLL_MS = 2000
+"""How often the page asks for what changed, as with ``dagster dev``."""
+
+_DAEMON_END_S = 60.0
+_UI_END_S = 3
+"""Longest wait for open requests at the end; subscriptions stay open for as long as a page is."""
+
+_STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_S, _POOL_OVERFLOW = 15_000, 3600, 20
+"""Dagster's own for its web server; SQLite has none of them."""
+
+
+def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
+    """Serve until SIGINT or SIGTERM, or until the daemon ends.
+
+    Args:
+        port: On loopback.
+        trusted_hosts: Names beside those of loopback under which the UI may be opened.
+    """
+    configure_loggers(formatter="colored", log_level=_LOG_LEVEL.upper())
+    with (
+        dg.DagsterInstance.get() as instance,
+        _code_server(instance) as workspace,
+        _daemon(instance, workspace) as daemon,
+    ):
+        instance.optimize_for_webserver(_STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_S, _POOL_OVERFLOW)
+        with WorkspaceProcessContext(
+            instance,
+            version=__version__,
+            workspace_load_target=WorkspaceFileTarget([str(workspace)]),
+            code_server_log_level=_LOG_LEVEL,
+        ) as context:
+            app = create_app_from_workspace_process_context(context, live_data_poll_rate=_POLL_MS)
+            server = uvicorn.Server(
+                uvicorn.Config(
+                    UiGuard(app, trusted_hosts=trusted_hosts),
+                    host=LOOPBACK,
+                    port=port,
+                    log_level=_LOG_LEVEL,
+                    proxy_headers=False,
+                    server_header=False,
+                    timeout_graceful_shutdown=_UI_END_S,
+                )
+            )
+            _end_with(daemon, server)
+            server.run()
+        if daemon.poll() is not None:
+            raise SystemExit(f"Dagster's daemon ended by itself with exit code {daemon.poll()}.")
+
+
+@contextlib.contextmanager
+def _code_server(instance: dg.DagsterInstance) -> Iterator[Path]:
+    """Start the process that loads the pipelines; yield the file that says where it listens."""
+    # The working directory would be first on the path of the code server, before the standard
+    # library: Dagster's own home has no module of anybody's.
+    target = ModuleTarget(DEFINITIONS, None, os.environ["DAGSTER_HOME"], None)
+    with (
+        ProxyServerManager(instance, target, code_server_log_level=_LOG_LEVEL) as servers,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        workspace = Path(folder) / "workspace.yaml"
+        workspace.write_text(yaml.safe_dump({"load_from": list(servers.get_code_server_specs())}))
+        yield workspace
+
+
+@contextlib.contextmanager
+def _daemon(instance: dg.DagsterInstance, workspace: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start the process that runs schedules and sensors; end it on the way out."""
+    read_end, write_end = get_ipc_shutdown_pipe()
+    process = open_ipc_subprocess(
+        [
+            *(sys.executable, "-P", "-m", "dagster._daemon", "run"),
+            *("--log-level", _LOG_LEVEL, "--shutdown-pipe", str(read_end)),
+            *("--instance-ref", serialize_value(instance.get_ref())),
+            *("--code-server-log-level", _LOG_LEVEL, "--workspace", str(workspace)),
+        ],
+        pass_fds=[read_end],
+    )
+    os.close(read_end)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(BrokenPipeError):  # it ended before
+            send_ipc_shutdown_message(write_end)
+        try:
+            process.wait(_DAEMON_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _end_with(daemon: "subprocess.Popen[bytes]", server: uvicorn.Server) -> None:
+    def watch() -> None:
+        daemon.wait()
+        server.should_exit = True
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main() -> None:
+    """Serve: ``dev_services PORT [TRUSTED_HOST ...]``."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("port", type=int)
+    parser.add_argument("trusted_hosts", nargs="*")
+    given = parser.parse_args()
+    os.environ["DAGSTER_IS_DEV_CLI"] = "1"
+    # uvicorn raises the signal again after its own end: as an exception, the daemon is ended too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt):
+        serve(port=given.port, trusted_hosts=given.trusted_hosts)
+
+
+if __name__ == "__main__":
+    main()

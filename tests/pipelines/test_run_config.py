@@ -1,0 +1,87 @@
+"""No run config reaches a resource, or an environment variable."""
+
+import dagster as dg
+import pytest
+from dagster._config import ConfigType
+from dagster._config.source import BoolSourceType, IntSourceType, StringSourceType
+
+from sluice.home import Home
+from sluice.pipeline import PipelineSettings
+from sluice.pipelines.build import build_definitions
+from sluice.pipelines.resources import resources, sealed, with_resources
+
+READS_VARIABLES = (StringSourceType, IntSourceType, BoolSourceType)
+PARTS = ("inner_type", "scalar_type", "non_scalar_type", "value_type")
+
+
+@pytest.fixture
+def definitions(echo: PipelineSettings, home: Home) -> dg.Definitions:
+    return sealed(with_resources(build_definitions(echo), home), home)
+
+
+def places(kind: ConfigType, path: str) -> list[str]:
+    """Return where a config schema lets a value come from an environment variable."""
+    if isinstance(kind, READS_VARIABLES):
+        return [path]
+    fields = getattr(kind, "fields", None) or {}
+    inner = [(getattr(kind, name), path) for name in PARTS if hasattr(kind, name)]
+    inner += [(field.config_type, f"{path}.{name}") for name, field in fields.items()]
+    return [place for part, at in inner for place in places(part, at)]
+
+
+def test_the_search_for_such_places_finds_one() -> None:
+    @dg.op(config_schema={"a": [{"b": dg.StringSource}]})
+    def reads() -> None: ...
+
+    job = dg.GraphDefinition("j", node_defs=[reads]).to_job()
+
+    assert places(job.run_config_schema.config_type, "j") == ["j.ops.reads.config.a.b"]
+
+
+def test_no_value_of_a_job_comes_from_an_environment_variable(definitions: dg.Definitions) -> None:
+    jobs = definitions.get_repository_def().get_all_jobs()
+
+    assert "echo_promotion" in {job.name for job in jobs}
+    found = [p for job in jobs for p in places(job.run_config_schema.config_type, job.name)]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"registry_url": "postgresql://evil.example/x"},
+        {"root": {"env": "A_SECRET"}},
+        {"registry_key": "/etc/passwd"},
+        {"base_dir": {"env": "A_SECRET"}},
+        {"instead": "x"},
+        "x",
+    ],
+)
+def test_a_resource_in_run_config_is_refused(
+    definitions: dg.Definitions,
+    home: Home,
+    config: object,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("A_SECRET", "hunter2")
+    job = definitions.resolve_job_def("echo_training")
+    for name in {*resources(home), "io_manager"}:
+        with pytest.raises(dg.DagsterInvalidConfigError) as refused:
+            dg.validate_run_config(job, {"resources": {name: {"config": config}}})
+        assert "hunter2" not in str(refused.value)
+        assert "SLUICE_REGISTRY_URL" in str(refused.value)
+
+
+def test_a_version_is_a_number_that_was_typed(
+    definitions: dg.Definitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_SECRET", "hunter2")
+    job = definitions.resolve_job_def("echo_promotion")
+
+    def asked(version: object) -> dict[str, object]:
+        return {"ops": {"echo__production_model": {"config": {"version": version}}}}
+
+    dg.validate_run_config(job, asked(3))
+    with pytest.raises(dg.DagsterInvalidConfigError) as refused:
+        dg.validate_run_config(job, asked({"env": "A_SECRET"}))
+    assert "hunter2" not in str(refused.value)
