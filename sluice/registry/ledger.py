@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from sqlalchemy import Connection
 
 from sluice.artifacts import ArtifactStore
+from sluice.errors import GateBlocked
 from sluice.observability import tracing
 from sluice.receipts import Receipt
 from sluice.registry import (
@@ -21,11 +22,14 @@ from sluice.registry import (
     outbox,
     promotion,
     queries,
-    signing,
+    signed_lines,
     staging,
+    unsigned,
     verification,
 )
+from sluice.registry.anchor import anchor_of
 from sluice.registry.evidence import Judge
+from sluice.registry.keyring import Keyring
 from sluice.registry.lineage import Lineage
 from sluice.registry.outbox import Deliver, Publication
 from sluice.registry.reading import LedgerReading
@@ -37,18 +41,42 @@ from sluice.registry.records import (
 )
 from sluice.registry.signing import SigningKey
 from sluice.registry.traced import traced
+from sluice.registry.unsigned import UnsignedLine
 
 
 class Ledger(LedgerReading):
     """The registry of one database. Use as a context manager, or call ``close``."""
 
     @contextlib.contextmanager
-    def _write(self) -> Iterator[Connection]:
-        """Yield a connection whose changes are all kept, and signed when there is a key."""
-        with self._database.write() as connection:
+    def _write(self, actor: str | None = None) -> Iterator[Connection]:
+        """Yield a connection whose changes are all kept, and signed when there is a key.
+
+        Args:
+            actor: Who makes the change; None for one that the history does not tell of.
+
+        Raises:
+            GateBlocked: The actor's key is another one.
+            IntegrityError: Something before the change is not signed, or signed lines are lost.
+        """
+        keys, anchor = self._keys, self._anchor
+        name = "" if keys is None else keys.require_own(actor)
+        with contextlib.ExitStack() as kept_outside, self._database.write() as connection:
+            # First of all locks, so that nobody else appends between check and signature.
+            head = log.lock_head(connection)
+            if keys is not None:
+                signed_lines.require_signed(connection, keys, head, anchor=anchor)
             yield connection
-            if self._key is not None:
-                signing.sign_head(connection, self._key, at=self._clock())
+            if keys is not None:
+                signed = signed_lines.sign(
+                    connection,
+                    keys,
+                    since=head.lines,
+                    kind="change",
+                    actor=name,
+                    at=self._clock(),
+                )
+                if signed is not None and anchor is not None:
+                    kept_outside.enter_context(anchor.writing(signed))
 
     @traced
     def register(
@@ -76,7 +104,7 @@ class Ledger(LedgerReading):
         admission.require_consistent(model, lineage)
         tracing.about(lineage.candidate)
         at = self._clock()
-        with self._write() as connection:
+        with self._write(actor) as connection:
             queries.lock_model(connection, model, at=at)
             known = queries.find_version(connection, model, candidate=lineage.candidate)
             number = known.number if known else queries.insert_version(connection, lineage, at=at)
@@ -127,7 +155,7 @@ class Ledger(LedgerReading):
         model = lineage.model
         admission.require_consistent(model, lineage)
         at = self._clock()
-        with self._write() as connection:
+        with self._write(actor) as connection:
             queries.lock_model(connection, model, at=at)
             known = queries.find_version(connection, model, candidate=lineage.candidate)
             if known is not None:
@@ -260,7 +288,7 @@ class Ledger(LedgerReading):
             )
         _require_loadable(found, store)
         at = self._clock()
-        with self._write() as connection:
+        with self._write(actor) as connection:
             queries.lock_model(connection, model, at=at)
             # Loading takes seconds: a newer verdict may have been filed since.
             receipt = promotion.require_evidence(
@@ -300,7 +328,7 @@ class Ledger(LedgerReading):
         tracing.about(target.candidate)
         promotion.require_own_parts(target)
         code = _require_restorable(target, store)
-        with self._write() as connection:
+        with self._write(actor) as connection:
             moved = promotion.commit_move(
                 connection,
                 target,
@@ -340,16 +368,50 @@ class Ledger(LedgerReading):
             delivered=delivered, waiting=len(events) - delivered, reasons=tuple(reasons)
         )
 
-    def sign(self) -> log.Head:
-        """Sign the log as it is, after checking that it adds up; return its head.
+    def unsigned(self) -> tuple[log.Head, list[UnsignedLine]]:
+        """Return where the log ends, and every line that no known key has signed.
 
         Raises:
-            IntegrityError: The log does not hold, or is not the one that was signed before.
+            IntegrityError: The last signature does not hold, or a line tells of no row.
         """
-        assert self._key is not None, "the caller opens the ledger with a key to sign"
-        with self._write() as connection:
-            signing.require_sound(log_verification.check(connection))
-            return log.load_head(connection)
+        with self._database.read() as connection:
+            since = signed_lines.last_signed_line(connection, self._require_keys())
+            return log.load_head(connection), unsigned.unsigned_lines(connection, since=since)
+
+    def sign(self, expected: log.Head, *, actor: str) -> log.Head:
+        """Sign the lines that no key has signed yet, on a person's word; return the head.
+
+        Args:
+            expected: Where the log ended when the person saw the lines.
+            actor: Who answers for them.
+
+        Raises:
+            GateBlocked: The log has gone on since, or the actor's key is another one.
+            IntegrityError: The log does not hold, or lost or rewrote what was signed before.
+        """
+        keys, anchor = self._require_keys(), self._anchor
+        name = keys.require_own(actor)
+        with contextlib.ExitStack() as kept_outside, self._database.write() as connection:
+            head = log.lock_head(connection)
+            if head != expected:
+                raise GateBlocked(
+                    f"The log ended with line {expected.lines} when its lines were shown, and ends "
+                    f"with line {head.lines} now.",
+                    fix="Look at the lines and sign again.",
+                )
+            signed_lines.require_anchored(connection, keys, head, anchor=anchor)
+            signed_lines.require_sound(log_verification.check(connection))
+            since = signed_lines.last_signed_line(connection, keys)
+            signed = signed_lines.sign(
+                connection, keys, since=since, kind="bridge", actor=name, at=self._clock()
+            )
+            if signed is not None and anchor is not None:
+                kept_outside.enter_context(anchor.writing(signed))
+        return head
+
+    def _require_keys(self) -> Keyring:
+        assert self._keys is not None, "the caller opens the ledger with a key to sign"
+        return self._keys
 
     def verify(
         self, model: str | None, *, store: ArtifactStore, key: SigningKey | None = None
@@ -372,7 +434,9 @@ class Ledger(LedgerReading):
             findings = list(verification.check(connection, chosen, store, url=self.url))
             findings += log_verification.check(connection)
             if key is not None:
-                findings += signing.check(connection, key)
+                keys = Keyring.around(key)
+                anchor = anchor_of(keys, self.url)
+                findings += signed_lines.check(connection, keys, anchor=anchor)
         return findings
 
 

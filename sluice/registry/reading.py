@@ -7,7 +7,9 @@ from typing import Self
 
 from sluice.receipts import Receipt
 from sluice.registry import admission, evidence, queries
+from sluice.registry.anchor import anchor_of
 from sluice.registry.database import Database
+from sluice.registry.keyring import Keyring
 from sluice.registry.records import HistoryEntry, LinkedReceipt, Version
 from sluice.registry.signing import SigningKey
 from sluice.registry.trail import production_trail
@@ -22,7 +24,8 @@ class LedgerReading:
     def __init__(self, database: Database, *, clock: Clock, key: SigningKey | None) -> None:
         self._database = database
         self._clock = clock
-        self._key = key
+        self._keys = None if key is None else Keyring.around(key)
+        self._anchor = None if self._keys is None else anchor_of(self._keys, database.url)
 
     @classmethod
     def open(

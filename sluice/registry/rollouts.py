@@ -99,7 +99,7 @@ class RolloutLedger(Ledger):
         """
         promotion.require_words(actor=actor, reason=reason)
         at = self._clock()
-        with self._write() as connection:
+        with self._write(actor) as connection:
             found = queries.find_version(connection, model, number=version)
             if found is None:
                 raise admission.unknown(model, version, queries.model_names(connection))
@@ -147,7 +147,7 @@ class RolloutLedger(Ledger):
                 f"A transition {transition.outcome} cannot be recorded by itself.",
                 fix="Use start_rollout and finish_rollout, which check the evidence.",
             )
-        with self._write() as connection:
+        with self._write(transition.actor) as connection:
             queries.lock_model(connection, before.model, at=transition.at)
             rollout_rows.move(connection, transition, revision=before.revision)
 
@@ -205,7 +205,7 @@ class RolloutLedger(Ledger):
         at: datetime = self._clock()
         reason = f"every step of rollout {rollout.id[:12]} held"
         transition = changes.promote(rollout, now=at, actor=actor, reason=f"Because {reason}.")
-        with self._write() as connection:
+        with self._write(actor) as connection:
             queries.lock_model(connection, model, at=at)
             # Loading takes seconds: a newer verdict may have been filed since.
             receipt = promotion.require_evidence(

@@ -256,16 +256,24 @@ def test_version_leaves_and_arrives_as_one_file(
 def test_key_file_signs_and_verifies(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = home / "registry.key"
     key.write_bytes(b"k" * 32)
+    key.chmod(0o600)
     with pytest.raises(IntegrityError, match="1 finding"):
         invoke("verify", "--key", str(key))
-    assert "the last one is" in invoke("sign", "--key", str(key))
+    with pytest.raises(IntegrityError, match=r"line 1 of the log .* is not signed"):
+        invoke("promote", MODEL, "3", "--reason", "r", "--key", str(key))
+    with pytest.raises(AssertionError, match="Sign 28 lines that no key has signed"):
+        invoke("sign", "--key", str(key))  # nobody answers the question
+    shown = invoke("sign", "--key", str(key), "--yes", "--actor", "ada")
+    assert f"promote {MODEL} version 2 from version 1" in " ".join(shown.split())
+    assert "Signed 28 lines; the last one is" in shown
     assert "Nothing wrong" in invoke("verify", "--key", str(key))
 
     monkeypatch.setenv("SLUICE_REGISTRY_KEY", str(key))
     invoke("promote", MODEL, "3", "--reason", "r")
     invoke("rollback", MODEL, "--reason", "r")
     assert "Nothing wrong" in invoke("verify")
-    assert invoke_json("sign")["lines"] > 0
+    assert "signed already" in invoke("sign")
+    assert invoke_json("sign")["covered"] == []
     monkeypatch.delenv("SLUICE_REGISTRY_KEY")
     with pytest.raises(SettingsError, match="key file is required"):
         invoke("sign")
