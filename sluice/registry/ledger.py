@@ -5,26 +5,21 @@ promotion reads again. Nothing here can be forced. Every row that is added is a 
 hash chain, every line of history an event for whoever publishes.
 """
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-
-from sqlalchemy import Connection
+from collections.abc import Mapping, Sequence
 
 from sluice.artifacts import ArtifactStore
-from sluice.errors import GateBlocked
 from sluice.observability import tracing
 from sluice.receipts import Receipt
 from sluice.registry import (
     admission,
+    approval,
     evidence,
-    log,
     log_verification,
     outbox,
     promotion,
     queries,
     signed_lines,
     staging,
-    unsigned,
     verification,
 )
 from sluice.registry.anchor import anchor_of
@@ -32,51 +27,19 @@ from sluice.registry.evidence import Judge
 from sluice.registry.keyring import Keyring
 from sluice.registry.lineage import Lineage
 from sluice.registry.outbox import Deliver, Publication
-from sluice.registry.reading import LedgerReading
 from sluice.registry.records import (
     Finding,
     Promotion,
     Registration,
     Version,
 )
+from sluice.registry.signed_writing import SignedWriting
 from sluice.registry.signing import SigningKey
 from sluice.registry.traced import traced
-from sluice.registry.unsigned import UnsignedLine
 
 
-class Ledger(LedgerReading):
+class Ledger(SignedWriting):
     """The registry of one database. Use as a context manager, or call ``close``."""
-
-    @contextlib.contextmanager
-    def _write(self, actor: str | None = None) -> Iterator[Connection]:
-        """Yield a connection whose changes are all kept, and signed when there is a key.
-
-        Args:
-            actor: Who makes the change; None for one that the history does not tell of.
-
-        Raises:
-            GateBlocked: The actor's key is another one.
-            IntegrityError: Something before the change is not signed, or signed lines are lost.
-        """
-        keys, anchor = self._keys, self._anchor
-        name = "" if keys is None else keys.require_own(actor)
-        with contextlib.ExitStack() as kept_outside, self._database.write() as connection:
-            # First of all locks, so that nobody else appends between check and signature.
-            head = log.lock_head(connection)
-            if keys is not None:
-                signed_lines.require_signed(connection, keys, head, anchor=anchor)
-            yield connection
-            if keys is not None:
-                signed = signed_lines.sign(
-                    connection,
-                    keys,
-                    since=head.lines,
-                    kind="change",
-                    actor=name,
-                    at=self._clock(),
-                )
-                if signed is not None and anchor is not None:
-                    kept_outside.enter_context(anchor.writing(signed))
 
     @traced
     def register(
@@ -283,8 +246,16 @@ class Ledger(LedgerReading):
                     at=None,
                 )
             promotion.check_expected(connection, model, expected)
-            promotion.require_evidence(
+            resting_on = promotion.require_evidence(
                 connection, found, pointer=pointer, reinstate=reinstate, rules=rules
+            )
+            approval.require(
+                connection,
+                self._keys,
+                found,
+                pointer=pointer,
+                promotion=resting_on,
+                at=self._clock(),
             )
         _require_loadable(found, store)
         at = self._clock()
@@ -293,6 +264,9 @@ class Ledger(LedgerReading):
             # Loading takes seconds: a newer verdict may have been filed since.
             receipt = promotion.require_evidence(
                 connection, found, pointer=pointer, reinstate=reinstate, rules=rules
+            )
+            approval.require(
+                connection, self._keys, found, pointer=pointer, promotion=receipt, at=at
             )
             return promotion.commit_move(
                 connection,
@@ -368,51 +342,6 @@ class Ledger(LedgerReading):
             delivered=delivered, waiting=len(events) - delivered, reasons=tuple(reasons)
         )
 
-    def unsigned(self) -> tuple[log.Head, list[UnsignedLine]]:
-        """Return where the log ends, and every line that no known key has signed.
-
-        Raises:
-            IntegrityError: The last signature does not hold, or a line tells of no row.
-        """
-        with self._database.read() as connection:
-            since = signed_lines.last_signed_line(connection, self._require_keys())
-            return log.load_head(connection), unsigned.unsigned_lines(connection, since=since)
-
-    def sign(self, expected: log.Head, *, actor: str) -> log.Head:
-        """Sign the lines that no key has signed yet, on a person's word; return the head.
-
-        Args:
-            expected: Where the log ended when the person saw the lines.
-            actor: Who answers for them.
-
-        Raises:
-            GateBlocked: The log has gone on since, or the actor's key is another one.
-            IntegrityError: The log does not hold, or lost or rewrote what was signed before.
-        """
-        keys, anchor = self._require_keys(), self._anchor
-        name = keys.require_own(actor)
-        with contextlib.ExitStack() as kept_outside, self._database.write() as connection:
-            head = log.lock_head(connection)
-            if head != expected:
-                raise GateBlocked(
-                    f"The log ended with line {expected.lines} when its lines were shown, and ends "
-                    f"with line {head.lines} now.",
-                    fix="Look at the lines and sign again.",
-                )
-            signed_lines.require_anchored(connection, keys, head, anchor=anchor)
-            signed_lines.require_sound(log_verification.check(connection))
-            since = signed_lines.last_signed_line(connection, keys)
-            signed = signed_lines.sign(
-                connection, keys, since=since, kind="bridge", actor=name, at=self._clock()
-            )
-            if signed is not None and anchor is not None:
-                kept_outside.enter_context(anchor.writing(signed))
-        return head
-
-    def _require_keys(self) -> Keyring:
-        assert self._keys is not None, "the caller opens the ledger with a key to sign"
-        return self._keys
-
     def verify(
         self, model: str | None, *, store: ArtifactStore, key: SigningKey | None = None
     ) -> list[Finding]:
@@ -437,6 +366,8 @@ class Ledger(LedgerReading):
                 keys = Keyring.around(key)
                 anchor = anchor_of(keys, self.url)
                 findings += signed_lines.check(connection, keys, anchor=anchor)
+                if not findings:  # reads what a damaged registry cannot be asked
+                    findings += approval.check(connection, keys, chosen)
         return findings
 
 

@@ -99,6 +99,15 @@ def find_number(connection: Connection, table: Table, row_id: int) -> int:
     return int(_find_line(connection, table, key_text([row_id])).number)
 
 
+def find_row_number(connection: Connection, table: Table, row: Row[Any]) -> int:
+    """Return the number of the line that tells of a row, whatever its primary key is.
+
+    Raises:
+        IntegrityError: There is none: the row was written past the ledger.
+    """
+    return int(_find_line(connection, table, key_text(row_key(table, row))).number)
+
+
 def require_as_logged(connection: Connection, table: Table, row: Row[Any]) -> None:
     """Refuse a row that its line in the log does not tell of.
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from sluice.artifacts import ArtifactStore
 from sluice.digests import digest_json
 from sluice.errors import GateBlocked, IntegrityError, RolloutConflict, UnknownVersion
-from sluice.registry import admission, promotion, queries, rollout_rows
+from sluice.registry import admission, approval, promotion, queries, rollout_rows
 from sluice.registry.ledger import Ledger
 from sluice.registry.observations import Observations, insert_note
 from sluice.registry.records import Pointer, Version
@@ -112,6 +112,9 @@ class RolloutLedger(Ledger):
             receipt = promotion.require_evidence(
                 connection, found, pointer=pointer, reinstate=False, rules=rules
             )
+            approval.require(
+                connection, self._keys, found, pointer=pointer, promotion=receipt, at=at
+            )
             epoch = pointer.revision + 1
             if last is not None:
                 epoch += last.epoch - last.pointer_revision
@@ -210,6 +213,9 @@ class RolloutLedger(Ledger):
             # Loading takes seconds: a newer verdict may have been filed since.
             receipt = promotion.require_evidence(
                 connection, version, pointer=pointer, reinstate=False, rules=rules
+            )
+            approval.require(
+                connection, self._keys, version, pointer=pointer, promotion=receipt, at=at
             )
             promotion.commit_move(
                 connection,

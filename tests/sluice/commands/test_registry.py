@@ -29,6 +29,7 @@ from tests.sluice.registry.ledger_samples import (
     promote_chain,
     register_sample,
 )
+from tests.sluice.registry.test_roles import list_keys, personal_key
 
 
 @pytest.fixture
@@ -279,6 +280,25 @@ def test_key_file_signs_and_verifies(home: Path, monkeypatch: pytest.MonkeyPatch
         invoke("sign")
 
 
+def test_approval_of_a_second_person(home: Path) -> None:
+    keys = {name: personal_key(home / f"{name}.key") for name in ("ada", "bob")}
+    invoke("sign", "--key", str(home / "ada.key"), "--yes", "--actor", "ada")
+    actors = [f"  {name}: {half}" for name, (_, half) in keys.items()]
+    list_keys(home, ["actors:", *actors, "two_person_since: 2026-01-01T00:00:00Z"])
+    ada = ("--key", str(home / "ada.key"), "--actor", "ada", "--reason", "r")
+    bob = ("--key", str(home / "bob.key"), "--actor", "bob", "--reason", "read it")
+
+    with pytest.raises(SettingsError, match="key file is required to approve"):
+        invoke("approve", MODEL, "3", "--reason", "r")
+    with pytest.raises(GateBlocked, match=f"sluice registry approve {MODEL} 3"):
+        invoke("promote", MODEL, "3", *ada)
+    assert invoke("approve", MODEL, "3", *bob).strip() == f"{MODEL} version 3 is approved by bob."
+    assert "read it" in invoke("show", MODEL, "3")
+    assert "production is now version 3" in invoke("promote", MODEL, "3", *ada)
+    assert "Nothing wrong" in invoke("verify", "--key", str(home / "bob.key"))
+    invoke("rollback", MODEL, *ada)  # a rollback waits for nobody
+
+
 @pytest.mark.usefixtures("home")
 def test_unknown_names_are_answered_with_known_ones() -> None:
     for arguments in (
@@ -312,7 +332,7 @@ def test_looking_where_there_is_no_registry_makes_none(
 @pytest.mark.parametrize(
     "command",
     [
-        *("list", "show", "history", "promote", "rollback", "verify"),
+        *("list", "show", "history", "promote", "approve", "rollback", "verify"),
         *("at", "export", "import", "sign"),
     ],
 )
