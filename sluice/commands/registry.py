@@ -1,12 +1,11 @@
 """``sluice registry``: look at versions, move the production pointer, check what is stored."""
 
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from sluice.commands import registry_files
+from sluice.commands import registry_audit, registry_files
 from sluice.commands.output import print_json
 from sluice.commands.registry_access import (
     Actor,
@@ -17,6 +16,7 @@ from sluice.commands.registry_access import (
     Number,
     Reason,
     artifact_store,
+    as_moment,
     current_user,
     known,
     open_ledger,
@@ -24,7 +24,7 @@ from sluice.commands.registry_access import (
     show_result,
 )
 from sluice.counted import counted
-from sluice.errors import ContractError, IntegrityError, SettingsError, UnknownVersion
+from sluice.errors import IntegrityError, SettingsError, UnknownVersion
 from sluice.registry import display
 from sluice.registry.ledger import Ledger
 from sluice.registry.records import Finding, Promotion, Version
@@ -47,6 +47,7 @@ def register(app: typer.Typer) -> None:
         ("rollback", rollback, "rollback sp500_volatility --reason 'errors since noon'"),
         ("at", at, "at sp500_volatility 2026-03-14T09:00:00Z"),
         ("verify", verify, "verify"),
+        ("audit", registry_audit.audit, "audit --since 2026-03-14T00:00:00Z > audit.jsonl"),
         (
             "export",
             registry_files.export_file,
@@ -122,13 +123,7 @@ def at(
     as_json: AsJson = False,
 ) -> None:
     """Show what was in production at a moment, who put it there, and on which receipt."""
-    try:
-        when = datetime.fromisoformat(time)
-    except ValueError:
-        raise ContractError(
-            f"A moment in ISO 8601 is required, got {time!r}.",
-            fix="Write it like 2026-03-14T09:00:00Z",
-        ) from None
+    when = as_moment(time)
     with open_ledger() as ledger:
         move = ledger.production_at(model, when)
     if as_json:

@@ -13,11 +13,11 @@ from sqlalchemy import Connection
 from sluice.digests import digest_json
 from sluice.errors import GateBlocked
 from sluice.receipts import Receipt
-from sluice.registry import evidence, log, queries
+from sluice.registry import evidence, log, queries, rollout_rows
 from sluice.registry.keyring import KNOWN_KEYS, Keyring
 from sluice.registry.promotion import reference_of
 from sluice.registry.records import Finding, HistoryEntry, LinkedReceipt, Pointer, Version
-from sluice.registry.tables import history, rollout_transitions, rollouts, signatures
+from sluice.registry.tables import history, rollout_transitions, signatures
 
 GATE = "approval"
 
@@ -106,33 +106,37 @@ def require(
 
 
 def check(connection: Connection, keys: Keyring, models: Sequence[str]) -> Iterator[Finding]:
-    """Yield changes signed with another actor's key, and promotions that nobody else approved."""
+    """Yield changes signed with another actor's key, and promotions that nobody else approved.
+
+    Assumes:
+        ``log_verification`` found nothing: every row has its line in the log.
+    """
     if not keys.actors:
         return
+    moves = log.line_numbers(connection, history)
+    steps = log.line_numbers(connection, rollout_transitions)
     for model in models:
         for entry in queries.load_history(connection, model):
-            signer = _signer(connection, log.find_number(connection, history, entry.id))
+            signer = _signer(connection, moves[log.key_text([entry.id])])
             if signer is None:
                 continue
             if not keys.may_sign(signer, entry.actor):
                 yield _found(entry, f"names {entry.actor!r} and is signed with another key")
             elif _needs_approval(keys, entry) and not _is_approved(connection, keys, entry, signer):
                 yield _found(entry, "was made without the approval of another actor")
-        transitions = sa.select(rollout_transitions).join(
-            rollouts, rollouts.c.id == rollout_transitions.c.rollout
-        )
-        for row in connection.execute(transitions.where(rollouts.c.model == model)):
-            number = log.find_row_number(connection, rollout_transitions, row)
-            signer = _signer(connection, number)
-            if signer is not None and not keys.may_sign(signer, row.actor):
-                yield Finding(
-                    model=model,
-                    version=None,
-                    problem="signature",
-                    what=f"{model}: transition {row.revision} of rollout {row.rollout[:12]} names "
-                    f"{row.actor!r} and is signed with another key.",
-                    fix="Ask whose key it is; see sluice registry audit.",
-                )
+        for rollout in rollout_rows.model_rollouts(connection, model):
+            for transition in rollout_rows.load_transitions(connection, rollout):
+                key = log.key_text([rollout, transition.rollout.revision])
+                signer = _signer(connection, steps[key])
+                if signer is not None and not keys.may_sign(signer, transition.actor):
+                    yield Finding(
+                        model=model,
+                        version=transition.rollout.version,
+                        problem="signature",
+                        what=f"{model}: transition {transition.outcome} of rollout {rollout[:12]} "
+                        f"names {transition.actor!r} and is signed with another key.",
+                        fix="Ask whose key it is; see sluice registry audit.",
+                    )
 
 
 def _needs_approval(keys: Keyring, entry: HistoryEntry) -> bool:

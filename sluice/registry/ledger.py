@@ -33,6 +33,7 @@ from sluice.registry.records import (
     Registration,
     Version,
 )
+from sluice.registry.refusal_recording import records_refusals
 from sluice.registry.signed_writing import SignedWriting
 from sluice.registry.signing import SigningKey
 from sluice.registry.traced import traced
@@ -42,6 +43,7 @@ class Ledger(SignedWriting):
     """The registry of one database. Use as a context manager, or call ``close``."""
 
     @traced
+    @records_refusals("register")
     def register(
         self,
         model: str,
@@ -98,6 +100,7 @@ class Ledger(SignedWriting):
             staging.note_change(connection, version, before=before, at=at, actor=actor)
         return Registration(version=version, created=known is None)
 
+    @records_refusals("import")
     def adopt(
         self, lineage: Lineage, receipts: Sequence[Receipt], *, actor: str, reason: str
     ) -> Registration:
@@ -195,6 +198,7 @@ class Ledger(SignedWriting):
             )
 
     @traced
+    @records_refusals("promote")
     def promote(
         self,
         model: str,
@@ -280,6 +284,7 @@ class Ledger(SignedWriting):
             )
 
     @traced
+    @records_refusals("rollback")
     def rollback(
         self, model: str, *, expected: int, actor: str, reason: str, store: ArtifactStore
     ) -> Promotion:

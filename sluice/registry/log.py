@@ -99,13 +99,10 @@ def find_number(connection: Connection, table: Table, row_id: int) -> int:
     return int(_find_line(connection, table, key_text([row_id])).number)
 
 
-def find_row_number(connection: Connection, table: Table, row: Row[Any]) -> int:
-    """Return the number of the line that tells of a row, whatever its primary key is.
-
-    Raises:
-        IntegrityError: There is none: the row was written past the ledger.
-    """
-    return int(_find_line(connection, table, key_text(row_key(table, row))).number)
+def line_numbers(connection: Connection, table: Table) -> dict[str, int]:
+    """Return the number of every line that tells of a row of a table, by the row's key as text."""
+    query = sa.select(log.c.key, log.c.number).where(log.c.entity == table.name)
+    return {row.key: row.number for row in connection.execute(query)}
 
 
 def require_as_logged(connection: Connection, table: Table, row: Row[Any]) -> None:

@@ -16,6 +16,7 @@ from sluice.registry import admission, approval, promotion, queries, rollout_row
 from sluice.registry.ledger import Ledger
 from sluice.registry.observations import Observations, insert_note
 from sluice.registry.records import Pointer, Version
+from sluice.registry.refusal_recording import records_refusals
 from sluice.registry.traced import traced
 from sluice.rollout import changes
 from sluice.rollout.agreement import Agreement
@@ -64,6 +65,7 @@ class RolloutLedger(Ledger):
             )
 
     @traced
+    @records_refusals("rollout")
     def start_rollout(
         self,
         model: str,
@@ -138,6 +140,7 @@ class RolloutLedger(Ledger):
         return transition
 
     @traced
+    @records_refusals("rollout")
     def record_transition(self, before: Rollout, transition: Transition) -> None:
         """Keep what was decided about ``before``; a hold keeps only what was learnt.
 
@@ -155,6 +158,7 @@ class RolloutLedger(Ledger):
             rollout_rows.move(connection, transition, revision=before.revision)
 
     @traced
+    @records_refusals("rollout")
     def finish_rollout(
         self, model: str, *, actor: str, store: ArtifactStore, rules: str | None = None
     ) -> Transition:

@@ -47,7 +47,7 @@ def require_signed(
     last = _last_signed(connection, keys, upto=head.lines)
     if last is None or last.line < head.lines:
         raise _unsigned(connection, 1 if last is None else last.line + 1, head.lines)
-    problem = _problem(connection, keys, last)
+    problem = problem_of(connection, keys, last)
     if problem is None and last.digest != head.digest:
         problem = f"The head of the log is not the line {last.line} that was signed."
     if problem is None:
@@ -103,7 +103,7 @@ def last_signed_line(connection: Connection, keys: Keyring) -> int:
         IntegrityError: The signature does not hold.
     """
     last = _last_signed(connection, keys, upto=None)
-    problem = None if last is None else _problem(connection, keys, last)
+    problem = None if last is None else problem_of(connection, keys, last)
     if problem is not None:
         raise _rewritten(problem)
     return 0 if last is None else int(last.line)
@@ -120,7 +120,7 @@ def check(connection: Connection, keys: Keyring, *, anchor: Anchor | None) -> It
     """Yield every signature that does not hold, every gap, and what the database has lost."""
     rows = list(connection.execute(_signed(keys).order_by(signatures.c.line)).all())
     for row in rows:
-        problem = _problem(connection, keys, row) or _gap(connection, keys, row)
+        problem = problem_of(connection, keys, row) or _gap(connection, keys, row)
         if problem is not None:
             yield _found(problem, "Restore the database from a backup.")
         elif row.kind is not None and not keys.may_sign(row.key_id, row.actor):
@@ -168,7 +168,8 @@ def _since(connection: Connection, row: Row[Any]) -> int:
     return connection.execute(before).scalar() or 0
 
 
-def _problem(connection: Connection, keys: Keyring, row: Row[Any]) -> str | None:
+def problem_of(connection: Connection, keys: Keyring, row: Row[Any]) -> str | None:
+    """Say why a signature by a known key does not hold; None when it does."""
     if row.since is None:
         is_own = keys.known[row.key_id].fits(
             str(row.signature), "log head", f"{row.line} {row.digest}"

@@ -19,12 +19,12 @@ from sluice.registry import (
     unsigned,
 )
 from sluice.registry.keyring import Keyring
-from sluice.registry.reading import LedgerReading
+from sluice.registry.refusal_recording import RefusalRecording, records_refusals
 from sluice.registry.traced import traced
 from sluice.registry.unsigned import UnsignedLine
 
 
-class SignedWriting(LedgerReading):
+class SignedWriting(RefusalRecording):
     """A registry whose changes are signed with its key; bridges and approvals."""
 
     @contextlib.contextmanager
@@ -68,6 +68,7 @@ class SignedWriting(LedgerReading):
             since = signed_lines.last_signed_line(connection, self._require_keys())
             return log.load_head(connection), unsigned.unsigned_lines(connection, since=since)
 
+    @records_refusals("sign")
     def sign(self, expected: log.Head, *, actor: str) -> log.Head:
         """Sign the lines that no key has signed yet, on a person's word; return the head.
 
@@ -104,6 +105,7 @@ class SignedWriting(LedgerReading):
         return self._keys
 
     @traced
+    @records_refusals("approve")
     def approve(self, model: str, version: int, *, actor: str, reason: str) -> Receipt:
         """Record that a person agrees to a promotion, signed with that person's key.
 

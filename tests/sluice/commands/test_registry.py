@@ -300,6 +300,26 @@ def test_approval_of_a_second_person(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("home")
+def test_audit_is_json_lines_with_refused_attempts() -> None:
+    with pytest.raises(GateBlocked):
+        invoke("promote", MODEL, "1", "--reason", "\x1b[2Jback", "--actor", "eve")
+    printed = invoke("audit")
+    records = [json.loads(line) for line in printed.splitlines()]
+
+    assert "\x1b" not in printed  # a terminal would act on it
+    assert [(r["outcome"], r["action"], r["actor"], r["to_version"]) for r in records[-2:]] == [
+        ("accepted", "stage", "pipeline", 3),
+        ("refused", "promote", "eve", 1),
+    ]
+    assert {r["signature"] for r in records[:-1]} == {"unsigned"}
+    newest = invoke("audit", "--since", records[-1]["at"])
+    assert [json.loads(line)["reason"] for line in newest.splitlines()] == ["\x1b[2Jback"]
+    for wrong in ("yesterday", "2025-01-01T00:00:00"):
+        with pytest.raises(ContractError, match="moment"):
+            invoke("audit", "--since", wrong)
+
+
+@pytest.mark.usefixtures("home")
 def test_unknown_names_are_answered_with_known_ones() -> None:
     for arguments in (
         ("show", "sp500"),
@@ -332,7 +352,7 @@ def test_looking_where_there_is_no_registry_makes_none(
 @pytest.mark.parametrize(
     "command",
     [
-        *("list", "show", "history", "promote", "approve", "rollback", "verify"),
+        *("list", "show", "history", "promote", "approve", "rollback", "verify", "audit"),
         *("at", "export", "import", "sign"),
     ],
 )
