@@ -18,7 +18,7 @@ from sluice.settings import Record
 class Receipt(Record):
     """What one gate decided about which data, config, code and model."""
 
-    gate: str = Field(description="Its name: raw_data, features, poc, search or promotion.")
+    gate: str = Field(description="raw_data, features, poc, search, promotion or approval.")
     outcome: str = Field(description="'pass', 'fail', 'insufficient', or a promotion verdict.")
     passed: bool
     subject: dict[str, str] = Field(description="Digest by role: data, config, code, model, ...")

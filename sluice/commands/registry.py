@@ -1,12 +1,11 @@
 """``sluice registry``: look at versions, move the production pointer, check what is stored."""
 
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from sluice.commands import registry_files
+from sluice.commands import registry_audit, registry_files
 from sluice.commands.output import print_json
 from sluice.commands.registry_access import (
     Actor,
@@ -17,6 +16,7 @@ from sluice.commands.registry_access import (
     Number,
     Reason,
     artifact_store,
+    as_moment,
     current_user,
     known,
     open_ledger,
@@ -24,7 +24,7 @@ from sluice.commands.registry_access import (
     show_result,
 )
 from sluice.counted import counted
-from sluice.errors import ContractError, IntegrityError, UnknownVersion
+from sluice.errors import IntegrityError, SettingsError, UnknownVersion
 from sluice.registry import display
 from sluice.registry.ledger import Ledger
 from sluice.registry.records import Finding, Promotion, Version
@@ -43,9 +43,11 @@ def register(app: typer.Typer) -> None:
         ("show", show, "show sp500_volatility 2"),
         ("history", history, "history sp500_volatility"),
         ("promote", promote, "promote sp500_volatility 2 --reason 'agreed in review'"),
+        ("approve", approve, "approve sp500_volatility 2 --reason 'reviewed' --key ada.key"),
         ("rollback", rollback, "rollback sp500_volatility --reason 'errors since noon'"),
         ("at", at, "at sp500_volatility 2026-03-14T09:00:00Z"),
         ("verify", verify, "verify"),
+        ("audit", registry_audit.audit, "audit --since 2026-03-14T00:00:00Z > audit.jsonl"),
         (
             "export",
             registry_files.export_file,
@@ -121,13 +123,7 @@ def at(
     as_json: AsJson = False,
 ) -> None:
     """Show what was in production at a moment, who put it there, and on which receipt."""
-    try:
-        when = datetime.fromisoformat(time)
-    except ValueError:
-        raise ContractError(
-            f"A moment in ISO 8601 is required, got {time!r}.",
-            fix="Write it like 2026-03-14T09:00:00Z",
-        ) from None
+    when = as_moment(time)
     with open_ledger() as ledger:
         move = ledger.production_at(model, when)
     if as_json:
@@ -168,6 +164,34 @@ def promote(
             reinstate=reinstate,
         )
     _print_move(done, as_json=as_json)
+
+
+def approve(
+    model: Model,
+    version: Number,
+    reason: Reason,
+    actor: Actor = None,
+    key: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Agree to a promotion as a second person, signed with your own key.
+
+    The approval is of the present verdict and of what is in production now. Where
+    known_keys.yaml says two_person_since, nobody can promote a version that only they approve.
+    """
+    if key is None:
+        raise SettingsError(
+            "A key file is required to approve.",
+            fix="Name your own with --key or SLUICE_REGISTRY_KEY; make it with: "
+            "openssl genpkey -algorithm ed25519 -out NAME.key",
+        )
+    with open_ledger(key) as ledger:
+        receipt = ledger.approve(model, version, actor=actor or current_user(), reason=reason)
+    if as_json:
+        print_json(receipt.model_dump(mode="json") | {"digest": receipt.digest})
+    else:
+        who = receipt.evidence["actor"]
+        show_result(Text(f"{model} version {version} is approved by {who}."))
 
 
 def rollback(

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 
 from sluice.artifacts import ArtifactStore
 from sluice.commands.output import results
+from sluice.errors import ContractError
 from sluice.home import Home
 from sluice.registry.admission import require_text
 from sluice.registry.ledger import Ledger
@@ -61,6 +62,17 @@ KeyFile = Annotated[
         show_default=False,
     ),
 ]
+
+
+def as_moment(text: str) -> datetime:
+    """Return the moment that was typed in ISO 8601."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise ContractError(
+            f"A moment in ISO 8601 is required, got {text!r}.",
+            fix="Write it like 2026-03-14T09:00:00Z",
+        ) from None
 
 
 def current_user() -> str:

@@ -1,4 +1,4 @@
-"""``sluice registry export|import|sign``: versions as files, and the seal on the log."""
+"""``sluice registry export|import|sign``: versions as files, and signatures of the log."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,9 @@ from sluice.commands.registry_access import (
     read_key,
     show_result,
 )
+from sluice.counted import counted
 from sluice.errors import SettingsError
+from sluice.registry import display
 from sluice.registry.transfer import export_version, import_version
 
 File = Annotated[Path, typer.Argument(help="The file.", show_default=False)]
@@ -69,10 +71,17 @@ def import_file(
     show_result(Text(f"{version.model} version {version.number}, {version.state}.{known}"))
 
 
-def sign(key: KeyFile = None, as_json: AsJson = False) -> None:
-    """Sign the log as it is, after checking that it adds up.
+def sign(
+    actor: Actor = None,
+    key: KeyFile = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Sign without asking.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Sign the lines of the log that no key has signed, once you have seen them.
 
-    Note the digest somewhere else: it names everything that the registry holds up to now.
+    They were written without a key, or not by Sluice: only this command signs such lines. The
+    signature says that it was given on your word. Note the digest somewhere else: it names
+    everything that the registry holds up to now.
     """
     if key is None:
         raise SettingsError(
@@ -81,8 +90,19 @@ def sign(key: KeyFile = None, as_json: AsJson = False) -> None:
             "openssl rand -out registry.key 32",
         )
     with open_ledger(key) as ledger:
-        head = ledger.sign()
+        head, lines = ledger.unsigned()
+        if lines and not as_json:
+            show_result(display.unsigned_table(lines))
+        if lines and not yes:
+            question = f"Sign {counted(len(lines), 'line')} that no key has signed?"
+            typer.confirm(question, abort=True, err=True)
+        ledger.sign(head, actor=actor or current_user())
     if as_json:
-        print_json({"lines": head.lines, "digest": head.digest})
-    else:
+        covered = [line.model_dump(mode="json") for line in lines]
+        print_json({"lines": head.lines, "digest": head.digest, "covered": covered})
+    elif lines:
         show_result(Text(f"Signed {head.lines} lines; the last one is {head.digest}."))
+    else:
+        show_result(
+            Text(f"All {head.lines} lines are signed already; the last one is {head.digest}.")
+        )

@@ -16,6 +16,7 @@ from sluice.digests import short
 from sluice.receipts import Receipt
 from sluice.registry.lineage import BASELINE, Lineage
 from sluice.registry.records import Finding, HistoryEntry, State, Version
+from sluice.registry.unsigned import UnsignedLine
 
 _LONGEST, _SHOWN = 12, 5
 """Values up to which a list is told whole, and of a longer one those that are told."""
@@ -97,6 +98,16 @@ def history_table(entries: Sequence[HistoryEntry]) -> Table:
             Text(entry.reason),
             Text(short(entry.receipt) if entry.receipt else ""),
         )
+    return table
+
+
+def unsigned_table(lines: Sequence[UnsignedLine]) -> Table:
+    """Every line of the log that no key has signed: who wrote what, and when."""
+    table = _table("Line", "When [UTC]", "Who", "What was added")
+    for line in lines:
+        when = "" if line.at is None else moment(line.at)
+        cells = (str(line.line), when, line.actor, line.what)
+        table.add_row(*(Text(cell, overflow="fold") for cell in cells))
     return table
 
 

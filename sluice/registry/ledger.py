@@ -5,52 +5,45 @@ promotion reads again. Nothing here can be forced. Every row that is added is a 
 hash chain, every line of history an event for whoever publishes.
 """
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-
-from sqlalchemy import Connection
+from collections.abc import Mapping, Sequence
 
 from sluice.artifacts import ArtifactStore
 from sluice.observability import tracing
 from sluice.receipts import Receipt
 from sluice.registry import (
     admission,
+    approval,
     evidence,
-    log,
     log_verification,
     outbox,
     promotion,
     queries,
-    signing,
+    signed_lines,
     staging,
     verification,
 )
+from sluice.registry.anchor import anchor_of
 from sluice.registry.evidence import Judge
+from sluice.registry.keyring import Keyring
 from sluice.registry.lineage import Lineage
 from sluice.registry.outbox import Deliver, Publication
-from sluice.registry.reading import LedgerReading
 from sluice.registry.records import (
     Finding,
     Promotion,
     Registration,
     Version,
 )
+from sluice.registry.refusal_recording import records_refusals
+from sluice.registry.signed_writing import SignedWriting
 from sluice.registry.signing import SigningKey
 from sluice.registry.traced import traced
 
 
-class Ledger(LedgerReading):
+class Ledger(SignedWriting):
     """The registry of one database. Use as a context manager, or call ``close``."""
 
-    @contextlib.contextmanager
-    def _write(self) -> Iterator[Connection]:
-        """Yield a connection whose changes are all kept, and signed when there is a key."""
-        with self._database.write() as connection:
-            yield connection
-            if self._key is not None:
-                signing.sign_head(connection, self._key, at=self._clock())
-
     @traced
+    @records_refusals("register")
     def register(
         self,
         model: str,
@@ -76,7 +69,7 @@ class Ledger(LedgerReading):
         admission.require_consistent(model, lineage)
         tracing.about(lineage.candidate)
         at = self._clock()
-        with self._write() as connection:
+        with self._write(actor) as connection:
             queries.lock_model(connection, model, at=at)
             known = queries.find_version(connection, model, candidate=lineage.candidate)
             number = known.number if known else queries.insert_version(connection, lineage, at=at)
@@ -107,6 +100,7 @@ class Ledger(LedgerReading):
             staging.note_change(connection, version, before=before, at=at, actor=actor)
         return Registration(version=version, created=known is None)
 
+    @records_refusals("import")
     def adopt(
         self, lineage: Lineage, receipts: Sequence[Receipt], *, actor: str, reason: str
     ) -> Registration:
@@ -127,7 +121,7 @@ class Ledger(LedgerReading):
         model = lineage.model
         admission.require_consistent(model, lineage)
         at = self._clock()
-        with self._write() as connection:
+        with self._write(actor) as connection:
             queries.lock_model(connection, model, at=at)
             known = queries.find_version(connection, model, candidate=lineage.candidate)
             if known is not None:
@@ -204,6 +198,7 @@ class Ledger(LedgerReading):
             )
 
     @traced
+    @records_refusals("promote")
     def promote(
         self,
         model: str,
@@ -255,16 +250,27 @@ class Ledger(LedgerReading):
                     at=None,
                 )
             promotion.check_expected(connection, model, expected)
-            promotion.require_evidence(
+            resting_on = promotion.require_evidence(
                 connection, found, pointer=pointer, reinstate=reinstate, rules=rules
+            )
+            approval.require(
+                connection,
+                self._keys,
+                found,
+                pointer=pointer,
+                promotion=resting_on,
+                at=self._clock(),
             )
         _require_loadable(found, store)
         at = self._clock()
-        with self._write() as connection:
+        with self._write(actor) as connection:
             queries.lock_model(connection, model, at=at)
             # Loading takes seconds: a newer verdict may have been filed since.
             receipt = promotion.require_evidence(
                 connection, found, pointer=pointer, reinstate=reinstate, rules=rules
+            )
+            approval.require(
+                connection, self._keys, found, pointer=pointer, promotion=receipt, at=at
             )
             return promotion.commit_move(
                 connection,
@@ -278,6 +284,7 @@ class Ledger(LedgerReading):
             )
 
     @traced
+    @records_refusals("rollback")
     def rollback(
         self, model: str, *, expected: int, actor: str, reason: str, store: ArtifactStore
     ) -> Promotion:
@@ -300,7 +307,7 @@ class Ledger(LedgerReading):
         tracing.about(target.candidate)
         promotion.require_own_parts(target)
         code = _require_restorable(target, store)
-        with self._write() as connection:
+        with self._write(actor) as connection:
             moved = promotion.commit_move(
                 connection,
                 target,
@@ -340,17 +347,6 @@ class Ledger(LedgerReading):
             delivered=delivered, waiting=len(events) - delivered, reasons=tuple(reasons)
         )
 
-    def sign(self) -> log.Head:
-        """Sign the log as it is, after checking that it adds up; return its head.
-
-        Raises:
-            IntegrityError: The log does not hold, or is not the one that was signed before.
-        """
-        assert self._key is not None, "the caller opens the ledger with a key to sign"
-        with self._write() as connection:
-            signing.require_sound(log_verification.check(connection))
-            return log.load_head(connection)
-
     def verify(
         self, model: str | None, *, store: ArtifactStore, key: SigningKey | None = None
     ) -> list[Finding]:
@@ -372,7 +368,11 @@ class Ledger(LedgerReading):
             findings = list(verification.check(connection, chosen, store, url=self.url))
             findings += log_verification.check(connection)
             if key is not None:
-                findings += signing.check(connection, key)
+                keys = Keyring.around(key)
+                anchor = anchor_of(keys, self.url)
+                findings += signed_lines.check(connection, keys, anchor=anchor)
+                if not findings:  # reads what a damaged registry cannot be asked
+                    findings += approval.check(connection, keys, chosen)
         return findings
 
 

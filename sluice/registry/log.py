@@ -99,6 +99,12 @@ def find_number(connection: Connection, table: Table, row_id: int) -> int:
     return int(_find_line(connection, table, key_text([row_id])).number)
 
 
+def line_numbers(connection: Connection, table: Table) -> dict[str, int]:
+    """Return the number of every line that tells of a row of a table, by the row's key as text."""
+    query = sa.select(log.c.key, log.c.number).where(log.c.entity == table.name)
+    return {row.key: row.number for row in connection.execute(query)}
+
+
 def require_as_logged(connection: Connection, table: Table, row: Row[Any]) -> None:
     """Refuse a row that its line in the log does not tell of.
 

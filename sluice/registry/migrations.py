@@ -2,7 +2,8 @@
 
 Each step runs in one transaction with the new number, so a crash leaves the old schema whole, and
 of two processes that open the registry at once the second finds the work done. A step only adds
-tables; alembic would bring a second version table and a script folder to do no more than that.
+tables and columns that may be null; alembic would bring a second version table and a script folder
+to do no more than that.
 """
 
 from collections.abc import Callable, Mapping
@@ -92,6 +93,23 @@ def _add_own_lineages(connection: Connection) -> None:
     guard(connection, (tables.own_lineages,))
 
 
+def _add_signers(connection: Connection) -> None:
+    """From 5 to 6: what a signature covers and who made it; attempts that were refused."""
+    table = tables.signatures
+    existing = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
+    for column in (table.c.since, table.c.kind, table.c.actor):
+        if column.name not in existing:  # a first schema got the whole table two steps ago
+            kind = column.type.compile(connection.dialect)
+            connection.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}"))
+    if connection.dialect.name == "postgresql":  # SQLite does not count characters
+        connection.execute(
+            sa.text(f"ALTER TABLE {table.name} ALTER COLUMN signature TYPE VARCHAR(128)")
+        )
+    if not sa.inspect(connection).has_table(tables.refusals.name):
+        tables.metadata.create_all(connection, tables=[tables.refusals])
+        guard(connection, (tables.refusals,))
+
+
 def _rows(connection: Connection, table: Table) -> list[Row[Any]]:
     return list(connection.execute(sa.select(table).order_by(*table.primary_key)))
 
@@ -104,5 +122,6 @@ STEPS: Mapping[int, Callable[[Connection], None]] = {
     2: _add_rollouts,
     3: _add_observations,
     4: _add_own_lineages,
+    5: _add_signers,
 }
 """What leads on from a schema, by its number."""

@@ -84,7 +84,7 @@ def require_evidence(
     searched_from = _searched_from(linked, lineage) or subject
     poc = _newest(linked, gate="poc", about=searched_from)
     receipts.require(poc.receipt if poc else None, gate="poc", subject=searched_from)
-    reference = _reference(connection, version.model, pointer)
+    reference = reference_of(connection, version.model, pointer)
     judged = _newest(linked, gate="promotion", about={"reference": reference})
     receipt = receipts.require(
         judged.receipt if judged else None,
@@ -113,7 +113,7 @@ def require_rules(
     if rules is None:
         return
     linked = evidence.load_linked_receipts(connection, version.model, version.number)
-    reference = _reference(connection, version.model, pointer)
+    reference = reference_of(connection, version.model, pointer)
     judged = _newest(linked, gate="promotion", about={"reference": reference})
     if judged is not None and judged.receipt.subject.get("rules") != rules:
         raise GateBlocked(
@@ -124,7 +124,7 @@ def require_rules(
         )
 
 
-def _reference(connection: Connection, model: str, pointer: Pointer) -> str:
+def reference_of(connection: Connection, model: str, pointer: Pointer) -> str:
     """Return what a promotion receipt must have compared with, now."""
     if pointer.version is None:
         return BASELINE

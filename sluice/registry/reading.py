@@ -6,8 +6,11 @@ from types import TracebackType
 from typing import Self
 
 from sluice.receipts import Receipt
-from sluice.registry import admission, evidence, queries
+from sluice.registry import admission, audit, evidence, queries
+from sluice.registry.anchor import anchor_of
+from sluice.registry.audit import AuditRecord
 from sluice.registry.database import Database
+from sluice.registry.keyring import Keyring
 from sluice.registry.records import HistoryEntry, LinkedReceipt, Version
 from sluice.registry.signing import SigningKey
 from sluice.registry.trail import production_trail
@@ -22,7 +25,8 @@ class LedgerReading:
     def __init__(self, database: Database, *, clock: Clock, key: SigningKey | None) -> None:
         self._database = database
         self._clock = clock
-        self._key = key
+        self._keys = None if key is None else Keyring.around(key)
+        self._anchor = None if self._keys is None else anchor_of(self._keys, database.url)
 
     @classmethod
     def open(
@@ -157,6 +161,19 @@ class LedgerReading:
                 raise admission.unknown(model, None, names)
             moves = [e for e in queries.load_history(connection, model) if e.revision is not None]
         return next((move for move in reversed(moves) if move.at <= when), None)
+
+    def audit(
+        self, *, since: datetime | None = None, key: SigningKey | None = None
+    ) -> list[AuditRecord]:
+        """Return every change and every refused attempt, oldest first.
+
+        Args:
+            since: Leave out what was before this moment; None for all.
+            key: Checks signatures, with those known beside it; None leaves them unchecked.
+        """
+        keys = None if key is None else Keyring.around(key)
+        with self._database.read() as connection:
+            return audit.load(connection, keys=keys, since=since)
 
     def decisions(self, model: str) -> list[Receipt]:
         """Return every answer of the promotion gate about a model, oldest first."""

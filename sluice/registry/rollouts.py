@@ -12,10 +12,11 @@ from sqlalchemy import Connection
 from sluice.artifacts import ArtifactStore
 from sluice.digests import digest_json
 from sluice.errors import GateBlocked, IntegrityError, RolloutConflict, UnknownVersion
-from sluice.registry import admission, promotion, queries, rollout_rows
+from sluice.registry import admission, approval, promotion, queries, rollout_rows
 from sluice.registry.ledger import Ledger
 from sluice.registry.observations import Observations, insert_note
 from sluice.registry.records import Pointer, Version
+from sluice.registry.refusal_recording import records_refusals
 from sluice.registry.traced import traced
 from sluice.rollout import changes
 from sluice.rollout.agreement import Agreement
@@ -64,6 +65,7 @@ class RolloutLedger(Ledger):
             )
 
     @traced
+    @records_refusals("rollout")
     def start_rollout(
         self,
         model: str,
@@ -99,7 +101,7 @@ class RolloutLedger(Ledger):
         """
         promotion.require_words(actor=actor, reason=reason)
         at = self._clock()
-        with self._write() as connection:
+        with self._write(actor) as connection:
             found = queries.find_version(connection, model, number=version)
             if found is None:
                 raise admission.unknown(model, version, queries.model_names(connection))
@@ -111,6 +113,9 @@ class RolloutLedger(Ledger):
             production = _require_other_production(connection, found, pointer)
             receipt = promotion.require_evidence(
                 connection, found, pointer=pointer, reinstate=False, rules=rules
+            )
+            approval.require(
+                connection, self._keys, found, pointer=pointer, promotion=receipt, at=at
             )
             epoch = pointer.revision + 1
             if last is not None:
@@ -135,6 +140,7 @@ class RolloutLedger(Ledger):
         return transition
 
     @traced
+    @records_refusals("rollout")
     def record_transition(self, before: Rollout, transition: Transition) -> None:
         """Keep what was decided about ``before``; a hold keeps only what was learnt.
 
@@ -147,11 +153,12 @@ class RolloutLedger(Ledger):
                 f"A transition {transition.outcome} cannot be recorded by itself.",
                 fix="Use start_rollout and finish_rollout, which check the evidence.",
             )
-        with self._write() as connection:
+        with self._write(transition.actor) as connection:
             queries.lock_model(connection, before.model, at=transition.at)
             rollout_rows.move(connection, transition, revision=before.revision)
 
     @traced
+    @records_refusals("rollout")
     def finish_rollout(
         self, model: str, *, actor: str, store: ArtifactStore, rules: str | None = None
     ) -> Transition:
@@ -205,11 +212,14 @@ class RolloutLedger(Ledger):
         at: datetime = self._clock()
         reason = f"every step of rollout {rollout.id[:12]} held"
         transition = changes.promote(rollout, now=at, actor=actor, reason=f"Because {reason}.")
-        with self._write() as connection:
+        with self._write(actor) as connection:
             queries.lock_model(connection, model, at=at)
             # Loading takes seconds: a newer verdict may have been filed since.
             receipt = promotion.require_evidence(
                 connection, version, pointer=pointer, reinstate=False, rules=rules
+            )
+            approval.require(
+                connection, self._keys, version, pointer=pointer, promotion=receipt, at=at
             )
             promotion.commit_move(
                 connection,

@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 from sluice.errors import IntegrityError
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 PRODUCTION = "production"
 
 _NAME = String(200)
@@ -302,8 +302,32 @@ signatures = Table(
     Column("key_id", String(16), primary_key=True),
     Column("line", Integer, ForeignKey("sluice_log.number"), primary_key=True),
     Column("digest", _DIGEST, nullable=False),
-    Column("signature", _DIGEST, nullable=False),
+    Column("signature", String(128), nullable=False),  # Ed25519 in hexadecimal
     Column("signed_at", UtcTime, nullable=False),
+    # Null where Sluice signed before schema 6. The signature covers the lines after this one, up to
+    # its own: a signature that was removed leaves a gap.
+    Column("since", Integer, nullable=True),
+    Column("kind", String(10), nullable=True),  # change, or bridge: signed on a person's word
+    Column("actor", String(200), nullable=True),
+)
+
+# What was refused: who tried what, and why not. No line of the log tells of it, because a refused
+# attempt may come from somebody without the key, and must not keep others from signing.
+refusals = Table(
+    "sluice_refusals",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at", UtcTime, nullable=False),
+    Column("model", _NAME, nullable=False),
+    Column("action", String(20), nullable=False),
+    Column("from_version", Integer, nullable=True),
+    Column("to_version", Integer, nullable=True),
+    Column("actor", String(200), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("error", String(40), nullable=False),  # class of the error
+    Column("refused_because", Text, nullable=False),
+    Column("key_id", String(16), nullable=True),  # of the key in use; null without one
+    sqlite_autoincrement=True,
 )
 
 # Bookkeeping, not evidence: a row that is lost makes a line of history be told again.
@@ -330,4 +354,4 @@ LOGGED = (
 )
 """Tables whose every row has a line in the log; in the order a migration writes them down."""
 
-APPEND_ONLY = (*LOGGED, log, signatures)
+APPEND_ONLY = (*LOGGED, log, signatures, refusals)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from sluice.observability import tracing
+from sluice.receipts import Receipt
 from sluice.registry.records import Promotion, Registration
 from sluice.rollout.state import Transition
 
@@ -31,6 +32,8 @@ def _tell(told: tracing.Span, result: Any) -> None:
     match result:
         case Registration(version=version, created=created):
             told.tell(model=version.model, version=version.number, created=created)
+        case Receipt():
+            told.tell(gate=result.gate, outcome=result.outcome)
         case Promotion():
             told.tell(model=result.model, version=result.version, moved=result.moved)
             told.tell(before=result.previous or 0, revision=result.revision)

@@ -195,6 +195,7 @@ def test_a_better_candidate_that_breaks_a_guard_is_filed_and_not_promoted(
     The ledger is a new one, only the trainings are there already.
     """
     (tmp_path / "key").write_bytes(bytes(range(32)))
+    (tmp_path / "key").chmod(0o600)
     home = dataclasses.replace(
         green[0],
         registry_url=f"sqlite:///{tmp_path / 'signed.db'}",

@@ -29,6 +29,7 @@ from tests.sluice.registry.ledger_samples import (
     promote_chain,
     register_sample,
 )
+from tests.sluice.registry.test_roles import list_keys, personal_key
 
 
 @pytest.fixture
@@ -256,19 +257,66 @@ def test_version_leaves_and_arrives_as_one_file(
 def test_key_file_signs_and_verifies(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = home / "registry.key"
     key.write_bytes(b"k" * 32)
+    key.chmod(0o600)
     with pytest.raises(IntegrityError, match="1 finding"):
         invoke("verify", "--key", str(key))
-    assert "the last one is" in invoke("sign", "--key", str(key))
+    with pytest.raises(IntegrityError, match=r"line 1 of the log .* is not signed"):
+        invoke("promote", MODEL, "3", "--reason", "r", "--key", str(key))
+    with pytest.raises(AssertionError, match="Sign 28 lines that no key has signed"):
+        invoke("sign", "--key", str(key))  # nobody answers the question
+    shown = invoke("sign", "--key", str(key), "--yes", "--actor", "ada")
+    assert f"promote {MODEL} version 2 from version 1" in " ".join(shown.split())
+    assert "Signed 28 lines; the last one is" in shown
     assert "Nothing wrong" in invoke("verify", "--key", str(key))
 
     monkeypatch.setenv("SLUICE_REGISTRY_KEY", str(key))
     invoke("promote", MODEL, "3", "--reason", "r")
     invoke("rollback", MODEL, "--reason", "r")
     assert "Nothing wrong" in invoke("verify")
-    assert invoke_json("sign")["lines"] > 0
+    assert "signed already" in invoke("sign")
+    assert invoke_json("sign")["covered"] == []
     monkeypatch.delenv("SLUICE_REGISTRY_KEY")
     with pytest.raises(SettingsError, match="key file is required"):
         invoke("sign")
+
+
+def test_approval_of_a_second_person(home: Path) -> None:
+    keys = {name: personal_key(home / f"{name}.key") for name in ("ada", "bob")}
+    invoke("sign", "--key", str(home / "ada.key"), "--yes", "--actor", "ada")
+    actors = [f"  {name}: {half}" for name, (_, half) in keys.items()]
+    list_keys(home, ["actors:", *actors, "two_person_since: 2026-01-01T00:00:00Z"])
+    ada = ("--key", str(home / "ada.key"), "--actor", "ada", "--reason", "r")
+    bob = ("--key", str(home / "bob.key"), "--actor", "bob", "--reason", "read it")
+
+    with pytest.raises(SettingsError, match="key file is required to approve"):
+        invoke("approve", MODEL, "3", "--reason", "r")
+    with pytest.raises(GateBlocked, match=f"sluice registry approve {MODEL} 3"):
+        invoke("promote", MODEL, "3", *ada)
+    assert invoke("approve", MODEL, "3", *bob).strip() == f"{MODEL} version 3 is approved by bob."
+    assert "read it" in invoke("show", MODEL, "3")
+    assert "production is now version 3" in invoke("promote", MODEL, "3", *ada)
+    assert "Nothing wrong" in invoke("verify", "--key", str(home / "bob.key"))
+    invoke("rollback", MODEL, *ada)  # a rollback waits for nobody
+
+
+@pytest.mark.usefixtures("home")
+def test_audit_is_json_lines_with_refused_attempts() -> None:
+    with pytest.raises(GateBlocked):
+        invoke("promote", MODEL, "1", "--reason", "\x1b[2Jback", "--actor", "eve")
+    printed = invoke("audit")
+    records = [json.loads(line) for line in printed.splitlines()]
+
+    assert "\x1b" not in printed  # a terminal would act on it
+    assert [(r["outcome"], r["action"], r["actor"], r["to_version"]) for r in records[-2:]] == [
+        ("accepted", "stage", "pipeline", 3),
+        ("refused", "promote", "eve", 1),
+    ]
+    assert {r["signature"] for r in records[:-1]} == {"unsigned"}
+    newest = invoke("audit", "--since", records[-1]["at"])
+    assert [json.loads(line)["reason"] for line in newest.splitlines()] == ["\x1b[2Jback"]
+    for wrong in ("yesterday", "2025-01-01T00:00:00"):
+        with pytest.raises(ContractError, match="moment"):
+            invoke("audit", "--since", wrong)
 
 
 @pytest.mark.usefixtures("home")
@@ -304,7 +352,7 @@ def test_looking_where_there_is_no_registry_makes_none(
 @pytest.mark.parametrize(
     "command",
     [
-        *("list", "show", "history", "promote", "rollback", "verify"),
+        *("list", "show", "history", "promote", "approve", "rollback", "verify", "audit"),
         *("at", "export", "import", "sign"),
     ],
 )

@@ -18,7 +18,7 @@ from sluice.registry.evidence import Judge
 from sluice.registry.ledger import Ledger
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
-from sluice.registry.tables import APPEND_ONLY
+from sluice.registry.tables import APPEND_ONLY, refusals
 from sluice.rollout.settings import RolloutSettings
 from tests.sluice.registry.ledger_samples import (
     CONFIG,
@@ -298,6 +298,11 @@ def test_history_cannot_be_rewritten(url: str, store: ArtifactStore) -> None:
         ledger.register(MODEL, imported, [])
         before = ledger.history(MODEL)
     database = Database.open(url, create=False)
+    attempt = {"at": NOW, "model": MODEL, "action": "promote", "actor": "a", "reason": "r"}
+    with database.write() as connection:
+        connection.execute(
+            sa.insert(refusals).values(**attempt, error="GateBlocked", refused_because="r")
+        )
     for table in APPEND_ONLY:
         column = next(iter(table.c))
         for statement in (sa.update(table).values({column: column}), sa.delete(table)):

@@ -14,6 +14,7 @@ from sluice.registry.ledger import Ledger
 from sluice.registry.outbox import Delivery
 from sluice.registry.records import Event
 from sluice.registry.rollouts import RolloutLedger
+from sluice.registry.signing import SigningKey
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, sample_lineage
 
 OLD = Path(__file__).with_name("schema_1")
@@ -138,6 +139,35 @@ def test_fourth_schema_gets_a_place_for_what_was_made_here(old: str, store: Arti
     with pytest.raises(StorageError, match="append-only"), database.write() as connection:
         connection.execute(sa.delete(tables.own_lineages))
     database.close()
+
+
+def test_fifth_schema_keeps_its_signatures(old: str, store: ArtifactStore) -> None:
+    key = SigningKey(b"k" * 32)
+    with Ledger.open(old, clock=later(), key=key) as ledger:
+        head, _ = ledger.unsigned()
+    engine = sa.create_engine(old.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE sluice_refusals"))
+        for column in ("since", "kind", "actor"):
+            connection.execute(sa.text(f"ALTER TABLE sluice_signatures DROP COLUMN {column}"))
+        if engine.dialect.name == "postgresql":
+            narrow = "ALTER TABLE sluice_signatures ALTER COLUMN signature TYPE VARCHAR(64)"
+            connection.execute(sa.text(narrow))
+        signature = key.sign("log head", f"{head.lines} {head.digest}")
+        values = f"'{key.key_id}', {head.lines}, '{head.digest}', '{signature}', '{NOW}'"
+        connection.execute(
+            sa.text(
+                "INSERT INTO sluice_signatures (key_id, line, digest, signature, signed_at) "
+                f"VALUES ({values})"
+            )
+        )
+        connection.execute(sa.update(tables.schema_version).values(number=5))
+    engine.dispose()
+
+    with Ledger.open(old, clock=later(), key=key) as ledger:
+        assert ledger.verify(None, store=store, key=key) == []
+        ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
+        assert ledger.verify(None, store=store, key=key) == []
 
 
 class Killed(BaseException):

@@ -61,7 +61,10 @@ def test_what_was_written_without_the_key_is_told_until_it_is_signed(
         (unsigned,) = findings(ledger, store)
     assert unsigned.startswith("The last 8 lines of the log are not signed with this key.")
     with Ledger.open(url, clock=Clock(), key=KEY) as ledger:
-        assert ledger.sign() == ledger.sign()
+        head, lines = ledger.unsigned()
+        assert len(lines) == 8
+        assert ledger.sign(head, actor="ada") == ledger.sign(head, actor="ada") == head
+        assert ledger.unsigned() == (head, [])
         assert findings(ledger, store) == []
 
 
@@ -105,7 +108,7 @@ def test_broken_log_is_not_signed(tmp_path: Path, store: ArtifactStore) -> None:
         Ledger.open(url, clock=Clock(), key=KEY) as ledger,
         pytest.raises(IntegrityError, match="does not hold is not signed"),
     ):
-        ledger.sign()
+        ledger.sign(ledger.unsigned()[0], actor="ada")
 
 
 def test_key_file_must_be_a_secret(tmp_path: Path) -> None:
@@ -113,9 +116,14 @@ def test_key_file_must_be_a_secret(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"cannot be read.*openssl rand"):
         SigningKey.read(path)
     path.write_bytes(b"short")
+    path.chmod(0o600)
     with pytest.raises(SettingsError, match="at least 32 bytes"):
         SigningKey.read(path)
     path.write_bytes(b"k" * 32)
+    path.chmod(0o644)
+    with pytest.raises(SettingsError, match=r"mode 0644\. Close it: chmod 600"):
+        SigningKey.read(path)
+    path.chmod(0o600)
 
     assert SigningKey.read(path) == KEY
     assert "kkk" not in repr(KEY)

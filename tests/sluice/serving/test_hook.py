@@ -371,9 +371,12 @@ def test_nothing_to_go_back_to_is_said(
 def test_what_the_hook_of_a_server_changes_is_signed(
     ledger: RolloutLedger, store: ArtifactStore, clock: Clock, tmp_path: Path
 ) -> None:
-    promote_chain(ledger, store, 2)
     key_file = tmp_path / "registry.key"
     key_file.write_bytes(b"k" * 32)
+    key_file.chmod(0o600)
+    url = f"sqlite:///{tmp_path / 'registry.db'}"
+    with RolloutLedger.open(url, clock=clock, key=SigningKey.read(key_file)) as signed:
+        promote_chain(signed, store, 2)
     recipe = ServerRecipe(
         model=LEDGER_MODEL,
         settings=quick_settings(),

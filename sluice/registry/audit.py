@@ -1,0 +1,194 @@
+"""The audit: every change of the registry and every refused attempt, in the order of time."""
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from pydantic import Field
+from sqlalchemy import Connection, Row
+
+from sluice.registry import evidence, log, queries, refusals, rollout_rows, signed_lines
+from sluice.registry.approval import GATE
+from sluice.registry.keyring import Keyring
+from sluice.registry.tables import (
+    history,
+    receipts,
+    rollout_transitions,
+    signatures,
+    version_receipts,
+)
+from sluice.settings import Record
+
+SignatureState = Literal[
+    "signed", "bridged", "unsigned", "unknown_key", "invalid", "not_checked", "not_logged"
+]
+
+
+class AuditRecord(Record):
+    """One change that was made, or one attempt that was refused."""
+
+    at: datetime
+    outcome: Literal["accepted", "refused"]
+    action: str = Field(
+        description="register, import, stage, unstage, promote, rollback, approve, sign; "
+        "rollout, followed by the outcome of its transition when it was accepted."
+    )
+    model: str = Field(description="Its name; empty for a signature, which is of the whole log.")
+    from_version: int | None
+    to_version: int | None
+    actor: str = Field(description="The name given; a signature may prove it.")
+    reason: str
+    receipt: str | None = Field(description="Digest of the receipt that it rests on, or is.")
+    line: int | None = Field(description="Number of its line in the log; None when refused.")
+    signature: SignatureState | None = Field(
+        description="Of the log up to this line. signed: by a known key, with the change; bridged: "
+        "by a known key later, on a person's word; not_checked: there is one, and no key was "
+        "given; not_logged: the row was written past Sluice; None when refused."
+    )
+    key_id: str | None = Field(description="Of the signature, or the key in use when refused.")
+    error: str | None = Field(None, description="Class of the error that refused it.")
+    refused_because: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Signatures:
+    """Which signature covers which line."""
+
+    lines: Sequence[int]
+    states: Sequence[tuple[SignatureState, str]]
+
+    def of(self, line: int | None) -> dict[str, Any]:
+        if line is None:
+            return {"line": None, "signature": "not_logged", "key_id": None}
+        place = bisect.bisect_left(self.lines, line)
+        state, key_id = ("unsigned", None) if place == len(self.lines) else self.states[place]
+        return {"line": line, "signature": state, "key_id": key_id}
+
+
+def load(
+    connection: Connection, *, keys: Keyring | None, since: datetime | None
+) -> list[AuditRecord]:
+    """Return changes and refused attempts, oldest first.
+
+    Args:
+        connection: To the registry.
+        keys: Known keys; None leaves signatures unchecked.
+        since: Leave out what was before; None for all.
+
+    Raises:
+        IntegrityError: A row cannot be read.
+    """
+    signed = _load_signatures(connection, keys)
+    found = [
+        *_moves(connection, signed),
+        *_transitions(connection, signed),
+        *_approvals(connection, signed),
+        *_bridges(connection, signed),
+        *(
+            AuditRecord(
+                outcome="refused", receipt=None, line=None, signature=None, **each.model_dump()
+            )
+            for each in refusals.load(connection, since=since)
+        ),
+    ]
+    chosen = [record for record in found if since is None or record.at >= since]
+    return sorted(chosen, key=lambda record: (record.at, record.line or 0))
+
+
+def _load_signatures(connection: Connection, keys: Keyring | None) -> _Signatures:
+    rows = connection.execute(sa.select(signatures).order_by(signatures.c.line)).all()
+    best: dict[int, tuple[SignatureState, str]] = {}
+    for row in rows:  # a line may be signed with several keys: a known one counts
+        state = _state(connection, keys, row)
+        if row.line not in best or state in ("signed", "bridged"):
+            best[row.line] = (state, row.key_id)
+    return _Signatures(lines=list(best), states=list(best.values()))
+
+
+def _state(connection: Connection, keys: Keyring | None, row: Row[Any]) -> SignatureState:
+    if keys is None:
+        return "not_checked"
+    if row.key_id not in keys.known:
+        return "unknown_key"
+    if signed_lines.problem_of(connection, keys, row) is not None:
+        return "invalid"
+    return "bridged" if row.kind == "bridge" else "signed"
+
+
+def _moves(connection: Connection, signed: _Signatures) -> list[AuditRecord]:
+    lines, found = log.line_numbers(connection, history), []
+    for model in queries.model_names(connection):
+        for entry in queries.load_history(connection, model):
+            values = entry.model_dump(exclude={"id", "revision"})
+            line = lines.get(log.key_text([entry.id]))
+            found.append(AuditRecord(outcome="accepted", **values, **signed.of(line)))
+    return found
+
+
+def _transitions(connection: Connection, signed: _Signatures) -> list[AuditRecord]:
+    lines = log.line_numbers(connection, rollout_transitions)
+    return [
+        AuditRecord(
+            at=transition.at,
+            outcome="accepted",
+            action=f"rollout {transition.outcome}",
+            model=model,
+            from_version=None,
+            to_version=transition.rollout.version,
+            actor=transition.actor,
+            reason=transition.reason,
+            receipt=None,
+            **signed.of(lines.get(log.key_text([rollout, transition.rollout.revision]))),
+        )
+        for model in queries.model_names(connection)
+        for rollout in rollout_rows.model_rollouts(connection, model)
+        for transition in rollout_rows.load_transitions(connection, rollout)
+    ]
+
+
+def _approvals(connection: Connection, signed: _Signatures) -> list[AuditRecord]:
+    query = (
+        sa.select(version_receipts, receipts.c.payload)
+        .join(receipts, receipts.c.digest == version_receipts.c.receipt)
+        .where(receipts.c.gate == GATE)
+    )
+    lines, found = log.line_numbers(connection, version_receipts), []
+    for row in connection.execute(query):
+        receipt = evidence.parse_receipt(row.receipt, row.payload)
+        found.append(
+            AuditRecord(
+                at=row.linked_at,
+                outcome="accepted",
+                action="approve",
+                model=row.model,
+                from_version=None,
+                to_version=row.number,
+                actor=str(receipt.evidence.get("actor", "")),
+                reason=receipt.reason,
+                receipt=row.receipt,
+                **signed.of(lines.get(log.key_text([row.id]))),
+            )
+        )
+    return found
+
+
+def _bridges(connection: Connection, signed: _Signatures) -> list[AuditRecord]:
+    query = sa.select(signatures).where(signatures.c.kind == "bridge")
+    return [
+        AuditRecord(
+            at=row.signed_at,
+            outcome="accepted",
+            action="sign",
+            model="",
+            from_version=None,
+            to_version=None,
+            actor=row.actor,
+            reason=f"lines {row.since + 1} to {row.line} of the log, which no key had signed",
+            receipt=None,
+            **signed.of(row.line),
+        )
+        for row in connection.execute(query)
+    ]

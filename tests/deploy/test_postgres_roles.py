@@ -1,0 +1,143 @@
+"""The database roles that are shipped: a server cannot change what is in production."""
+
+import asyncio
+import io
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy.engine import make_url
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import StorageError
+from sluice.registry import tables
+from sluice.registry.rollouts import RolloutLedger
+from sluice.registry.signing import SigningKey
+from sluice.rollout.settings import RolloutSettings
+from sluice.serving.log import json_log
+from sluice.serving.recipe import ServerRecipe, open_recipe
+from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, register_sample
+from tests.sluice.registry.test_observations import report, sample
+from tests.sluice.serving.serving_samples import quick_settings
+
+ROLES = Path(__file__).parents[2] / "deploy" / "postgres" / "roles.sql"
+KEY = SigningKey(b"k" * 32)
+Connect = Callable[[str], str]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def url_of(postgres_server: str) -> Connect:
+    """An empty registry with a login of each role; returns the URL of a login."""
+    name = f"r{uuid.uuid4().hex[:12]}"
+    logins = {role: f"{name}_{role}" for role in ("owner", "promoter", "server")}
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {logins['owner']} LOGIN")
+        connection.execute(f"CREATE SCHEMA {name} AUTHORIZATION {logins['owner']}")
+
+    def url_of(role: str) -> str:
+        url = make_url(postgres_server).set(username=logins[role])
+        options = {"options": f"-csearch_path={name}"}
+        return url.update_query_dict(options).render_as_string(hide_password=False)
+
+    RolloutLedger.open(url_of("owner"), clock=Clock()).close()
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"SET search_path = {name}")
+        for _ in range(2):  # it may be repeated
+            connection.execute(ROLES.read_text())
+        for role in ("promoter", "server"):
+            connection.execute(f"CREATE ROLE {logins[role]} LOGIN IN ROLE sluice_{role}")
+    return url_of
+
+
+def refused(url: str, statement: str) -> str:
+    """Return why PostgreSQL refuses a statement."""
+    with psycopg.connect(url) as connection, pytest.raises(psycopg.Error) as error:
+        connection.execute(statement)
+    return str(error.value)
+
+
+ATTACKS = (
+    "UPDATE sluice_pointers SET version = 1",
+    "INSERT INTO sluice_history (at, model, action, to_version, actor, reason) "
+    f"VALUES ('2025-01-01', '{MODEL}', 'promote', 1, 'eve', 'r')",
+    "UPDATE sluice_history SET actor = 'eve'",
+    "DELETE FROM sluice_signatures",
+    "TRUNCATE sluice_log",
+    "UPDATE sluice_log_head SET lines = 0",
+    "INSERT INTO sluice_receipts VALUES ('d', 'promotion', '{}', '2025-01-01')",
+    "DROP TRIGGER sluice_history_append_only ON sluice_history",
+    "ALTER TABLE sluice_history DISABLE TRIGGER ALL",
+    "CREATE OR REPLACE FUNCTION sluice_append_only() RETURNS trigger LANGUAGE plpgsql AS "
+    "'BEGIN RETURN NULL; END'",
+    "DROP TABLE sluice_samples",
+    "CREATE TABLE sluice_own (a int)",
+    "SET ROLE sluice_promoter",
+)
+
+
+def test_server_serves_and_observes_and_can_change_nothing(
+    url_of: Connect, store: ArtifactStore, tmp_path: Path
+) -> None:
+    with RolloutLedger.open(url_of("promoter"), clock=Clock(), key=KEY) as ledger:
+        promote_chain(ledger, store, 2)
+        number = register_sample(
+            ledger, store, salt=3, reference=ledger.version(MODEL, 2).candidate
+        )
+        rollout = ledger.start_rollout(
+            MODEL, number, RolloutSettings(), actor="a", reason="r"
+        ).rollout
+    recipe = ServerRecipe(
+        model=MODEL,
+        settings=quick_settings(),
+        registry_url=url_of("server"),
+        artifacts=tmp_path / "artifacts",
+        token=None,
+    )
+    with open_recipe(recipe, clock=Clock(), log=json_log(io.StringIO())) as serving:
+        assert serving.reporter is not None
+        asyncio.run(serving.reporter.report(draining=False))
+    with RolloutLedger.open(url_of("server"), clock=Clock(), create=False) as ledger:
+        seen = ledger.observations
+        (server,) = seen.servers(MODEL, since=Clock().now)
+        assert server.model == MODEL
+        for requests in (1, 4):
+            seen.write(report(rollout=rollout, requests=requests, kept=(sample(requests),)))
+        assert seen.window(rollout).challenger.requests == 4
+        assert len(seen.samples(MODEL, newest=9)) == 2
+        weights = ledger.weights(MODEL)
+        assert weights is not None
+        assert weights.production == ledger.version(MODEL, 2).candidate
+        with pytest.raises(StorageError, match="permission denied"):
+            ledger.rollback(MODEL, expected=2, actor="eve", reason="r", store=store)
+    for statement in ATTACKS:
+        assert any(
+            word in refused(url_of("server"), statement)
+            for word in ("permission denied", "must be owner")
+        ), statement
+    with RolloutLedger.open(url_of("owner"), clock=Clock()) as ledger:
+        assert ledger.verify(None, store=store, key=KEY) == []
+        assert ledger.production_number(MODEL) == 2
+
+
+def test_promoter_promotes_and_cannot_rewrite(url_of: Connect, store: ArtifactStore) -> None:
+    url = url_of("promoter")
+    with RolloutLedger.open(url, clock=Clock(), key=KEY) as ledger:
+        promote_chain(ledger, store, 2)
+        assert ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store).version == 1
+        assert ledger.verify(None, store=store, key=KEY) == []
+    for statement in ATTACKS[2:5] + ATTACKS[7:12]:
+        assert any(
+            word in refused(url, statement) for word in ("permission denied", "must be owner")
+        ), statement
+    assert "append-only" in refused(url, "UPDATE sluice_models SET name = 'x'")
+
+
+def test_every_table_is_granted_to_somebody() -> None:
+    text = ROLES.read_text()
+    words = set(text.replace(",", " ").replace("(", " ").split())
+
+    assert {table.name for table in tables.metadata.tables.values()} <= words
