@@ -15,12 +15,15 @@ import uvicorn
 
 from sluice.errors import SettingsError
 from sluice.registry.reading import Clock
+from sluice.serving.acceptor import Acceptor
 from sluice.serving.app import build_app
+from sluice.serving.connections import ConnectionTable, connection_limit
 from sluice.serving.following import Follower, Load, build_table
 from sluice.serving.isolation import Isolate
 from sluice.serving.limits import Token
 from sluice.serving.log import ToJson
 from sluice.serving.metrics import Metrics
+from sluice.serving.protocol import BoundedProtocol
 from sluice.serving.recorder import Recorder
 from sluice.serving.reporting import Reporter, ReportSink
 from sluice.serving.rollback import Hook
@@ -136,25 +139,56 @@ class DrainingServer(uvicorn.Server):
     """
 
     def __init__(
-        self, config: uvicorn.Config, serving: Serving, *, on_ready: Callable[[int], None]
+        self,
+        config: uvicorn.Config,
+        serving: Serving,
+        *,
+        listening: socket.socket,
+        table: ConnectionTable,
+        on_ready: Callable[[int], None],
     ) -> None:
         """Wrap uvicorn.
 
         Args:
             config: Uvicorn's.
             serving: Whose readiness is shown.
+            listening: Bound socket; it is closed at the end.
+            table: Limits of its connections.
             on_ready: Called with the port once requests are answered.
         """
         super().__init__(config)
         self._serving = serving
+        self._listening = listening
+        self._table = table
         self._on_ready = on_ready
         self._stop_at: float | None = None
+        self._acceptor: Acceptor | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start listening and say where."""
-        await super().startup(sockets=sockets)
-        if self.started and sockets:
-            self._on_ready(sockets[0].getsockname()[1])
+        await super().startup(sockets=sockets)  # none: what uvicorn accepts, it does not limit
+        self._listening.listen(self.config.backlog)
+        self._acceptor = Acceptor(
+            self._listening, table=self._table, make=self._protocol, tls=self.config.ssl
+        )
+        self._on_ready(self._listening.getsockname()[1])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, then end as uvicorn does."""
+        if self._acceptor is not None:
+            await self._acceptor.close()
+        await super().shutdown(sockets=sockets)
+
+    def _protocol(self, address: str) -> BoundedProtocol:
+        return BoundedProtocol(
+            self.config,
+            self.server_state,
+            self.lifespan.state,
+            table=self._table,
+            address=address,
+            body_timeout_s=self._serving.settings.body_timeout_s,
+            max_body_bytes=self._serving.settings.max_body_bytes,
+        )
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Begin to drain; uvicorn calls this on SIGINT and SIGTERM."""
@@ -183,6 +217,10 @@ def serve(serving: Serving, *, host: str, port: int, on_ready: Callable[[int], N
     Raises:
         SettingsError: The address cannot be listened on.
     """
+    limits = serving.settings.connections
+    table = ConnectionTable(
+        limit=connection_limit(limits), settings=limits, metrics=serving.metrics
+    )
     listening = listen(host, port)
     log = ToJson(serving.log)
     for name in ("uvicorn", "asyncio", "opentelemetry"):
@@ -197,7 +235,9 @@ def serve(serving: Serving, *, host: str, port: int, on_ready: Callable[[int], N
         ws="none",
     )
     with listening:
-        DrainingServer(config, serving, on_ready=on_ready).run(sockets=[listening])
+        DrainingServer(config, serving, listening=listening, table=table, on_ready=on_ready).run(
+            sockets=[]
+        )
 
 
 def listen(host: str, port: int) -> socket.socket:

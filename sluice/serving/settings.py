@@ -4,6 +4,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from sluice.serving.connection_settings import ConnectionSettings
 from sluice.settings import Settings
 
 
@@ -110,6 +111,9 @@ class ServingSettings(Settings):
     )
     drain_s: float = Field(
         10.0, gt=0, le=3600, description="Longest wait for requests under way at the end [s]."
+    )
+    connections: ConnectionSettings = Field(
+        default_factory=ConnectionSettings, description="Limits at the protocol."
     )
 
     @model_validator(mode="after")
