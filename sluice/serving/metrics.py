@@ -18,6 +18,7 @@ ROUTES = (
     "/healthz",
     "/readyz",
     "/metrics",
+    "/problems",
     "/openapi.json",
     "/hooks/rollback",
 )

@@ -6,7 +6,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -19,8 +19,8 @@ from sluice.serving.acceptor import Acceptor
 from sluice.serving.app import build_app
 from sluice.serving.connections import ConnectionTable, connection_limit
 from sluice.serving.following import Follower, Load, build_table
+from sluice.serving.hosts import LOOPBACK, TrustedHosts
 from sluice.serving.isolation import Isolate
-from sluice.serving.limits import Token
 from sluice.serving.log import ToJson
 from sluice.serving.metrics import Metrics
 from sluice.serving.protocol import BoundedProtocol
@@ -31,9 +31,10 @@ from sluice.serving.router import Router
 from sluice.serving.server_metrics import ServerNow
 from sluice.serving.settings import ServingSettings
 from sluice.serving.state import Serving
+from sluice.serving.tls import Tls
+from sluice.serving.token_file import TokenFileWatch
+from sluice.serving.tokens import Tokens
 from sluice.serving.weights import WeightsSource
-
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def open_serving(
@@ -43,7 +44,8 @@ def open_serving(
     *,
     isolate: Isolate | None,
     settings: ServingSettings,
-    token: Token | None,
+    tokens: Tokens,
+    token_file: TokenFileWatch | None = None,
     hook: Hook | None = None,
     clock: Clock,
     log: Any,
@@ -58,7 +60,8 @@ def open_serving(
         isolate: Loads a challenger into a process of its own, once the server runs: production
             does not wait for it. None loads challengers as production.
         settings: Limits and pace.
-        token: What clients must show; None lets everybody in.
+        tokens: What clients must show.
+        token_file: Where they are from, to follow its changes; None for tokens that stay.
         clock: Dates windows and ends leases.
         hook: Lets alerts roll back; without it they cannot.
         log: From ``json_log``.
@@ -111,7 +114,8 @@ def open_serving(
         reporter=reporter,
         metrics=metrics,
         settings=settings,
-        token=token,
+        tokens=tokens,
+        token_file=token_file,
         hook=hook,
         log=log,
     )
@@ -119,16 +123,31 @@ def open_serving(
     return serving
 
 
-def require_token_beyond_loopback(host: str, token: Token | None) -> None:
+def require_token_beyond_loopback(host: str, tokens: Tokens) -> None:
     """Refuse to let the network in without a token.
 
     Raises:
-        SettingsError: The host is not this machine alone, and there is no token.
+        SettingsError: The host is not this machine alone, and something needs no token.
     """
-    if token is None and host not in LOOPBACK:
+    if tokens.open_scopes and host not in LOOPBACK:
         raise SettingsError(
             f"A server on {host} can be reached from elsewhere and requires a token, got none.",
-            fix="Give --token-file, or set SLUICE_SERVE_TOKEN, or stay on 127.0.0.1.",
+            fix="Give --tokens or --token-file, or set SLUICE_SERVE_TOKEN, or stay on 127.0.0.1.",
+        )
+
+
+def in_clear(host: str, tokens: Tokens) -> Iterator[str]:
+    """Yield a warning when tokens would travel in clear beyond this machine; call it without TLS.
+
+    Args:
+        host: Address to listen on.
+        tokens: What clients must show.
+    """
+    if host not in LOOPBACK and tokens.grants:
+        yield (
+            f"Clients send their tokens in clear to {host}: whoever sees the traffic can use them. "
+            "Give --tls-cert and --tls-key, or let a proxy on this machine speak TLS and listen on "
+            "127.0.0.1."
         )
 
 
@@ -205,17 +224,25 @@ class DrainingServer(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def serve(serving: Serving, *, host: str, port: int, on_ready: Callable[[int], None]) -> None:
+def serve(
+    serving: Serving,
+    *,
+    host: str,
+    port: int,
+    tls: Tls | None = None,
+    on_ready: Callable[[int], None],
+) -> None:
     """Answer requests until SIGTERM, SIGINT or ``serving.drain()``, then drain and return.
 
     Args:
         serving: What answers.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
+        tls: Certificate and key; None speaks in clear.
         on_ready: Called with the port once requests are answered.
 
     Raises:
-        SettingsError: The address cannot be listened on.
+        SettingsError: The address cannot be listened on, or the system grants too few descriptors.
     """
     limits = serving.settings.connections
     table = ConnectionTable(
@@ -227,10 +254,13 @@ def serve(serving: Serving, *, host: str, port: int, on_ready: Callable[[int], N
         logging.getLogger(name).handlers = [log]
         logging.getLogger(name).propagate = False
     config = uvicorn.Config(
-        build_app(serving),
+        build_app(serving, TrustedHosts(host, serving.settings.trusted_hosts)),
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nobody reads what a proxy says of a client
+        ssl_certfile=None if tls is None else tls.cert,
+        ssl_keyfile=None if tls is None else tls.key,
         timeout_graceful_shutdown=math.ceil(serving.settings.drain_s),
         ws="none",
     )

@@ -143,7 +143,7 @@ def counts(server: Live, arm: str) -> dict[str, int]:
 
 
 def problems(server: Live) -> str:
-    return " ".join(httpx.get(f"{server.url}/readyz").json()["problems"])
+    return " ".join(server.client.get("/problems").json()["problems"])
 
 
 @contextlib.contextmanager
