@@ -107,6 +107,7 @@ def serve_command(
     under way are answered.
     """
     from sluice.pipeline import defs_folder, find_pipeline
+    from sluice.serving.arm_environment import hide_from_children
     from sluice.serving.log import json_log
     from sluice.serving.recipe import ServerRecipe, open_recipe
     from sluice.serving.server import in_clear, require_token_beyond_loopback, serve
@@ -135,6 +136,7 @@ def serve_command(
         registry_key=home.registry_key,
         code="stored" if code is CodeOption.STORED else "present",
     )
+    hide_from_children()
     with open_recipe(recipe, clock=lambda: datetime.now(UTC), log=log) as serving:
         deployed = serving.router.table.production.deployed
         ready = {

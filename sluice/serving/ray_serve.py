@@ -21,6 +21,7 @@ from sluice.cluster.ray_session import join_ray, machines
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import SettingsError, StorageError
 from sluice.serving.app import build_app
+from sluice.serving.arm_environment import hide_from_children
 from sluice.serving.hosts import TrustedHosts
 from sluice.serving.log import json_log
 from sluice.serving.recipe import ServerRecipe, open_recipe
@@ -60,6 +61,7 @@ class Replica:
             recipe: What is served.
             notice: Handle of the actor with the ``Notice``.
         """
+        hide_from_children()
         # Never left: the process ends with the replica.
         self._opened = open_recipe(
             recipe, clock=lambda: datetime.now(UTC), log=json_log(sys.stderr)

@@ -13,6 +13,9 @@ HostName = Annotated[
 """A name or address without a port; '*.' before it for all names below it."""
 
 
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")]
+
+
 class ServingSettings(Settings):
     """Limits, deadlines and the pace at which the server follows the registry."""
 
@@ -101,6 +104,13 @@ class ServingSettings(Settings):
         gt=0,
         le=600,
         description="Pause before the first of these restarts; it doubles with each [s].",
+    )
+    challenger_environment: tuple[VariableName, ...] = Field(
+        (),
+        strict=False,
+        max_length=100,
+        description="Environment variables that the challenger's process sees beside those of "
+        "language, paths and devices, such as one that its code reads.",
     )
     shadow_waiting: int = Field(
         32, ge=1, le=100_000, description="Shadow copies that may wait; further ones are dropped."
