@@ -245,9 +245,14 @@ def serve(
         SettingsError: The address cannot be listened on, or the system grants too few descriptors.
     """
     limits = serving.settings.connections
-    table = ConnectionTable(
-        limit=connection_limit(limits), settings=limits, metrics=serving.metrics
-    )
+    limit = connection_limit(limits)
+    if limit < limits.max_connections:
+        serving.log.warning(
+            "connections",
+            what=f"The system grants file descriptors for {limit} connections, "
+            f"serving.connections.max_connections is {limits.max_connections}.",
+        )
+    table = ConnectionTable(limit=limit, settings=limits, metrics=serving.metrics)
     listening = listen(host, port)
     log = ToJson(serving.log)
     for name in ("uvicorn", "asyncio", "opentelemetry"):

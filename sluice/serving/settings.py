@@ -65,7 +65,7 @@ class ServingSettings(Settings):
         10.0, gt=0, le=600, description="A body that is not there by then is refused with 408 [s]."
     )
     body_grace_s: float = Field(
-        2.0,
+        5.0,
         gt=0,
         le=600,
         description="A body may be slow for so long; after it, one that arrived at less than "

@@ -49,7 +49,7 @@ def recipe(tmp_path: Path) -> ServerRecipe:
         ledger.start_rollout(MODEL, number, RolloutSettings(), actor="ada", reason="try it")
     return ServerRecipe(
         model=MODEL,
-        settings=ServingSettings(notice_s=0.3, drain_s=5.0, poll_s=0.1),
+        settings=ServingSettings(notice_s=0.3, drain_s=5.0, poll_s=0.1, body_grace_s=10.0),
         registry_url=home.registry_url,
         artifacts=home.artifacts,
         tokens=Tokens.of(serve=SECRET),
