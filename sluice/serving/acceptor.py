@@ -10,8 +10,9 @@ import socket
 import ssl
 from collections.abc import Callable
 
+from sluice.serving.closing import Closing, raw_answer
 from sluice.serving.connections import ConnectionTable
-from sluice.serving.protocol import BoundedProtocol, Closing, raw_answer
+from sluice.serving.protocol import BoundedProtocol
 
 _PAUSE_S = 0.1
 """Pause after an accept that the system refused, such as for want of descriptors."""
@@ -36,7 +37,7 @@ class Acceptor:
         listening: socket.socket,
         *,
         table: ConnectionTable,
-        make: Callable[[str], BoundedProtocol],
+        make: Callable[[socket.socket, str], BoundedProtocol],
         tls: ssl.SSLContext | None,
     ) -> None:
         """Start; the event loop must run.
@@ -44,7 +45,7 @@ class Acceptor:
         Args:
             listening: Bound; it is closed with the acceptor.
             table: All connections.
-            make: Returns the protocol of a connection from an address.
+            make: Returns the protocol of a connection that was accepted from an address.
             tls: Context of the server; None speaks in clear.
         """
         listening.setblocking(False)
@@ -81,10 +82,9 @@ class Acceptor:
                             accepted.send(_BUSY)
                 await asyncio.sleep(0)
                 continue
-            protocol = self._make(address)
+            protocol = self._make(accepted, address)
             self._table.add(protocol)
             opening = loop.create_task(self._open(accepted, protocol))
-            protocol.shakes_hands(opening)
             self._openings.add(opening)
             opening.add_done_callback(self._openings.discard)
             await asyncio.sleep(0)  # or a flood would keep the loop from closing what it evicted
@@ -100,7 +100,6 @@ class Acceptor:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: protocol, accepted, ssl=self._tls, **timeouts
             )
-        except (OSError, asyncio.CancelledError):  # ssl.SSLError is an OSError
+        except OSError:  # the loop closes the socket; ssl.SSLError is an OSError
             self._table.remove(protocol)
             self._table.count_closed("handshake")
-            accepted.close()

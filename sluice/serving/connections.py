@@ -2,10 +2,12 @@
 
 A connection *waits* while it has no request whose header is complete and whose answer is not: it is
 silent, sends its header, or is idle between two requests. A new connection beyond a limit closes
-the one that has waited longest. So many silent connections lock nobody out: a client that sends its
-request at once no longer waits.
+the one that has waited longest; if none waits, the one that has been sending its body longest. So
+many silent or slow connections lock nobody out: a client that sends its request at once is past
+both. One whose request is complete is never closed for another.
 """
 
+import itertools
 import resource
 from collections import Counter
 from pathlib import Path
@@ -45,7 +47,9 @@ class ConnectionTable:
         self._metrics = metrics
         self._open: set[Connection] = set()
         self._by_address: Counter[str] = Counter()
-        self._waiting: dict[Connection, None] = {}  # the one that has waited longest comes first
+        # The first of each has been there longest.
+        self._waiting: dict[Connection, None] = {}
+        self._sending: dict[Connection, None] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -69,6 +73,7 @@ class ConnectionTable:
             return
         self._open.remove(connection)
         self._waiting.pop(connection, None)
+        self._sending.pop(connection, None)
         self._by_address[connection.address] -= 1
         if not self._by_address[connection.address]:
             del self._by_address[connection.address]
@@ -77,19 +82,26 @@ class ConnectionTable:
     def waits(self, connection: Connection) -> None:
         """Note that a connection has no request under way any more."""
         if connection in self._open:
+            self._sending.pop(connection, None)
             self._waiting.setdefault(connection)
 
-    def works(self, connection: Connection) -> None:
+    def sends_body(self, connection: Connection) -> None:
         """Note that the header of a request is complete."""
-        self._waiting.pop(connection, None)
+        if connection in self._open:
+            self._waiting.pop(connection, None)
+            self._sending.setdefault(connection)
+
+    def is_complete(self, connection: Connection) -> None:
+        """Note that a request is complete, and its answer is not."""
+        self._sending.pop(connection, None)
 
     def count_closed(self, reason: Closed) -> None:
         """Count a connection that the server closed or did not accept."""
         self._metrics.connections_closed[reason].inc()
 
     def _evict(self, address: str | None) -> bool:
-        """Close the connection that has waited longest, of one address or of all."""
-        for connection in self._waiting:
+        """Close the connection that is worth least, of one address or of all."""
+        for connection in itertools.chain(self._waiting, self._sending):
             if address is None or connection.address == address:
                 self.remove(connection)
                 connection.evict()

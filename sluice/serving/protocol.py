@@ -15,15 +15,14 @@ A refusal is JSON as the app's, where no other answer is under way, and ends the
 """
 
 import asyncio
-import http
-from dataclasses import dataclass
+import contextlib
+import socket
 from typing import Any, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from sluice.serving.answers import Problem
+from sluice.serving.closing import Closing, raw_answer
 from sluice.serving.connections import ConnectionTable
-from sluice.serving.metrics import Closed
 
 _MAX_PIPELINED = 16
 """Requests of one connection that may wait for the answers before theirs."""
@@ -39,16 +38,6 @@ _LINE_BYTES = 4
 Phase = Literal["head", "body", "answer", "idle", "closing"]
 
 
-@dataclass(frozen=True, slots=True)
-class Closing:
-    """Why a connection is ended, and what its client is told."""
-
-    reason: Closed
-    status: int
-    what: str
-    fix: str
-
-
 class _RefusedError(Exception):
     """Ends the parser; the protocol knows why."""
 
@@ -60,6 +49,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self,
         *args: Any,
         table: ConnectionTable,
+        accepted: socket.socket,
         address: str,
         body_timeout_s: float,
         max_body_bytes: int,
@@ -70,6 +60,7 @@ class BoundedProtocol(HttpToolsProtocol):
         Args:
             args: Uvicorn's.
             table: All connections; this one is in it.
+            accepted: Its socket.
             address: The client's, without its port.
             body_timeout_s: Limit of the app for a body [s].
             max_body_bytes: Limit of the app for a body.
@@ -77,6 +68,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """
         super().__init__(*args, **more)
         self.address = address
+        self._accepted = accepted
         self._table = table
         self._limits = table.settings
         self._body_s = body_timeout_s + _BODY_EXTRA_S
@@ -86,16 +78,20 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._closing: Closing | None = None
+        self._is_evicted = False
         self._in_message = False
         self._waiting_bytes = 0  # received since the last complete header or body
         self._head_bytes = 0
         self._num_headers = 0
-        self._handshake: asyncio.Task[None] | None = None
 
     # Connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the time until the first header is complete."""
+        if self._is_evicted:
+            self.transport = transport
+            transport.abort()
+            return
         super().connection_made(transport)
         self._enter("head", self._limits.header_timeout_s)
 
@@ -150,18 +146,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def evict(self) -> None:
         """Close at once: another connection takes the place."""
-        if self._handshake is not None:
-            self._handshake.cancel()
+        self._is_evicted = True
         if self.transport is not None:
             self.transport.abort()
-
-    def shakes_hands(self, task: asyncio.Task[None]) -> None:
-        """Note the task that opens the transport, which takes a handshake with TLS."""
-        self._handshake = task
-        task.add_done_callback(self._shaken)
-
-    def _shaken(self, _: asyncio.Task[None]) -> None:
-        self._handshake = None
+        else:  # the event loop still opens it, or a TLS handshake is under way
+            with contextlib.suppress(OSError):
+                self._accepted.shutdown(socket.SHUT_RDWR)
 
     # Parser
 
@@ -192,7 +182,7 @@ class BoundedProtocol(HttpToolsProtocol):
             raise _RefusedError
         super().on_headers_complete()
         self._waiting_bytes = 0
-        self._table.works(self)
+        self._table.sends_body(self)
         self._enter("body", self._body_s)
 
     def on_message_complete(self) -> None:
@@ -203,6 +193,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle.response_complete:
             self._idle()
         else:
+            self._table.is_complete(self)
             self._enter("answer", None)
 
     def on_response_complete(self) -> None:
@@ -306,16 +297,3 @@ class BoundedProtocol(HttpToolsProtocol):
             if timer is not None:
                 timer.cancel()
         self._timer = self._write_timer = None
-
-
-def raw_answer(closing: Closing) -> bytes:
-    """Return the answer of a refusal as it travels; its connection ends with it."""
-    problem = Problem(kind=closing.reason, what=closing.what, why="", do=closing.fix, trace="")
-    body = problem.model_dump_json().encode()
-    phrase = http.HTTPStatus(closing.status).phrase
-    retry = "retry-after: 1\r\n" if closing.status == http.HTTPStatus.SERVICE_UNAVAILABLE else ""
-    head = (
-        f"HTTP/1.1 {closing.status} {phrase}\r\ncontent-type: application/json\r\n{retry}"
-        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-    )
-    return head.encode() + body

@@ -198,12 +198,13 @@ class DrainingServer(uvicorn.Server):
             await self._acceptor.close()
         await super().shutdown(sockets=sockets)
 
-    def _protocol(self, address: str) -> BoundedProtocol:
+    def _protocol(self, accepted: socket.socket, address: str) -> BoundedProtocol:
         return BoundedProtocol(
             self.config,
             self.server_state,
             self.lifespan.state,
             table=self._table,
+            accepted=accepted,
             address=address,
             body_timeout_s=self._serving.settings.body_timeout_s,
             max_body_bytes=self._serving.settings.max_body_bytes,

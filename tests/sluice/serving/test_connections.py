@@ -29,6 +29,7 @@ from tests.sluice.serving.serving_samples import (
 )
 from tests.support.descriptors import DESCRIPTORS
 
+TOKEN = {"authorization": f"Bearer {SECRET}"}
 ONE = Weights(epoch=1, production=candidate("one"))
 LIMIT = 8
 START = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -231,6 +232,16 @@ def test_silent_connections_beyond_the_limit_make_way(server: Live) -> None:
         assert server.metrics()["sluice_connections"] <= LIMIT
 
 
+def test_slow_bodies_beyond_the_limit_make_way(server: Live) -> None:
+    """Whoever has a token could otherwise take all connections."""
+    with contextlib.ExitStack() as stack:
+        for number in range(2 * LIMIT):
+            source = f"127.0.0.{2 + number % 3}"
+            stack.enter_context(connect(server, source)).sendall(CHUNKED)
+        for _ in range(LIMIT):
+            assert httpx.post(f"{server.url}/predict", json=body(1.0), headers=TOKEN).is_success
+
+
 def test_one_address_does_not_take_the_place_of_others(server: Live) -> None:
     with connect(server, "127.0.0.9") as idle, contextlib.ExitStack() as stack:
         idle.sendall(HEALTHY)
@@ -242,9 +253,7 @@ def test_one_address_does_not_take_the_place_of_others(server: Live) -> None:
         assert idle.recv(65536).startswith(b"HTTP/1.1 200")
 
 
-def test_connections_whose_requests_are_under_way_are_not_closed_for_others(
-    server: Live, gated: Gated
-) -> None:
+def test_requests_that_are_complete_are_not_closed_for_others(server: Live, gated: Gated) -> None:
     gated.gate.clear()
     try:
         with ThreadPoolExecutor(LIMIT // 2) as pool:
@@ -263,9 +272,6 @@ def test_connections_whose_requests_are_under_way_are_not_closed_for_others(
     assert refused.startswith(b"HTTP/1.1 503 Service Unavailable")
     assert b'"kind":"busy"' in refused
     assert answers == [200] * (LIMIT // 2)
-
-
-TOKEN = {"authorization": f"Bearer {SECRET}"}
 
 
 def test_an_address_has_at_most_all_connections() -> None:
