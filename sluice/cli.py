@@ -35,6 +35,7 @@ COMMANDS = (
     "suites",
     "registry",
     "serve",
+    "tokens",
     "rollout",
     "doctor",
 )

@@ -16,8 +16,13 @@ NO_ROOM_LEFT = "No room left to write"
 """Begins every message about a full disk."""
 
 
-def write_atomic(path: Path, content: bytes) -> None:
+def write_atomic(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """Write ``content`` to ``path`` so that a reader sees all of it or none of it.
+
+    Args:
+        path: The file; one that exists is replaced.
+        content: All of it.
+        mode: Permissions of the file, less the umask; 0o600 for a secret.
 
     Raises:
         StorageError: The folder is not writable or the disk is full; nothing is left behind.
@@ -27,7 +32,7 @@ def write_atomic(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Not tempfile: its files are closed to other users, and a state folder may be shared.
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        with temporary.open("xb") as file:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -18,8 +18,9 @@ from sluice.errors import SettingsError
 from sluice.home import Home
 
 if TYPE_CHECKING:
-    from sluice.serving.limits import Token
     from sluice.serving.recipe import ServerRecipe
+    from sluice.serving.tls import Tls
+    from sluice.serving.tokens import Tokens
 
 _EXAMPLE = "Example: sluice serve sp500_volatility --port 8000"
 
@@ -45,11 +46,19 @@ def serve_command(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
     ] = 8000,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of named tokens with scopes and rates, made by: sluice tokens add. It is "
+            "read again when it changes.",
+            show_default=False,
+        ),
+    ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with the bearer token; SLUICE_SERVE_TOKEN when left out. Without one the "
-            "server answers everybody on this machine, and listens nowhere else.",
+            help="File with one token for all clients; SLUICE_SERVE_TOKEN when left out. "
+            "Without one the server answers everybody on this machine, and listens nowhere else.",
             show_default=False,
         ),
     ] = None,
@@ -60,6 +69,13 @@ def serve_command(
             "SLUICE_HOOK_TOKEN when left out. Without one there is no such route.",
             show_default=False,
         ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(help="Certificate in PEM format, to speak HTTPS.", show_default=False),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="Its private key in PEM format.", show_default=False)
     ] = None,
     code: Annotated[
         CodeOption,
@@ -91,30 +107,37 @@ def serve_command(
     under way are answered.
     """
     from sluice.pipeline import defs_folder, find_pipeline
+    from sluice.serving.arm_environment import hide_from_children
     from sluice.serving.log import json_log
     from sluice.serving.recipe import ServerRecipe, open_recipe
-    from sluice.serving.server import require_token_beyond_loopback, serve
+    from sluice.serving.server import in_clear, require_token_beyond_loopback, serve
 
     if not ray and (replicas is not None or address is not None):
         raise SettingsError(
             "--replicas and --address go with --ray, and it is missing.", fix="Add --ray."
         )
     settings = find_pipeline(pipeline, defs_folder())
-    token = _token(token_file, "SLUICE_SERVE_TOKEN")
-    hook_token = _token(hook_token_file, "SLUICE_HOOK_TOKEN")
-    require_token_beyond_loopback(host, token)
+    known = _tokens(tokens, token_file, hook_token_file)
+    require_token_beyond_loopback(host, known)
+    tls = _tls(tls_cert, tls_key)
+    log = json_log(sys.stderr)
+    if tls is None:
+        for what in in_clear(host, known):
+            log.warning("clear text", what=what)
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     recipe = ServerRecipe(
         model=settings.name,
         settings=settings.serving,
         registry_url=home.registry_url,
         artifacts=home.artifacts,
-        token=token,
-        hook_token=hook_token,
+        tokens=known,
+        token_file=tokens,
+        host=host,
         registry_key=home.registry_key,
         code="stored" if code is CodeOption.STORED else "present",
     )
-    with open_recipe(recipe, clock=lambda: datetime.now(UTC), log=json_log(sys.stderr)) as serving:
+    hide_from_children()
+    with open_recipe(recipe, clock=lambda: datetime.now(UTC), log=log) as serving:
         deployed = serving.router.table.production.deployed
         ready = {
             "model": settings.name,
@@ -122,16 +145,23 @@ def serve_command(
             "candidate": deployed.candidate,
         }
 
+        scheme = "http" if tls is None else "https"
+
         def on_ready(bound: int) -> None:
             where = f"[{host}]" if ":" in host else host
-            print(json.dumps({"url": f"http://{where}:{bound}"} | ready), flush=True)
+            print(json.dumps({"url": f"{scheme}://{where}:{bound}"} | ready), flush=True)
 
         if not ray:
-            serve(serving, host=host, port=port, on_ready=on_ready)
+            serve(serving, host=host, port=port, tls=tls, on_ready=on_ready)
             return
     # What was opened here has shown that it can be.
     _on_ray(
-        recipe, replicas=replicas or 2, address=address, host=host, port=port, on_ready=on_ready
+        recipe,
+        replicas=replicas or 2,
+        address=address,
+        port=port,
+        tls=tls,
+        on_ready=on_ready,
     )
 
 
@@ -140,8 +170,8 @@ def _on_ray(
     *,
     replicas: int,
     address: str | None,
-    host: str,
     port: int,
+    tls: "Tls | None",
     on_ready: Callable[[int], None],
 ) -> None:
     from sluice.serving.ray_serve import serve_on_ray
@@ -161,17 +191,45 @@ def _on_ray(
         recipe,
         replicas=replicas,
         address=address,
-        host=host,
         port=port,
+        tls=tls,
         on_ready=ready,
         stop=stop,
     )
 
 
-def _token(path: Path | None, variable: str) -> "Token | None":
-    from sluice.serving.limits import Token
+def _tokens(named: Path | None, serve: Path | None, hook: Path | None) -> "Tokens":
+    from sluice.serving.token_file import TokenFile
+    from sluice.serving.tokens import Tokens
 
-    if path is not None:
-        return Token.read(path)
-    secret = os.environ.get(variable)
-    return None if secret is None else Token(secret)
+    serve_secret = _secret(serve, "SLUICE_SERVE_TOKEN")
+    hook_secret = _secret(hook, "SLUICE_HOOK_TOKEN")
+    if named is None:
+        return Tokens.of(serve=serve_secret, hook=hook_secret)
+    if serve_secret is not None or hook_secret is not None:
+        raise SettingsError(
+            "--tokens names all tokens, and a token was given beside it (--token-file, "
+            "--hook-token-file, SLUICE_SERVE_TOKEN or SLUICE_HOOK_TOKEN).",
+            fix="Give one or the other.",
+        )
+    return TokenFile.read(named).to_tokens()
+
+
+def _secret(path: Path | None, variable: str) -> str | None:
+    from sluice.secret_files import read_secret_file
+
+    if path is None:
+        return os.environ.get(variable)
+    return read_secret_file(path, what="token file").decode(errors="replace").strip()
+
+
+def _tls(cert: Path | None, key: Path | None) -> "Tls | None":
+    from sluice.serving.tls import Tls
+
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise SettingsError(
+            "--tls-cert and --tls-key go together, and one is missing.", fix="Give both."
+        )
+    return Tls.read(cert, key)

@@ -47,6 +47,7 @@ def _serve(order: Order) -> None:
     from sluice.serving.ledger_weights import LedgerWeights
     from sluice.serving.log import json_log
     from sluice.serving.server import open_serving, serve
+    from sluice.serving.tokens import Tokens
 
     def clock() -> datetime:
         return datetime.now(UTC)
@@ -71,7 +72,7 @@ def _serve(order: Order) -> None:
             LedgerModels(ledger, order.model, store).load,
             isolate=isolation.load,
             settings=order.serving,
-            token=None,
+            tokens=Tokens.of(),
             clock=clock,
             log=json_log(log),
             reports=ledger.observations,

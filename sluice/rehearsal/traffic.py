@@ -124,7 +124,7 @@ class _Connection:
     async def post(self, body: bytes) -> int:
         """Ask for a prediction and return the answer's status."""
         head = (
-            "POST /predict HTTP/1.1\r\nHost: rehearsal\r\nContent-Type: application/json\r\n"
+            "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         self.writer.write(head.encode() + body)

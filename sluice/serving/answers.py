@@ -85,7 +85,15 @@ class Readiness(Record):
 
     ready: bool
     state: Literal["serving", "draining"]
-    problems: list[str] = Field(description="What is not as it should be, though it serves.")
+    problems: list[str] = Field(
+        description="Kinds of what is not as it should be, though it serves; see /problems."
+    )
+
+
+class Problems(Record):
+    """Answer of ``GET /problems``."""
+
+    problems: list[str] = Field(description="A sentence for each kind of /readyz.")
 
 
 def described(*kinds: type[Refusal]) -> dict[int | str, dict[str, Any]]:

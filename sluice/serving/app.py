@@ -1,7 +1,7 @@
 """The app: its routes, and how errors become answers.
 
-What needs the token: everything that tells about the model. What does not: whether the server lives
-and is ready, and the description of its own form.
+What needs a token: everything that tells about the model, each route with a scope of its own. What
+does not: whether the server lives and is ready, and the description of its own form.
 """
 
 import asyncio
@@ -14,23 +14,37 @@ from starlette.exceptions import HTTPException
 from sluice.serving import hook, predicting, views
 from sluice.serving.answers import Problem, json_answer
 from sluice.serving.front import Front, notes_of
+from sluice.serving.hosts import TrustedHosts
 from sluice.serving.refusals import BodyLate, ModelFailed, NotAuthorized, Refusal, TooLarge
 from sluice.serving.state import Serving, serving_of
+from sluice.serving.token_rotation import follow_tokens
 
 
-def build_app(serving: Serving) -> Front:
-    """Return the app, ready for an ASGI server."""
+def build_app(serving: Serving, hosts: TrustedHosts) -> Front:
+    """Return the app, ready for an ASGI server.
+
+    Args:
+        serving: What it answers from.
+        hosts: Names that requests may call it by.
+    """
     api = FastAPI(
         title=f"Sluice: {serving.model}",
         version="1",
         description="Predictions of what is in production; see /model for what to send.",
         docs_url=None,  # its page loads scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would go to whatever the Host header names
         lifespan=_lifespan,
     )
     # Not in closures: FastAPI keeps every function of a route for the life of the process.
     api.state.serving = serving
-    for routes in (predicting.GUARDED, views.GUARDED, views.OPEN):  # looked through in this order
+    for routes in (
+        predicting.GUARDED,
+        views.MODEL,
+        views.METRICS,
+        views.ADMIN,
+        views.OPEN,
+    ):  # looked through in this order
         api.include_router(routes)
     if serving.hook is not None:
         api.include_router(hook.ROUTES)
@@ -40,6 +54,7 @@ def build_app(serving: Serving) -> Front:
     return Front(
         api,
         max_body_bytes=serving.settings.max_body_bytes,
+        hosts=hosts,
         metrics=serving.metrics,
         log=serving.log,
         is_draining=lambda: serving.draining,
@@ -54,6 +69,8 @@ async def _lifespan(api: FastAPI) -> AsyncIterator[None]:
     tasks = [loop.create_task(serving.follower.run())]
     if reporter is not None:
         tasks.append(loop.create_task(reporter.run()))
+    if serving.token_file is not None:
+        tasks.append(loop.create_task(follow_tokens(serving, serving.token_file)))
     yield
     for task in tasks:
         task.cancel()

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from sluice.cluster.process import WORKER_ENVIRONMENT, worker_path
+from sluice.cluster.process import worker_path
 from sluice.serving import frames
 from sluice.serving.arm import NetworkFailed, Output
 from sluice.serving.deployed import Pause
@@ -50,12 +51,15 @@ class ArmProcess:
     process when that thread is gone, the server's own end by SIGKILL included.
     """
 
-    def __init__(self, recipe: frames.Recipe, candidate: str) -> None:
+    def __init__(
+        self, recipe: frames.Recipe, candidate: str, *, environment: Mapping[str, str]
+    ) -> None:
         """Start it; it loads meanwhile.
 
         Args:
             recipe: How it gets at its model.
             candidate: Digest of what it must load.
+            environment: All environment variables that it sees.
 
         Raises:
             OSError: The system has no room for a process or its handles.
@@ -86,7 +90,7 @@ class ArmProcess:
                     # Anybody's code may print what a client sent; a log never holds that.
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
-                    env={**os.environ, **WORKER_ENVIRONMENT},
+                    env=dict(environment),
                     start_new_session=True,  # so that what it starts ends with it
                 )
         except OSError:

@@ -5,30 +5,56 @@ import asyncio
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
+from sluice.serving.admission import BodyReading
 from sluice.serving.refusals import BodyLate, Malformed, WrongMedia
+from sluice.serving.settings import ServingSettings
 
 
-async def read_body(request: Request, *, timeout_s: float) -> bytes:
+async def read_body(request: Request, *, settings: ServingSettings, reading: BodyReading) -> bytes:
     """Return the bytes of a body.
 
+    A page of any origin may have a browser post a form or plain text here; JSON by declaration it
+    may post only where the server says so beforehand (CORS), and this one never does.
+
+    Args:
+        request: Whose body is read.
+        settings: Time and rate of a body.
+        reading: Takes the memory.
+
     Raises:
-        WrongMedia: It is declared as something else than JSON.
-        BodyLate: It is not there after ``timeout_s`` [s].
+        WrongMedia: It is not declared as JSON.
+        BodyLate: It is not there after ``body_timeout_s`` [s], or comes at less than
+            ``min_body_bytes_per_s`` after the first ``body_grace_s`` [s].
+        Overloaded: Bodies that are being read take too much memory.
         Malformed: The client left within it.
     """
-    declared = request.headers.get("content-type", "application/json")
-    if declared.partition(";")[0].strip().lower() != "application/json":
-        raise WrongMedia(
-            "The body must be declared as application/json, and is as something else.",
-            fix="Send the header 'Content-Type: application/json'.",
-        )
+    _require_json(request)
+    chunks = []
     try:
-        async with asyncio.timeout(timeout_s):
-            return await request.body()
+        async with asyncio.timeout(min(settings.body_grace_s, settings.body_timeout_s)) as limit:
+            began = asyncio.get_running_loop().time()
+            async for chunk in request.stream():
+                chunks.append(chunk)
+                reading.grow(len(chunk))
+                earned_s = settings.body_grace_s + reading.num_bytes / settings.min_body_bytes_per_s
+                limit.reschedule(began + min(earned_s, settings.body_timeout_s))
     except ClientDisconnect:
         raise Malformed("The connection ended within the body.", fix="Send it whole.") from None
     except TimeoutError:
         raise BodyLate(
-            f"The body must arrive within {timeout_s:g} s, and did not.",
+            f"The body must arrive within {settings.body_timeout_s:g} s, after the first "
+            f"{settings.body_grace_s:g} s at {settings.min_body_bytes_per_s:,} bytes/s or more, "
+            "and did not.",
             fix="Send it at once, or send fewer windows.",
         ) from None
+    return b"".join(chunks)
+
+
+def _require_json(request: Request) -> None:
+    declared = request.headers.get("content-type", "")
+    if declared.partition(";")[0].strip().lower() != "application/json":
+        raise WrongMedia(
+            "The body must be declared as application/json, and "
+            + ("is as something else." if declared else "is not declared."),
+            fix="Send the header 'Content-Type: application/json'.",
+        )

@@ -1,4 +1,4 @@
-"""Before and after the app: a trace id, the body's limit, one log line and one count an answer.
+"""Before and after the app: a trace id, the host, the body's limit, a log line and a count.
 
 Written to ASGI itself, because a middleware that wraps requests and responses costs as much as the
 rest of the router together.
@@ -15,8 +15,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sluice.observability import tracing
 from sluice.serving.answers import Problem
+from sluice.serving.hosts import TrustedHosts
 from sluice.serving.metrics import OTHER, ROUTES, Metrics
-from sluice.serving.refusals import TooLarge
+from sluice.serving.refusals import Refusal, TooLarge, WrongHost
 
 _NOTES = "sluice.notes"
 _BROKEN = 500
@@ -46,6 +47,7 @@ class Front:
         app: ASGIApp,
         *,
         max_body_bytes: int,
+        hosts: TrustedHosts,
         metrics: Metrics,
         log: Any,
         is_draining: Callable[[], bool],
@@ -53,6 +55,7 @@ class Front:
         self.app = app
         self._is_draining = is_draining
         self._max_body_bytes = max_body_bytes
+        self._hosts = hosts
         self._metrics = metrics
         self._log = log
 
@@ -85,10 +88,14 @@ class Front:
             f"{method} {route}", trace=notes.trace, traceparent=traceparent
         ) as span:
             try:
+                self._hosts.require(v for k, v in scope["headers"] if k == b"host")
                 if _declared_bytes(headers) > self._max_body_bytes:
-                    await self._too_large(notes, tagged)
-                else:
-                    await self.app(scope, self._limited(receive), tagged)
+                    raise self._refusal()
+            except (WrongHost, TooLarge) as refusal:
+                notes.facts["refused"] = refusal.kind
+                await _refuse(refusal, notes, tagged)
+            else:
+                await self.app(scope, self._limited(receive), tagged)
             finally:
                 self._note(notes, route=route, method=method, status=status)
                 span.tell(status=status, **notes.facts)
@@ -109,17 +116,6 @@ class Front:
 
         return limited
 
-    async def _too_large(self, notes: Notes, send: Send) -> None:
-        problem = Problem.of(self._refusal(), trace=notes.trace)
-        body = problem.model_dump_json().encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            (b"connection", b"close"),  # or the server would go on reading what nobody wants
-        ]
-        await send({"type": "http.response.start", "status": TooLarge.status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
     def _refusal(self) -> TooLarge:
         return TooLarge(
             f"A body may have {self._max_body_bytes:,} bytes, and this one has more.",
@@ -138,6 +134,17 @@ class Front:
             ms=round(seconds * 1e3, 2),
             **notes.facts,
         )
+
+
+async def _refuse(refusal: Refusal, notes: Notes, send: Send) -> None:
+    body = Problem.of(refusal, trace=notes.trace).model_dump_json().encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),  # or the server would go on reading what nobody wants
+    ]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _trace(traceparent: str) -> str:

@@ -1,15 +1,14 @@
 """``POST /hooks/rollback``: an alert of Prometheus sends everybody back (ROLL-2, OBS-1).
 
-It takes what Alertmanager posts to a webhook, and shows a token of its own: whoever may ask for
-predictions may not roll back. A server without that token has no such route.
+It takes what Alertmanager posts to a webhook, with a token that has the scope ``hook``: whoever may
+ask for predictions may not roll back. A server without such a token has no such route.
 """
 
 import asyncio
 import time
-from typing import Annotated, Literal
+from typing import Literal
 
-from fastapi import APIRouter, Depends, Request, Response, Security
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi import Request, Response
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from sluice.errors import SluiceError
@@ -21,6 +20,7 @@ from sluice.serving.refusals import (
     BodyLate,
     HookFailed,
     Malformed,
+    NotAllowed,
     NotAuthorized,
     TooLarge,
     TooMany,
@@ -28,13 +28,13 @@ from sluice.serving.refusals import (
     WrongMedia,
 )
 from sluice.serving.rollback import Act, Action, Complaint, Done, Hook, Rollback
+from sluice.serving.routes import guarded_routes, token_name
 from sluice.serving.state import serving_of
 from sluice.settings import Record
 
-ROUTES = APIRouter()
+ROUTES = guarded_routes("hook")
 """Of a server that has a hook."""
 
-_BEARER = HTTPBearer(scheme_name="HookBearer", auto_error=False, description="The hook's token.")
 _REASON_CHARACTERS = 300
 _ACTIONS: tuple[Action, ...] = ("rollback", "rollback_production")
 
@@ -83,18 +83,13 @@ class HookAnswer(Record):
     alerts: list[Handled]
 
 
-async def _require_token(
-    request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]
-) -> None:
-    _hook_of(request).token.require(request.headers.get("authorization"))
-
-
 @ROUTES.post(
     "/hooks/rollback",
     response_model=HookAnswer,
     responses=described(
         Malformed,
         NotAuthorized,
+        NotAllowed,
         BodyLate,
         TooLarge,
         WrongMedia,
@@ -102,7 +97,6 @@ async def _require_token(
         TooMany,
         HookFailed,
     ),
-    dependencies=[Depends(_require_token)],
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -114,7 +108,9 @@ async def rollback(request: Request) -> Response:
     """Abort the rollout under way, or roll production back, as a firing alert asks for."""
     serving, hook, trace = serving_of(request), _hook_of(request), notes_of(request).trace
     hook.limit.require(time.monotonic())
-    posted = _read(await read_body(request, timeout_s=serving.settings.body_timeout_s))
+    with serving.admission.reading(token_name(request)) as reading:
+        body = await read_body(request, settings=serving.settings, reading=reading)
+    posted = _read(body)
     handled = []
     for alert in posted.alerts:
         try:

@@ -7,6 +7,7 @@ every request for it fails at once and production answers.
 Shape legend: M = networks, N = windows, L = rows of a window, D = features, O = outputs.
 """
 
+import os
 import threading
 import time
 import weakref
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from sluice.digests import short
 from sluice.errors import ContractError
 from sluice.serving.arm import Output
+from sluice.serving.arm_environment import arm_environment
 from sluice.serving.arm_process import ArmProcess
 from sluice.serving.contract import InputContract
 from sluice.serving.deployed import Pause, Served
@@ -186,7 +188,8 @@ def _keep(kept: _Kept, recipe: Recipe, candidate: str, settings: ServingSettings
 
 def _live(kept: _Kept, recipe: Recipe, candidate: str, settings: ServingSettings) -> str:
     """Start a process, watch it to its end and return how it ended."""
-    process = ArmProcess(recipe, candidate)
+    environment = arm_environment(os.environ, more=settings.challenger_environment)
+    process = ArmProcess(recipe, candidate, environment=environment)
     try:
         found = _loaded(process, kept, settings)
         if isinstance(found, str):

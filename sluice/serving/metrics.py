@@ -1,6 +1,7 @@
 """What Prometheus is told. Every label is from a closed set: no user, path or id makes a series."""
 
 from collections.abc import Callable, Iterable
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -17,6 +18,7 @@ ROUTES = (
     "/healthz",
     "/readyz",
     "/metrics",
+    "/problems",
     "/openapi.json",
     "/hooks/rollback",
 )
@@ -24,6 +26,22 @@ OTHER = "other"
 
 _FAULTS: tuple[Fault, ...] = ("errors", "timeouts", "not_finite")
 _METHODS = ("GET", "POST")
+
+Closed = Literal[
+    "header_late",
+    "header_large",
+    "malformed",
+    "idle",
+    "body_late",
+    "body_large",
+    "unread",
+    "pipelined",
+    "evicted",
+    "busy",
+    "handshake",
+    "descriptors",
+]
+"""Why the server ended a connection, or did not accept it."""
 _SECONDS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 5.0)
 
 
@@ -83,6 +101,11 @@ class Metrics:
         for act in ("aborted", "rolled_back", "nothing", "failed"):
             self.hook_acts.labels(act)  # or the first one would be no increase
         self.ready = gauge("ready", "1 while the server wants requests.")
+        self.connections = gauge("connections", "Open connections.")
+        closed = counter(
+            "connections_closed", "Connections that the server ended or did not accept.", "reason"
+        )
+        self.connections_closed = {reason: closed.labels(reason) for reason in get_args(Closed)}
 
     def count_answer(self, *, route: str, method: str, status: int, seconds: float) -> None:
         """Count one HTTP answer."""

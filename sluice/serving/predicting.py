@@ -11,10 +11,10 @@ from sluice.serving.contract import PredictRequest, read_request
 from sluice.serving.front import notes_of
 from sluice.serving.refusals import REFUSALS
 from sluice.serving.router import Routed
-from sluice.serving.routes import guarded_routes
+from sluice.serving.routes import guarded_routes, token_name
 from sluice.serving.state import serving_of
 
-GUARDED = guarded_routes()
+GUARDED = guarded_routes("predict")
 
 
 @GUARDED.post(
@@ -32,8 +32,11 @@ GUARDED = guarded_routes()
 async def predict(request: Request) -> Response:
     """Predict from one or many windows of feature rows."""
     serving, notes = serving_of(request), notes_of(request)
-    with serving.admitted():
-        body = await read_body(request, timeout_s=serving.settings.body_timeout_s)
+    admission, holder = serving.admission, token_name(request)
+    admission.require_rate(holder)
+    with admission.reading(holder) as reading:
+        body = await read_body(request, settings=serving.settings, reading=reading)
+    with admission.computing(holder):  # not before: a slow client would hold a place meanwhile
         asked = read_request(body, model=serving.model, max_windows=serving.settings.max_windows)
         notes.facts["windows"] = len(asked.windows)
         routed = await serving.router.answer(

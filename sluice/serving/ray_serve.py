@@ -21,9 +21,12 @@ from sluice.cluster.ray_session import join_ray, machines
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import SettingsError, StorageError
 from sluice.serving.app import build_app
+from sluice.serving.arm_environment import hide_from_children
+from sluice.serving.hosts import TrustedHosts
 from sluice.serving.log import json_log
 from sluice.serving.recipe import ServerRecipe, open_recipe
 from sluice.serving.server import listen
+from sluice.serving.tls import Tls
 
 _APP = "sluice"
 _START_S = 300.0
@@ -58,16 +61,18 @@ class Replica:
             recipe: What is served.
             notice: Handle of the actor with the ``Notice``.
         """
+        hide_from_children()
         # Never left: the process ends with the replica.
         self._opened = open_recipe(
             recipe, clock=lambda: datetime.now(UTC), log=json_log(sys.stderr)
         )
         self._serving = self._opened.__enter__()
+        self._hosts = TrustedHosts(recipe.host, recipe.settings.trusted_hosts)
         self._draining = asyncio.get_running_loop().create_task(self._drain_upon(notice))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """Return the app; Ray asks once."""
-        return build_app(self._serving)
+        return build_app(self._serving, self._hosts)
 
     async def check_health(self) -> None:
         """Raise when only a restart helps, as /healthz says; Ray asks again and again."""
@@ -87,8 +92,8 @@ def serve_on_ray(
     *,
     replicas: int,
     address: str | None,
-    host: str,
     port: int,
+    tls: Tls | None = None,
     on_ready: Callable[[int], None],
     stop: threading.Event,
 ) -> None:
@@ -101,8 +106,8 @@ def serve_on_ray(
         recipe: What is served.
         replicas: Processes; each reserves a core.
         address: Of a cluster, as in ``ComputeSettings``; None for this machine.
-        host: Address to listen on.
         port: Port to listen on; 0 takes one that is free here.
+        tls: Certificate and key, on the cluster's head machine as well; None speaks in clear.
         on_ready: Called with the port once requests are answered.
         stop: Set by somebody else.
 
@@ -116,11 +121,11 @@ def serve_on_ray(
 
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         _require_room(ray, serve, replicas)
-        with listen(host, port) as probe:
+        with listen(recipe.host, port) as probe:
             port = probe.getsockname()[1]
         serve.start(
             proxy_location="HeadOnly",
-            http_options={"host": host, "port": port},
+            http_options={"host": recipe.host, "port": port} | _tls_options(tls),
             controller_options={"runtime_env": {"env_vars": _SPREAD}},
             logging_config=_quiet(),
         )
@@ -134,6 +139,12 @@ def serve_on_ray(
             serve.delete(_APP)
         finally:
             serve.shutdown()  # type: ignore[no-untyped-call]
+
+
+def _tls_options(tls: Tls | None) -> dict[str, str]:
+    if tls is None:
+        return {}
+    return {"ssl_certfile": str(tls.cert), "ssl_keyfile": str(tls.key)}
 
 
 def _require_room(ray: Any, serve: Any, replicas: int) -> None:

@@ -15,24 +15,30 @@ from sluice.serving.isolation import Isolation
 from sluice.serving.ledger_models import LedgerModels, ledger_recipe
 from sluice.serving.ledger_rollback import LedgerRollback
 from sluice.serving.ledger_weights import LedgerWeights
-from sluice.serving.limits import Token
 from sluice.serving.rollback import Hook
 from sluice.serving.server import open_serving
 from sluice.serving.settings import ServingSettings
 from sluice.serving.state import Serving
+from sluice.serving.token_file import TokenFileWatch
+from sluice.serving.tokens import Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerRecipe:
-    """Where everything lies; the token as a digest only, so that it may travel."""
+    """Where everything lies; tokens as digests only, so that it may travel."""
 
     model: str
     settings: ServingSettings
     registry_url: str
     artifacts: Path
-    token: Token | None
-    hook_token: Token | None = None
-    """What Alertmanager must show; None: no hook."""
+    tokens: Tokens
+    """What clients must show; not read with ``token_file``."""
+
+    token_file: Path | None = None
+    """File of named tokens, followed when it changes."""
+
+    host: str = "127.0.0.1"
+    """Address that the server listens on; requests may call it by that."""
 
     registry_key: Path | None = None
     """File of the key that signs what the hook changes; None: nothing is signed."""
@@ -67,15 +73,19 @@ def open_recipe(recipe: ServerRecipe, *, clock: Clock, log: Any) -> Iterator[Ser
             code=recipe.code,
             warn=lambda what: log.warning("code", what=what),
         )
-        hook_token = recipe.hook_token
+        watch = None if recipe.token_file is None else TokenFileWatch(recipe.token_file)
+        tokens = recipe.tokens if watch is None else watch.tokens
+        # With a file, a token for the hook may be added later.
+        has_hook = watch is not None or tokens.has("hook")
         yield open_serving(
             recipe.model,
             LedgerWeights(ledger, recipe.model),
             models.load,
             isolate=isolation.load,
             settings=recipe.settings,
-            token=recipe.token,
-            hook=None if hook_token is None else Hook(token=hook_token, rollback=rollback),
+            tokens=tokens,
+            token_file=watch,
+            hook=Hook(rollback=rollback) if has_hook else None,
             clock=clock,
             log=log,
             reports=ledger.observations,

@@ -25,6 +25,12 @@ class NotAuthorized(Refusal):
     status, kind = 401, "not_authorized"
 
 
+class NotAllowed(Refusal):
+    """The bearer token has not the scope of the route."""
+
+    status, kind = 403, "not_allowed"
+
+
 class UnknownModel(Refusal):
     """The request names a model or version that is not served here."""
 
@@ -44,9 +50,15 @@ class TooLarge(Refusal):
 
 
 class WrongMedia(Refusal):
-    """The body is declared as something else than JSON."""
+    """The body is not declared as JSON."""
 
     status, kind = 415, "wrong_media"
+
+
+class WrongHost(Refusal):
+    """The Host header does not name this server."""
+
+    status, kind = 421, "wrong_host"
 
 
 class WrongInput(Refusal):
@@ -93,10 +105,12 @@ class TooLate(Refusal):
 REFUSALS: tuple[type[Refusal], ...] = (
     Malformed,
     NotAuthorized,
+    NotAllowed,
     UnknownModel,
     BodyLate,
     TooLarge,
     WrongMedia,
+    WrongHost,
     WrongInput,
     TooMany,
     ModelFailed,

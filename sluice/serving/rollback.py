@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 from pydantic import Field
 
-from sluice.serving.limits import RateLimit, Token
+from sluice.serving.limits import RateLimit
 from sluice.settings import Record
 
 _PER_S = 1.0
@@ -53,9 +53,8 @@ class Rollback(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Hook:
-    """Who may ask for a rollback, how often, and what does it."""
+    """How often a rollback may be asked for, and what does it; who may, the tokens say."""
 
-    token: Token
     rollback: Rollback
     limit: RateLimit = field(default_factory=lambda: RateLimit(per_s=_PER_S, burst=_BURST))
     one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)

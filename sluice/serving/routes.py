@@ -11,9 +11,11 @@ from fastapi import APIRouter, Request, Response, Security
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 
+from sluice.serving.front import notes_of
 from sluice.serving.state import serving_of
+from sluice.serving.tokens import Scope
 
-_BEARER = HTTPBearer(auto_error=False, description="The server's token.")
+_BEARER = HTTPBearer(auto_error=False, description="A token of the server.")
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -26,20 +28,24 @@ class _Open(APIRoute):
         return self.endpoint
 
 
-class _Guarded(APIRoute):
-    """Asks for the token first."""
+def _guarded(scope: Scope) -> type[APIRoute]:
+    class Guarded(APIRoute):
+        """Asks for a token of the scope first."""
 
-    def get_route_handler(self) -> Handler:
-        """Return the endpoint behind the token."""
-        endpoint: Handler = self.endpoint
+        def get_route_handler(self) -> Handler:
+            """Return the endpoint behind the token."""
+            endpoint: Handler = self.endpoint
 
-        async def guarded(request: Request) -> Response:
-            token = serving_of(request).token
-            if token is not None:
-                token.require(request.headers.get("authorization"))
-            return await endpoint(request)
+            async def guarded(request: Request) -> Response:
+                tokens = serving_of(request).tokens
+                name = tokens.require(request.headers.get("authorization"), scope)
+                if name:
+                    notes_of(request).facts["token"] = name
+                return await endpoint(request)
 
-        return guarded
+            return guarded
+
+    return Guarded
 
 
 def open_routes() -> APIRouter:
@@ -47,6 +53,12 @@ def open_routes() -> APIRouter:
     return APIRouter(route_class=_Open)
 
 
-def guarded_routes() -> APIRouter:
-    """Return a router for routes that tell about the model; each asks for the token."""
-    return APIRouter(route_class=_Guarded, dependencies=[Security(_BEARER)])  # as described
+def guarded_routes(scope: Scope) -> APIRouter:
+    """Return a router for routes that each ask for a token of a scope."""
+    return APIRouter(route_class=_guarded(scope), dependencies=[Security(_BEARER)])  # as described
+
+
+def token_name(request: Request) -> str:
+    """Return the name of the token that a guarded route was asked with; "" without one."""
+    name: str = notes_of(request).facts.get("token", "")
+    return name

@@ -6,7 +6,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -15,12 +15,15 @@ import uvicorn
 
 from sluice.errors import SettingsError
 from sluice.registry.reading import Clock
+from sluice.serving.acceptor import Acceptor
 from sluice.serving.app import build_app
+from sluice.serving.connections import ConnectionTable, connection_limit
 from sluice.serving.following import Follower, Load, build_table
+from sluice.serving.hosts import LOOPBACK, TrustedHosts
 from sluice.serving.isolation import Isolate
-from sluice.serving.limits import Token
 from sluice.serving.log import ToJson
 from sluice.serving.metrics import Metrics
+from sluice.serving.protocol import BoundedProtocol
 from sluice.serving.recorder import Recorder
 from sluice.serving.reporting import Reporter, ReportSink
 from sluice.serving.rollback import Hook
@@ -28,9 +31,10 @@ from sluice.serving.router import Router
 from sluice.serving.server_metrics import ServerNow
 from sluice.serving.settings import ServingSettings
 from sluice.serving.state import Serving
+from sluice.serving.tls import Tls
+from sluice.serving.token_file import TokenFileWatch
+from sluice.serving.tokens import Tokens
 from sluice.serving.weights import WeightsSource
-
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def open_serving(
@@ -40,7 +44,8 @@ def open_serving(
     *,
     isolate: Isolate | None,
     settings: ServingSettings,
-    token: Token | None,
+    tokens: Tokens,
+    token_file: TokenFileWatch | None = None,
     hook: Hook | None = None,
     clock: Clock,
     log: Any,
@@ -55,7 +60,8 @@ def open_serving(
         isolate: Loads a challenger into a process of its own, once the server runs: production
             does not wait for it. None loads challengers as production.
         settings: Limits and pace.
-        token: What clients must show; None lets everybody in.
+        tokens: What clients must show.
+        token_file: Where they are from, to follow its changes; None for tokens that stay.
         clock: Dates windows and ends leases.
         hook: Lets alerts roll back; without it they cannot.
         log: From ``json_log``.
@@ -108,7 +114,8 @@ def open_serving(
         reporter=reporter,
         metrics=metrics,
         settings=settings,
-        token=token,
+        tokens=tokens,
+        token_file=token_file,
         hook=hook,
         log=log,
     )
@@ -116,16 +123,31 @@ def open_serving(
     return serving
 
 
-def require_token_beyond_loopback(host: str, token: Token | None) -> None:
+def require_token_beyond_loopback(host: str, tokens: Tokens) -> None:
     """Refuse to let the network in without a token.
 
     Raises:
-        SettingsError: The host is not this machine alone, and there is no token.
+        SettingsError: The host is not this machine alone, and something needs no token.
     """
-    if token is None and host not in LOOPBACK:
+    if tokens.open_scopes and host not in LOOPBACK:
         raise SettingsError(
             f"A server on {host} can be reached from elsewhere and requires a token, got none.",
-            fix="Give --token-file, or set SLUICE_SERVE_TOKEN, or stay on 127.0.0.1.",
+            fix="Give --tokens or --token-file, or set SLUICE_SERVE_TOKEN, or stay on 127.0.0.1.",
+        )
+
+
+def in_clear(host: str, tokens: Tokens) -> Iterator[str]:
+    """Yield a warning when tokens would travel in clear beyond this machine; call it without TLS.
+
+    Args:
+        host: Address to listen on.
+        tokens: What clients must show.
+    """
+    if host not in LOOPBACK and tokens.grants:
+        yield (
+            f"Clients send their tokens in clear to {host}: whoever sees the traffic can use them. "
+            "Give --tls-cert and --tls-key, or let a proxy on this machine speak TLS and listen on "
+            "127.0.0.1."
         )
 
 
@@ -136,25 +158,57 @@ class DrainingServer(uvicorn.Server):
     """
 
     def __init__(
-        self, config: uvicorn.Config, serving: Serving, *, on_ready: Callable[[int], None]
+        self,
+        config: uvicorn.Config,
+        serving: Serving,
+        *,
+        listening: socket.socket,
+        table: ConnectionTable,
+        on_ready: Callable[[int], None],
     ) -> None:
         """Wrap uvicorn.
 
         Args:
             config: Uvicorn's.
             serving: Whose readiness is shown.
+            listening: Bound socket; it is closed at the end.
+            table: Limits of its connections.
             on_ready: Called with the port once requests are answered.
         """
         super().__init__(config)
         self._serving = serving
+        self._listening = listening
+        self._table = table
         self._on_ready = on_ready
         self._stop_at: float | None = None
+        self._acceptor: Acceptor | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start listening and say where."""
-        await super().startup(sockets=sockets)
-        if self.started and sockets:
-            self._on_ready(sockets[0].getsockname()[1])
+        await super().startup(sockets=sockets)  # none: what uvicorn accepts, it does not limit
+        self._listening.listen(self.config.backlog)
+        self._acceptor = Acceptor(
+            self._listening, table=self._table, make=self._protocol, tls=self.config.ssl
+        )
+        self._on_ready(self._listening.getsockname()[1])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, then end as uvicorn does."""
+        if self._acceptor is not None:
+            await self._acceptor.close()
+        await super().shutdown(sockets=sockets)
+
+    def _protocol(self, accepted: socket.socket, address: str) -> BoundedProtocol:
+        return BoundedProtocol(
+            self.config,
+            self.server_state,
+            self.lifespan.state,
+            table=self._table,
+            accepted=accepted,
+            address=address,
+            body_timeout_s=self._serving.settings.body_timeout_s,
+            max_body_bytes=self._serving.settings.max_body_bytes,
+        )
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Begin to drain; uvicorn calls this on SIGINT and SIGTERM."""
@@ -171,33 +225,55 @@ class DrainingServer(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def serve(serving: Serving, *, host: str, port: int, on_ready: Callable[[int], None]) -> None:
+def serve(
+    serving: Serving,
+    *,
+    host: str,
+    port: int,
+    tls: Tls | None = None,
+    on_ready: Callable[[int], None],
+) -> None:
     """Answer requests until SIGTERM, SIGINT or ``serving.drain()``, then drain and return.
 
     Args:
         serving: What answers.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
+        tls: Certificate and key; None speaks in clear.
         on_ready: Called with the port once requests are answered.
 
     Raises:
-        SettingsError: The address cannot be listened on.
+        SettingsError: The address cannot be listened on, or the system grants too few descriptors.
     """
+    limits = serving.settings.connections
+    limit = connection_limit(limits)
+    if limit < limits.max_connections:
+        serving.log.warning(
+            "connections",
+            what=f"The system grants file descriptors for {limit} connections, "
+            f"serving.connections.max_connections is {limits.max_connections}.",
+        )
+    table = ConnectionTable(limit=limit, settings=limits, metrics=serving.metrics)
     listening = listen(host, port)
     log = ToJson(serving.log)
     for name in ("uvicorn", "asyncio", "opentelemetry"):
         logging.getLogger(name).handlers = [log]
         logging.getLogger(name).propagate = False
     config = uvicorn.Config(
-        build_app(serving),
+        build_app(serving, TrustedHosts(host, serving.settings.trusted_hosts)),
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nobody reads what a proxy says of a client
+        ssl_certfile=None if tls is None else tls.cert,
+        ssl_keyfile=None if tls is None else tls.key,
         timeout_graceful_shutdown=math.ceil(serving.settings.drain_s),
         ws="none",
     )
     with listening:
-        DrainingServer(config, serving, on_ready=on_ready).run(sockets=[listening])
+        DrainingServer(config, serving, listening=listening, table=table, on_ready=on_ready).run(
+            sockets=[]
+        )
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -1,10 +1,19 @@
 """What may vary about the server."""
 
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
+from sluice.serving.connection_settings import ConnectionSettings
 from sluice.settings import Settings
+
+HostName = Annotated[
+    str, StringConstraints(pattern=r"^(\*\.)?[A-Za-z0-9_:]([A-Za-z0-9._:-]{0,251}[A-Za-z0-9:])?$")
+]
+"""A name or address without a port; '*.' before it for all names below it."""
+
+
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")]
 
 
 class ServingSettings(Settings):
@@ -13,6 +22,13 @@ class ServingSettings(Settings):
     max_body_bytes: int = Field(
         4 * 2**20, ge=1024, le=2**30, description="Larger request bodies are refused [bytes]."
     )
+    max_body_memory_bytes: int = Field(
+        128 * 2**20,
+        ge=2**16,
+        le=2**40,
+        description="Memory of all bodies that are being read, each 64 KiB at least; further ones "
+        "get 503. Of several tokens one gets at most a half [bytes].",
+    )
     max_windows: int = Field(
         256,
         ge=1,
@@ -20,13 +36,21 @@ class ServingSettings(Settings):
         description="More windows in one request are refused: all others wait for its batch.",
     )
     requests_per_s: float = Field(
-        2000.0, gt=0, le=1e6, description="Sustained rate of predictions per process [1/s]."
+        2000.0,
+        gt=0,
+        le=1e6,
+        description="Sustained rate of predictions per process; tokens without a rate of their own "
+        "get equal shares [1/s].",
     )
     burst_requests: int = Field(
         500, ge=1, le=1_000_000, description="Requests that may come at once beyond that rate."
     )
     max_in_flight: int = Field(
-        256, ge=1, le=100_000, description="Predictions under way at once; further ones get 503."
+        256,
+        ge=1,
+        le=100_000,
+        description="Predictions under way at once; further ones get 503. Of several tokens one "
+        "gets at most a half.",
     )
     deadline_s: float = Field(
         1.0, gt=0, le=600, description="A prediction is answered by then or refused with 504 [s]."
@@ -39,6 +63,16 @@ class ServingSettings(Settings):
     )
     body_timeout_s: float = Field(
         10.0, gt=0, le=600, description="A body that is not there by then is refused with 408 [s]."
+    )
+    body_grace_s: float = Field(
+        5.0,
+        gt=0,
+        le=600,
+        description="A body may be slow for so long; after it, one that arrived at less than "
+        "min_body_bytes_per_s is refused with 408 [s].",
+    )
+    min_body_bytes_per_s: int = Field(
+        1024, ge=1, le=2**30, description="Slowest average rate of a body [bytes/s]."
     )
     max_batch_windows: int = Field(
         64,
@@ -71,6 +105,13 @@ class ServingSettings(Settings):
         le=600,
         description="Pause before the first of these restarts; it doubles with each [s].",
     )
+    challenger_environment: tuple[VariableName, ...] = Field(
+        (),
+        strict=False,
+        max_length=100,
+        description="Environment variables that the challenger's process sees beside those of "
+        "language, paths and devices, such as one that its code reads.",
+    )
     shadow_waiting: int = Field(
         32, ge=1, le=100_000, description="Shadow copies that may wait; further ones are dropped."
     )
@@ -78,7 +119,10 @@ class ServingSettings(Settings):
         1.0, gt=0, le=600, description="A shadow copy that is not computed by then is late [s]."
     )
     poll_s: float = Field(
-        0.5, ge=0.01, le=60, description="How often the weights are read; decides how soon [s]."
+        0.5,
+        ge=0.01,
+        le=60,
+        description="How often the weights and the token file are read; decides how soon [s].",
     )
     report_s: float = Field(
         1.0, ge=0.01, le=60, description="How often the counts are reported to the rollout [s]."
@@ -111,6 +155,25 @@ class ServingSettings(Settings):
     drain_s: float = Field(
         10.0, gt=0, le=3600, description="Longest wait for requests under way at the end [s]."
     )
+    trusted_hosts: tuple[HostName, ...] = Field(
+        (),
+        strict=False,
+        max_length=100,
+        description="Names by which clients call the server, beside the loopback names and its "
+        "--host; '*.example.org' for all below. Other Host headers get 421.",
+    )
+    connections: ConnectionSettings = Field(
+        default_factory=ConnectionSettings, description="Limits at the protocol."
+    )
+
+    @model_validator(mode="after")
+    def _memory_for_bodies(self) -> Self:
+        if self.max_body_memory_bytes < 4 * self.max_body_bytes:
+            raise ValueError(
+                "max_body_memory_bytes must be at least 4 times max_body_bytes, so that several "
+                f"tokens find room, got {self.max_body_memory_bytes} and {self.max_body_bytes}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _room_for_a_fallback(self) -> Self:

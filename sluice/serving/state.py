@@ -1,21 +1,19 @@
-"""What one app answers from, and how many it lets in."""
+"""What one app answers from."""
 
-import contextlib
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Request
 
+from sluice.serving.admission import Admission
 from sluice.serving.following import Follower
-from sluice.serving.limits import RateLimit, Token
 from sluice.serving.metrics import Metrics
-from sluice.serving.refusals import Overloaded
 from sluice.serving.reporting import Reporter
 from sluice.serving.rollback import Hook
 from sluice.serving.router import Router
 from sluice.serving.settings import ServingSettings
+from sluice.serving.token_file import TokenFileWatch
+from sluice.serving.tokens import Tokens
 
 _HANGS_AFTER = 10
 """Deadlines after which a batch that is still under way is taken to hang."""
@@ -31,17 +29,20 @@ class Serving:
     reporter: Reporter | None
     metrics: Metrics
     settings: ServingSettings
-    token: Token | None
+    tokens: Tokens
     log: Any
     hook: Hook | None = None
+    token_file: TokenFileWatch | None = None
     draining: bool = False
-    limit: RateLimit = field(init=False)
-    predicting: int = 0
+    admission: Admission = field(init=False)
 
     def __post_init__(self) -> None:
-        self.limit = RateLimit(
-            per_s=self.settings.requests_per_s, burst=self.settings.burst_requests
-        )
+        self.admission = Admission(self.settings, self.tokens)
+
+    def set_tokens(self, tokens: Tokens) -> None:
+        """Ask for other tokens from the next request on."""
+        self.tokens = tokens
+        self.admission.set_tokens(tokens)
 
     def drain(self) -> None:
         """Want no more requests; the server ends once the notice was given."""
@@ -56,27 +57,6 @@ class Serving:
         """
         busy_s = self.router.table.production.busy_s(now)
         return busy_s if busy_s > _HANGS_AFTER * self.settings.deadline_s else 0.0
-
-    @contextlib.contextmanager
-    def admitted(self) -> Iterator[None]:
-        """Count a prediction as under way.
-
-        Raises:
-            TooMany: They come too fast.
-            Overloaded: Too many are under way.
-        """
-        self.limit.require(time.monotonic())
-        if self.predicting >= self.settings.max_in_flight:
-            raise Overloaded(
-                f"At most {self.settings.max_in_flight} predictions are computed at once, and so "
-                "many are under way.",
-                fix="Try again in a second, with fewer at once.",
-            )
-        self.predicting += 1
-        try:
-            yield
-        finally:
-            self.predicting -= 1
 
 
 def serving_of(request: Request) -> Serving:

@@ -9,21 +9,25 @@ from sluice.serving.answers import (
     Alive,
     ModelCard,
     Problem,
+    Problems,
     Readiness,
     RolloutCounts,
     ServedVersion,
     described,
     json_answer,
 )
-from sluice.serving.refusals import NotAuthorized
+from sluice.serving.refusals import NotAllowed, NotAuthorized
 from sluice.serving.routes import guarded_routes, open_routes
+from sluice.serving.server_metrics import PROBLEMS
 from sluice.serving.state import serving_of
 
-GUARDED = guarded_routes()
+MODEL = guarded_routes("predict")
+METRICS = guarded_routes("metrics")
+ADMIN = guarded_routes("admin")
 OPEN = open_routes()
 
 
-@GUARDED.get("/model", response_model=ModelCard, responses=described(NotAuthorized))
+@MODEL.get("/model", response_model=ModelCard, responses=described(NotAuthorized, NotAllowed))
 async def model(request: Request) -> Response:
     """Say what is served, and what it takes."""
     serving = serving_of(request)
@@ -47,21 +51,28 @@ async def model(request: Request) -> Response:
     return json_answer(card)
 
 
-@GUARDED.get("/rollout", response_model=RolloutCounts, responses=described(NotAuthorized))
+@ADMIN.get("/rollout", response_model=RolloutCounts, responses=described(NotAuthorized, NotAllowed))
 async def rollout(request: Request) -> Response:
     """Say what was seen of both arms since the rollout's step began."""
     return json_answer(RolloutCounts(window=serving_of(request).router.window()))
 
 
-@GUARDED.get(
+@ADMIN.get("/problems", response_model=Problems, responses=described(NotAuthorized, NotAllowed))
+async def problems(request: Request) -> Response:
+    """Say in sentences what is not as it should be; they name paths, hosts and candidates."""
+    return json_answer(Problems(problems=serving_of(request).follower.problems))
+
+
+@METRICS.get(
     "/metrics",
     response_class=PlainTextResponse,
-    # Spelt out: FastAPI would describe the refusal as plain text, too.
+    # Spelt out: FastAPI would describe the refusals as plain text, too.
     responses={
-        401: {
-            "description": NotAuthorized.__doc__,
+        refusal.status: {
+            "description": refusal.__doc__,
             "content": {"application/json": {"schema": Problem.model_json_schema()}},
         }
+        for refusal in (NotAuthorized, NotAllowed)
     },
 )
 async def metrics(request: Request) -> Response:
@@ -84,6 +95,6 @@ async def readyz(request: Request) -> Response:
     found = Readiness(
         ready=not serving.draining and not serving.hangs_s(time.monotonic()),
         state="draining" if serving.draining else "serving",
-        problems=serving.follower.problems,
+        problems=[kind for kind in PROBLEMS if serving.follower.has_problem(kind)],
     )
     return json_answer(found, status=200 if found.ready else 503)

@@ -27,11 +27,11 @@ from sluice.rollout.settings import RolloutSettings
 from sluice.serving.ledger_models import LedgerModels
 from sluice.serving.ledger_rollback import LedgerRollback
 from sluice.serving.ledger_weights import LedgerWeights
-from sluice.serving.limits import Token
 from sluice.serving.log import json_log
 from sluice.serving.rollback import Hook
 from sluice.serving.server import open_serving, serve
 from sluice.serving.state import Serving
+from sluice.serving.tokens import Tokens
 from tests.sluice.registry.ledger_samples import MODEL, promote_chain, register_sample
 from tests.sluice.serving.serving_samples import SECRET, Raises, quick_settings
 from tests.support.prometheus_process import alertmanager, ask, prometheus, require, wait_for
@@ -93,8 +93,8 @@ class Pair:
             LedgerWeights(ledger, MODEL),
             load,
             settings=quick_settings(poll_s=0.5, source_timeout_s=5.0),
-            token=Token(SECRET),
-            hook=Hook(token=Token(HOOK_SECRET), rollback=rollback),
+            tokens=Tokens.of(serve=SECRET, hook=HOOK_SECRET),
+            hook=Hook(rollback=rollback),
             clock=utc_now,
             log=json_log(io.StringIO()),
             reports=None,

@@ -32,6 +32,7 @@ from sluice.serving.ledger_weights import LedgerWeights
 from sluice.serving.log import json_log
 from sluice.serving.server import open_serving, serve
 from sluice.serving.settings import ServingSettings
+from sluice.serving.tokens import Tokens
 from tests.pipelines.conftest import home_at, run_line
 from tests.pipelines.test_line import failure, materialize_alone
 
@@ -71,7 +72,7 @@ def traffic(home: Home, change: Callable[[Deployed], Deployed]) -> Iterator[Traf
             lambda digest: change(models.load(digest)),
             isolate=None,
             settings=SERVING,
-            token=None,
+            tokens=Tokens.of(),
             clock=lambda: datetime.now(UTC),
             log=json_log(log),
             reports=ledger.observations,

@@ -43,7 +43,7 @@ class Balancer:
         try:
             async with asyncio.timeout(1):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                writer.write(b"GET /readyz HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n\r\n")
                 answer = await reader.read()
         except (OSError, TimeoutError):
             return False

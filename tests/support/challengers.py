@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import json
 import mmap
 import os
 import signal
@@ -23,6 +24,7 @@ NAMES = (
     "hangs while loading",
     "raises while loading",
     "raises the first time",
+    "curious",
 )
 SEGFAULT, EXIT, LOOP, LEAK, RAISE, BABBLE, TELL_PID, SPAWN = range(101, 109)
 LEAK_BYTES = 2**24
@@ -95,4 +97,7 @@ def load(wanted: str, *, folder: str) -> Awkward:
         time.sleep(60)
     if name == "raises while loading":
         raise ImportError("no such code")
+    if name == "curious":
+        seen = dict(os.environ)
+        (Path(folder) / "environment.json").write_text(json.dumps(seen))
     return Awkward(name)

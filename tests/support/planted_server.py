@@ -108,6 +108,7 @@ def serve_planted(order: Order) -> None:
     from sluice.serving.ledger_weights import LedgerWeights
     from sluice.serving.log import json_log
     from sluice.serving.server import open_serving, serve
+    from sluice.serving.tokens import Tokens
     from sluice.training.orphans import end_with_parent
 
     end_with_parent(os.getppid())
@@ -128,7 +129,7 @@ def serve_planted(order: Order) -> None:
             LedgerModels(ledger, order.model, store).load,
             isolate=isolation.load,
             settings=order.serving,
-            token=None,
+            tokens=Tokens.of(),
             clock=clock,
             log=json_log(log),
             reports=ledger.observations,

@@ -99,7 +99,7 @@ class TaggedClients:
             }
         ).encode()
         writer.write(
-            b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Content-Length: %d\r\n\r\n" % len(body) + body
         )
         head = (await reader.readuntil(b"\r\n\r\n")).lower()

@@ -46,7 +46,7 @@ async def _run(
     port: int, body: bytes, *, connections: int, seconds: float, per_s: float | None
 ) -> Load:
     head = (
-        f"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     request = head.encode() + body

@@ -26,6 +26,7 @@ from sluice.serving.isolation import Isolation
 from sluice.serving.log import json_log
 from sluice.serving.server import listen, open_serving, serve
 from sluice.serving.settings import ServingSettings
+from sluice.serving.tokens import Tokens
 from sluice.serving.weights import MemoryWeights
 
 Kind = Literal["shortest", "production", "canary", "shadow"]
@@ -113,7 +114,7 @@ def serve_kind(kind: Kind) -> None:
             {production.candidate: production}.__getitem__,
             isolate=isolation.load,
             settings=settings,
-            token=None,
+            tokens=Tokens.of(),
             clock=lambda: datetime.now(UTC),
             log=json_log(sys.stderr),
             reports=None,

@@ -20,10 +20,10 @@ from sluice.home import Home
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.background import in_background
-from sluice.serving.limits import Token
 from sluice.serving.ray_serve import serve_on_ray
 from sluice.serving.recipe import ServerRecipe
 from sluice.serving.settings import ServingSettings
+from sluice.serving.tokens import Tokens
 from tests.sluice.registry.ledger_samples import MODEL, promote_chain, register_sample
 
 SECRET = "correct-horse-battery"
@@ -49,10 +49,10 @@ def recipe(tmp_path: Path) -> ServerRecipe:
         ledger.start_rollout(MODEL, number, RolloutSettings(), actor="ada", reason="try it")
     return ServerRecipe(
         model=MODEL,
-        settings=ServingSettings(notice_s=0.3, drain_s=5.0, poll_s=0.1),
+        settings=ServingSettings(notice_s=0.3, drain_s=5.0, poll_s=0.1, body_grace_s=10.0),
         registry_url=home.registry_url,
         artifacts=home.artifacts,
-        token=Token(SECRET),
+        tokens=Tokens.of(serve=SECRET),
     )
 
 
@@ -69,7 +69,6 @@ def _serving(recipe: ServerRecipe, stop: threading.Event) -> Iterator[str]:
             recipe,
             replicas=2,
             address=None,
-            host="127.0.0.1",
             port=0,
             on_ready=on_ready,
             stop=stop,
@@ -131,7 +130,6 @@ def _refused(recipe: ServerRecipe, *, replicas: int, port: int) -> None:
         recipe,
         replicas=replicas,
         address=None,
-        host="127.0.0.1",
         port=port,
         on_ready=lambda _: None,
         stop=threading.Event(),

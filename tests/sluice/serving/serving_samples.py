@@ -19,15 +19,18 @@ from sluice.rollout.weights import Weights
 from sluice.serving.contract import InputContract
 from sluice.serving.deployed import Deployed
 from sluice.serving.isolation import Isolate
-from sluice.serving.limits import Token
 from sluice.serving.log import json_log
 from sluice.serving.reporting import ReportSink
 from sluice.serving.rollback import Hook
 from sluice.serving.server import open_serving, serve
 from sluice.serving.settings import ServingSettings
 from sluice.serving.state import Serving
+from sluice.serving.tls import Tls
+from sluice.serving.token_file import TokenFileWatch
+from sluice.serving.tokens import Tokens
 
 SECRET = "correct-horse-battery"
+HOOK_SECRET = "another-battery-staple"
 MODEL = "demo"
 CONTRACT = InputContract(columns=("a", "b"), seq_len=3)
 
@@ -196,6 +199,9 @@ def live(
     isolate: Isolate | None = None,
     hook: Hook | None = None,
     reports: ReportSink | None = None,
+    tokens: Tokens | None = None,
+    token_file: TokenFileWatch | None = None,
+    tls: Tls | None = None,
 ) -> Iterator[Live]:
     """Run the real server on a free port of this machine."""
     source, log = source or Source(weights), io.StringIO()
@@ -205,7 +211,8 @@ def live(
         lambda wanted: models[wanted],
         isolate=isolate,
         settings=settings,
-        token=Token(SECRET),
+        tokens=tokens or Tokens.of(serve=SECRET, hook=HOOK_SECRET),
+        token_file=token_file,
         hook=hook,
         clock=clock,
         log=json_log(log),
@@ -218,12 +225,12 @@ def live(
         ready.set()
 
     def run() -> None:
-        serve(serving, host="127.0.0.1", port=0, on_ready=on_ready)
+        serve(serving, host="127.0.0.1", port=0, tls=tls, on_ready=on_ready)
 
     thread = threading.Thread(target=run)
     thread.start()
     assert ready.wait(10)
-    running = Live(f"http://127.0.0.1:{ports[0]}", serving, source, models, log)
+    running = Live(f"http{'s' if tls else ''}://127.0.0.1:{ports[0]}", serving, source, models, log)
     try:
         yield running
     finally:

@@ -126,7 +126,7 @@ def raw(server: Live, head: str, *parts: bytes) -> tuple[bytes, int]:
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(
-            f"POST /predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {SECRET}\r\n"
+            f"POST /predict HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {SECRET}\r\n"
             f"Content-Type: application/json\r\n{head}\r\n\r\n".encode()
         )
         taken = 0
@@ -181,8 +181,8 @@ def test_a_client_that_leaves_within_its_body_breaks_nothing(server: Live) -> No
     before = len(server.lines())
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(
-            f"POST /predict HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {SECRET}\r\n"
-            "Content-Length: 50\r\n\r\n{".encode()
+            f"POST /predict HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {SECRET}\r\n"
+            "Content-Type: application/json\r\nContent-Length: 50\r\n\r\n{".encode()
         )
 
     server.wait_for(lambda: len(server.lines()) > before)

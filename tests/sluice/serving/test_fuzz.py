@@ -16,11 +16,12 @@ from schemathesis.specs.openapi.checks import ignored_auth, positive_data_accept
 
 from sluice.rollout.weights import Weights
 from sluice.serving.app import build_app
-from sluice.serving.limits import Token
+from sluice.serving.hosts import TrustedHosts
 from sluice.serving.log import json_log
 from sluice.serving.metrics import ROUTES
 from sluice.serving.rollback import Hook
 from sluice.serving.server import open_serving
+from sluice.serving.tokens import SCOPES, Grant, Tokens, digest_token
 from sluice.serving.weights import MemoryWeights
 from tests.sluice.serving.serving_samples import (
     MODEL,
@@ -33,7 +34,14 @@ from tests.sluice.serving.serving_samples import (
 from tests.sluice.serving.test_hook import Rollbacks
 
 TOKEN = {"authorization": f"Bearer {SECRET}"}
-GUARDED = ("POST /predict", "POST /hooks/rollback", "GET /model", "GET /rollout", "GET /metrics")
+GUARDED = (
+    "POST /predict",
+    "POST /hooks/rollback",
+    "GET /model",
+    "GET /rollout",
+    "GET /metrics",
+    "GET /problems",
+)
 OPEN = ("GET /healthz", "GET /readyz")
 
 # The right token is put into every request on purpose, whatever the generator thinks of it; and
@@ -73,14 +81,16 @@ def schema() -> Any:
         MemoryWeights(weights),
         models.__getitem__,
         settings=quick_settings(requests_per_s=1e6, burst_requests=1_000_000),
-        token=Token(SECRET),
-        hook=Hook(token=Token(SECRET), rollback=Rollbacks()),
+        tokens=Tokens((Grant(name="all", digest=digest_token(SECRET), scopes=frozenset(SCOPES)),)),
+        hook=Hook(rollback=Rollbacks()),
         clock=lambda: datetime.now(UTC),
         log=json_log(io.StringIO()),
         reports=None,
         isolate=None,
     )
-    return schemathesis.openapi.from_asgi("/openapi.json", build_app(serving))
+    return schemathesis.openapi.from_asgi(
+        "/openapi.json", build_app(serving, TrustedHosts("127.0.0.1", ["testserver"]))
+    )
 
 
 def test_all_routes_are_described(schema: Any) -> None:

@@ -1,6 +1,7 @@
 """ROLL-2: an alert sends everybody back, once; only the hook's token will do."""
 
 import io
+import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +19,14 @@ from sluice.registry.signing import SigningKey
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.weights import Weights
 from sluice.serving.ledger_rollback import LedgerRollback
-from sluice.serving.limits import Token
 from sluice.serving.log import json_log
 from sluice.serving.recipe import ServerRecipe, open_recipe
 from sluice.serving.rollback import Complaint, Done, Hook
+from sluice.serving.tokens import Tokens
 from tests.sluice.registry.ledger_samples import MODEL as LEDGER_MODEL
 from tests.sluice.registry.ledger_samples import Clock, promote_chain, register_sample
 from tests.sluice.serving.serving_samples import (
+    HOOK_SECRET,
     MODEL,
     SECRET,
     Live,
@@ -35,7 +37,6 @@ from tests.sluice.serving.serving_samples import (
     quick_settings,
 )
 
-HOOK_SECRET = "another-battery-staple"
 AT = "2026-03-14T12:00:00Z"
 
 
@@ -88,7 +89,7 @@ def rollbacks() -> Rollbacks:
 @pytest.fixture
 def server(rollbacks: Rollbacks) -> Iterator[Live]:
     model = deployed("one", 1, Says(1.0))
-    hook = Hook(token=Token(HOOK_SECRET), rollback=rollbacks)
+    hook = Hook(rollback=rollbacks)
     weights = Weights(epoch=1, production=candidate("one"))
     with live({model.candidate: model}, weights, settings=quick_settings(), hook=hook) as server:
         yield server
@@ -133,18 +134,32 @@ def test_other_alerts_do_nothing(server: Live, rollbacks: Rollbacks, told: Any, 
     assert rollbacks.asked == []
 
 
-@pytest.mark.parametrize("secret", ["wrong-battery-staple", SECRET])
-def test_no_other_token_will_do(server: Live, rollbacks: Rollbacks, secret: str) -> None:
+@pytest.mark.parametrize(
+    ("secret", "status", "kind"),
+    [("wrong-battery-staple", 401, "not_authorized"), (SECRET, 403, "not_allowed")],
+)
+def test_no_other_token_will_do(
+    server: Live, rollbacks: Rollbacks, secret: str, status: int, kind: str
+) -> None:
     answer = tell(server, posted(alert()), secret=secret)
 
-    assert (answer.status_code, answer.json()["kind"]) == (401, "not_authorized")
+    assert (answer.status_code, answer.json()["kind"]) == (status, kind)
+    assert rollbacks.asked == []
+
+
+def test_an_alert_without_its_content_type_is_refused(server: Live, rollbacks: Rollbacks) -> None:
+    headers = {"authorization": f"Bearer {HOOK_SECRET}"}
+    content = json.dumps(posted(alert()))
+    answer = server.client.post("/hooks/rollback", content=content, headers=headers)
+
+    assert answer.status_code == 415
     assert rollbacks.asked == []
 
 
 def test_the_hooks_token_does_not_predict(server: Live) -> None:
     headers = {"authorization": f"Bearer {HOOK_SECRET}"}
 
-    assert server.client.get("/model", headers=headers).status_code == 401
+    assert server.client.get("/model", headers=headers).status_code == 403
 
 
 def test_without_a_token_there_is_no_route() -> None:
@@ -382,8 +397,7 @@ def test_what_the_hook_of_a_server_changes_is_signed(
         settings=quick_settings(),
         registry_url=f"sqlite:///{tmp_path / 'registry.db'}",
         artifacts=tmp_path / "artifacts",
-        token=None,
-        hook_token=Token(HOOK_SECRET),
+        tokens=Tokens.of(hook=HOOK_SECRET),
         registry_key=key_file,
     )
 

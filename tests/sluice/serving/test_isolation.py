@@ -143,7 +143,7 @@ def counts(server: Live, arm: str) -> dict[str, int]:
 
 
 def problems(server: Live) -> str:
-    return " ".join(httpx.get(f"{server.url}/readyz").json()["problems"])
+    return " ".join(server.client.get("/problems").json()["problems"])
 
 
 @contextlib.contextmanager
@@ -325,7 +325,7 @@ def test_one_that_loads_for_too_long_or_takes_too_much_memory_is_ended(tmp_path:
 
 def test_a_shadow_makes_way_between_networks_unless_a_request_waits(tmp_path: Path) -> None:
     """The same process answers both; what is asked for by a user must not wait for a copy."""
-    process = ArmProcess(recipe(tmp_path), candidate("two"))
+    process = ArmProcess(recipe(tmp_path), candidate("two"), environment=os.environ)
     wait_for(lambda: process.card(1.0) is not None)
     pauses: list[str] = []
     answers: list[float] = []

@@ -29,14 +29,14 @@ def test_requests_beyond_the_rate_get_429_and_the_metrics_know() -> None:
         assert httpx.get(f"{server.url}/readyz").status_code == 200
 
 
-def test_more_at_once_than_may_be_get_503_before_their_body_is_read() -> None:
+def test_more_at_once_than_may_be_get_503() -> None:
     network = Gated(1.0)
     model = deployed("one", 1, network)
     with live({model.candidate: model}, ONE, settings=quick(max_in_flight=2)) as server:
         network.gate.clear()
         with ThreadPoolExecutor(2) as pool:
             waiting = [pool.submit(server.ask, 1.0) for _ in range(2)]
-            server.wait_for(lambda: server.serving.predicting == 2)
+            server.wait_for(lambda: server.serving.admission.predicting == 2)
             beyond = server.ask(1.0)
             network.gate.set()
 

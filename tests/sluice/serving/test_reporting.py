@@ -166,7 +166,7 @@ def test_the_final_report_waits_for_the_one_that_is_being_written() -> None:
 
 
 def problems_of(server: Live):  # type: ignore[no-untyped-def]
-    return lambda: " ".join(server.client.get("/readyz").json()["problems"])
+    return lambda: " ".join(server.client.get("/problems").json()["problems"])
 
 
 def test_keys_must_be_one_for_each_window() -> None:

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[3]
 PER_S = 100
 BODY = json.dumps({"columns": ["slope", "value"], "windows": [[[0.0, 1.0]] * 8]}).encode()
 REQUEST = (
-    b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
 )
 

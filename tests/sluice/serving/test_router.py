@@ -189,7 +189,7 @@ def test_an_older_epoch_is_ignored_and_said(server: Live) -> None:
 
 
 def problems(server: Live) -> list[str]:
-    found: list[str] = httpx.get(f"{server.url}/readyz").json()["problems"]
+    found: list[str] = server.client.get("/problems").json()["problems"]
     return found
 
 

@@ -247,6 +247,7 @@ def start() -> Iterator[Start]:
 
 def _process(home: Home, log: TextIO) -> "subprocess.Popen[str]":
     token = home.root / "token"
+    token.touch(mode=0o600)
     token.write_text(SECRET + "\n")
     return subprocess.Popen(
         [sys.executable, "-m", "sluice", "serve", MODEL, "--port", "0", "--token-file", str(token)],

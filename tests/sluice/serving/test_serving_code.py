@@ -20,6 +20,7 @@ from sluice.registry.rollouts import RolloutLedger
 from sluice.serving.log import json_log
 from sluice.serving.recipe import ServerRecipe, open_recipe
 from sluice.serving.settings import ServingSettings
+from sluice.serving.tokens import Tokens
 from tests.sluice.registry.code_samples import UserCode, promote_version
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain
 
@@ -55,7 +56,7 @@ def recipe(home: Home, *, code: str = "present") -> ServerRecipe:
         settings=ServingSettings(),
         registry_url=home.registry_url,
         artifacts=home.artifacts,
-        token=None,
+        tokens=Tokens.of(),
         code=code,
     )
 

@@ -1,0 +1,105 @@
+"""Accepts connections within the limits, so that a client cannot use up what the server needs.
+
+Uvicorn lets the event loop accept whatever comes; asyncio's loop stops accepting for a second once
+the descriptors are used up, and by then the registry cannot be opened either.
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable
+
+from sluice.serving.closing import Closing, raw_answer
+from sluice.serving.connections import ConnectionTable
+from sluice.serving.protocol import BoundedProtocol
+
+_PAUSE_S = 0.1
+"""Pause after an accept that the system refused, such as for want of descriptors."""
+_SHUTDOWN_S = 2.0
+"""Longest wait for the end of a TLS connection that is closed."""
+
+_BUSY = raw_answer(
+    Closing(
+        "busy",
+        503,
+        "All connections that the server takes have a request under way.",
+        "Try again in a second, with fewer connections.",
+    )
+)
+
+
+class Acceptor:
+    """Takes connections from a listening socket until it is closed."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        *,
+        table: ConnectionTable,
+        make: Callable[[socket.socket, str], BoundedProtocol],
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        """Start; the event loop must run.
+
+        Args:
+            listening: Bound; it is closed with the acceptor.
+            table: All connections.
+            make: Returns the protocol of a connection that was accepted from an address.
+            tls: Context of the server; None speaks in clear.
+        """
+        listening.setblocking(False)
+        self._listening = listening
+        self._table = table
+        self._make = make
+        self._tls = tls
+        self._openings: set[asyncio.Task[None]] = set()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Accept no more; connections that are open stay."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._listening.close()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, peer = await loop.sock_accept(self._listening)
+            except OSError:
+                self._table.count_closed("descriptors")
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            address = peer[0]
+            if not self._table.make_room(address):
+                self._table.count_closed("busy")
+                with accepted:
+                    if self._tls is None:
+                        with contextlib.suppress(OSError):
+                            accepted.setblocking(False)
+                            accepted.send(_BUSY)
+                await asyncio.sleep(0)
+                continue
+            protocol = self._make(accepted, address)
+            self._table.add(protocol)
+            opening = loop.create_task(self._open(accepted, protocol))
+            self._openings.add(opening)
+            opening.add_done_callback(self._openings.discard)
+            await asyncio.sleep(0)  # or a flood would keep the loop from closing what it evicted
+
+    async def _open(self, accepted: socket.socket, protocol: BoundedProtocol) -> None:
+        timeouts = {}
+        if self._tls is not None:
+            timeouts = {
+                "ssl_handshake_timeout": self._table.settings.header_timeout_s,
+                "ssl_shutdown_timeout": _SHUTDOWN_S,
+            }
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: protocol, accepted, ssl=self._tls, **timeouts
+            )
+        except OSError:  # the loop closes the socket; ssl.SSLError is an OSError
+            self._table.remove(protocol)
+            self._table.count_closed("handshake")

@@ -1,0 +1,71 @@
+"""Limits of connections and of what they send before a request reaches the app."""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from sluice.settings import Settings
+
+
+class ConnectionSettings(Settings):
+    """Limits that ``sluice serve`` keeps at the protocol; Ray's own proxy does not know them."""
+
+    max_connections: int = Field(
+        2048,
+        ge=8,
+        le=1_000_000,
+        description="Open connections of one process. Beyond that the one that has waited longest "
+        "without a request under way is closed for a new one. Fewer where the system grants fewer "
+        "file descriptors.",
+    )
+    max_per_address: int = Field(
+        512,
+        ge=1,
+        le=1_000_000,
+        description="Open connections from one address. Behind a reverse proxy all connections "
+        "come from its address: set it to max_connections there.",
+    )
+    reserved_descriptors: int = Field(
+        128,
+        ge=32,
+        le=100_000,
+        description="File descriptors that connections never use: they are for the registry, "
+        "artifacts, logs and the challenger's process.",
+    )
+    max_header_bytes: int = Field(
+        32 * 2**10,
+        ge=1024,
+        le=2**20,
+        description="Larger request lines with headers and trailers get 431 [bytes].",
+    )
+    max_headers: int = Field(
+        100, ge=8, le=10_000, description="Requests with more headers and trailers get 431."
+    )
+    header_timeout_s: float = Field(
+        10.0,
+        gt=0,
+        le=600,
+        description="The header must be complete this long after the connection was opened, or "
+        "after the first byte of a further request; else 408. Also the TLS handshake [s].",
+    )
+    idle_timeout_s: float = Field(
+        30.0,
+        gt=0,
+        le=3600,
+        description="A connection without a request is closed this long after its last answer [s].",
+    )
+    write_timeout_s: float = Field(
+        10.0,
+        gt=0,
+        le=600,
+        description="A client that does not take its answer for this long is cut off [s].",
+    )
+
+    @model_validator(mode="after")
+    def _an_address_has_a_part(self) -> Self:
+        if self.max_per_address > self.max_connections:
+            raise ValueError(
+                "max_per_address must be at most max_connections, got "
+                f"{self.max_per_address} and {self.max_connections}"
+            )
+        return self

@@ -1,0 +1,78 @@
+"""Which names a request may call the server by.
+
+A web page can have a browser send requests to a server on the same machine or network under a name
+of the page's own (DNS rebinding). Such a request carries that name in its Host header.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterable
+
+from sluice.serving.refusals import WrongHost
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_HOST = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(:\d{1,5})?", re.ASCII)
+_MAX_CACHED = 64
+_SHOWN = 100
+
+
+class TrustedHosts:
+    """The names of a server."""
+
+    def __init__(self, host: str, names: Iterable[str]) -> None:
+        """Trust the loopback names, the address listened on and further names.
+
+        A server that listens on all addresses of its machine is called by any address as well, but
+        by no further name.
+
+        Args:
+            host: Address or name that the server listens on.
+            names: Further names; '*.example.org' stands for all names below example.org.
+        """
+        self._any_address = _is_unspecified(host)
+        given = [name.lower() for name in names]
+        self._exact = {*LOOPBACK, host.lower(), *(n for n in given if not n.startswith("*."))}
+        self._suffixes = tuple(name[1:] for name in given if name.startswith("*."))
+        self._cached: set[bytes] = set()
+
+    def require(self, values: Iterable[bytes]) -> None:
+        """Let a request pass whose one Host header names the server.
+
+        Args:
+            values: Of all Host headers of the request.
+
+        Raises:
+            WrongHost: There is none, there are several, or it names another server.
+        """
+        found = tuple(values)
+        if len(found) == 1 and (found[0] in self._cached or self._trusts(found[0])):
+            if len(self._cached) < _MAX_CACHED:
+                self._cached.add(found[0])
+            return
+        got = ", ".join(value.decode("latin-1")[:_SHOWN] for value in found[:3]) or "none"
+        raise WrongHost(
+            f"The Host header must name this server, got {got!r}.",
+            cause="The request came under a name that the server does not know as its own.",
+            fix="Call the server by its address, or add the name to serving.trusted_hosts.",
+        )
+
+    def _trusts(self, value: bytes) -> bool:
+        match = _HOST.fullmatch(value.decode("latin-1").lower())
+        if match is None:
+            return False
+        name = match["name"].strip("[]").rstrip(".")
+        if name in self._exact or name.endswith(self._suffixes or ("/",)):
+            return True
+        return self._any_address and _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_unspecified(host: str) -> bool:
+    return not host or (_is_address(host) and ipaddress.ip_address(host).is_unspecified)

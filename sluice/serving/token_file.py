@@ -1,0 +1,133 @@
+"""The file of named tokens: JSON with digests, read again when it changes.
+
+    {"tokens": {"web-shop": {"sha256": "9f86...", "scopes": ["predict"], "requests_per_s": 50}}}
+
+To rotate a token, add one under another name, let the clients change, and remove the first.
+"""
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from sluice.errors import SettingsError
+from sluice.files import write_atomic
+from sluice.secret_files import read_secret_file
+from sluice.serving.tokens import Grant, Scope, Tokens, digest_token
+from sluice.settings import Settings
+
+MAX_TOKENS = 1000
+_WHAT = "token file"
+
+TokenName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+class TokenEntry(Settings):
+    """One token, without its secret."""
+
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the token, in hex.")
+    scopes: tuple[Scope, ...] = Field(
+        strict=False, min_length=1, description="What it may do: predict, hook, metrics, admin."
+    )
+    requests_per_s: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="Predictions of its holders per process; null for an equal share of "
+        "serving.requests_per_s [1/s].",
+    )
+
+
+class TokenFile(Settings):
+    """Content of the file."""
+
+    tokens: dict[TokenName, TokenEntry] = Field(
+        max_length=MAX_TOKENS, description="Tokens by name."
+    )
+
+    @classmethod
+    def read(cls, path: Path) -> "TokenFile":
+        """Read the file.
+
+        Raises:
+            StorageError: It cannot be read.
+            SettingsError: Others may read it, or it is not such a file.
+        """
+        content = read_secret_file(path, what=_WHAT)
+        found = cls.parse_json(content.decode(errors="replace"), where=f"The {_WHAT} {path}")
+        by_digest: dict[str, str] = {}
+        for name, entry in found.tokens.items():
+            other = by_digest.setdefault(entry.sha256, name)
+            if other != name:
+                raise SettingsError(
+                    f"The {_WHAT} {path}: '{other}' and '{name}' must be different tokens, and "
+                    "have the same digest.",
+                    fix="Make a token for each: sluice tokens add",
+                )
+        return found
+
+    def to_tokens(self) -> Tokens:
+        """Return the tokens as a server keeps them."""
+        return Tokens(
+            tuple(
+                Grant(
+                    name=name,
+                    digest=bytes.fromhex(entry.sha256),
+                    scopes=frozenset(entry.scopes),
+                    requests_per_s=entry.requests_per_s,
+                )
+                for name, entry in self.tokens.items()
+            )
+        )
+
+    def write(self, path: Path) -> None:
+        """Replace the file, for its owner alone (mode 0600).
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        content = json.dumps(self.model_dump(mode="json"), indent=2) + "\n"
+        write_atomic(path, content.encode(), mode=0o600)
+
+
+def make_secret() -> tuple[str, str]:
+    """Return a new token of 256 random bits and its digest for the file."""
+    secret = secrets.token_urlsafe(32)
+    return secret, digest_token(secret).hex()
+
+
+class TokenFileWatch:
+    """Reads the file again once it changed."""
+
+    def __init__(self, path: Path) -> None:
+        """Read it.
+
+        Raises:
+            StorageError, SettingsError: As ``TokenFile.read``.
+        """
+        self._path = path
+        self._seen = self._mark()
+        self.tokens = TokenFile.read(path).to_tokens()
+
+    def refresh(self) -> Tokens | None:
+        """Return the tokens when the file changed since it was read well, else None.
+
+        Raises:
+            StorageError, SettingsError: As ``TokenFile.read``; the tokens stay what they were.
+        """
+        mark = self._mark()
+        if mark == self._seen:
+            return None
+        self.tokens = TokenFile.read(self._path).to_tokens()
+        self._seen = mark
+        return self.tokens
+
+    def _mark(self) -> tuple[int, ...] | None:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

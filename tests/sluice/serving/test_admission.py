@@ -1,0 +1,197 @@
+"""One token's holders never take everything: slow bodies, places and rate."""
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from sluice.rollout.weights import Weights
+from sluice.serving.admission import Admission, FairShare
+from sluice.serving.refusals import Overloaded, TooMany
+from sluice.serving.settings import ServingSettings
+from sluice.serving.tokens import Grant, Tokens, digest_token
+from tests.sluice.serving.serving_samples import (
+    Gated,
+    Live,
+    body,
+    candidate,
+    deployed,
+    live,
+    quick_settings,
+)
+
+SECRETS = {"greedy": "greedy-" + "g" * 16, "modest": "modest-" + "m" * 16}
+PLACES = 8
+
+
+def grant(name: str, per_s: float | None = None) -> Grant:
+    return Grant(
+        name=name,
+        digest=digest_token(SECRETS.get(name, name + "x" * 16)),
+        scopes=frozenset(("predict", "metrics")),
+        requests_per_s=per_s,
+    )
+
+
+BOTH = Tokens((grant("greedy"), grant("modest")))
+
+
+def taken(share: FairShare, holder: str, *, is_shared: bool) -> int:
+    count = 0
+    while share.take(holder, 1, is_shared=is_shared):
+        count += 1
+    return count
+
+
+def test_a_single_holder_gets_everything() -> None:
+    assert taken(FairShare(100), "one", is_shared=False) == 100
+
+
+def test_each_of_several_leaves_as_much_free_as_it_holds() -> None:
+    share = FairShare(90)
+    first = taken(share, "a", is_shared=True)
+    second = taken(share, "b", is_shared=True)
+
+    assert (first, second) == (45, 22)
+    assert taken(share, "c", is_shared=True) == 11
+
+
+def test_the_last_place_goes_to_whoever_holds_none() -> None:
+    share = FairShare(1)
+
+    assert share.take("a", 1, is_shared=True)
+    assert not share.take("b", 1, is_shared=True)
+    share.give_back("a", 1)
+    assert share.take("b", 1, is_shared=True)
+
+
+def rates(admission: Admission, holder: str) -> int:
+    count = 0
+    with contextlib.suppress(TooMany):
+        while count < 1000:
+            admission.require_rate(holder)
+            count += 1
+    return count
+
+
+def test_tokens_without_a_rate_share_that_of_the_server_and_others_have_their_own() -> None:
+    settings = ServingSettings(requests_per_s=1e-3, burst_requests=100)
+    tokens = Tokens((grant("a"), grant("b"), grant("c", 1e-4), grant("d", 2e-3)))
+    admission = Admission(settings, tokens)
+
+    assert [rates(admission, name) for name in "abcd"] == [25, 25, 10, 200]
+
+
+def test_other_tokens_leave_what_is_left_of_a_burst() -> None:
+    settings = ServingSettings(requests_per_s=1e-3, burst_requests=100)
+    admission = Admission(settings, Tokens((grant("a", 1e-4), grant("b"))))
+    first = rates(admission, "a")
+    admission.set_tokens(Tokens((grant("a", 1e-4), grant("c"))))
+    again = rates(admission, "a")
+    admission.set_tokens(Tokens((grant("a", 2e-4), grant("c"))))
+
+    assert (first, again, rates(admission, "a")) == (10, 0, 20)
+
+
+def test_bodies_take_memory_as_they_arrive_and_give_it_back() -> None:
+    admission = Admission(quick_settings(max_body_memory_bytes=400_000), BOTH)
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):  # each 64 KiB at least
+            stack.enter_context(admission.reading("greedy"))
+        with pytest.raises(Overloaded, match="this token's take its share"):
+            stack.enter_context(admission.reading("greedy"))
+        other = stack.enter_context(admission.reading("modest"))
+        other.grow(100_000)
+    with admission.reading("greedy") as reading:
+        reading.grow(200_000)
+        with pytest.raises(Overloaded):
+            reading.grow(1)
+
+
+@pytest.fixture
+def gated() -> Gated:
+    return Gated(1.0)
+
+
+@pytest.fixture
+def server(gated: Gated) -> Iterator[Live]:
+    model = deployed("one", 1, gated)
+    settings = quick_settings(
+        max_in_flight=PLACES, body_timeout_s=5.0, body_grace_s=0.3, deadline_s=5.0
+    )
+    weights = Weights(epoch=1, production=candidate("one"))
+    with live({model.candidate: model}, weights, settings=settings, tokens=BOTH) as running:
+        running.client.headers["authorization"] = f"Bearer {SECRETS['modest']}"
+        yield running
+
+
+def slow_body(server: Live, secret: str) -> socket.socket:
+    port = int(server.url.rpartition(":")[2])
+    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection.sendall(
+        f"POST /predict HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\n"
+        "Content-Type: application/json\r\nContent-Length: 9000\r\n\r\n{".encode()
+    )
+    return connection
+
+
+@pytest.mark.parametrize("name", ["greedy", "modest"])
+def test_slow_bodies_hold_no_places(server: Live, name: str) -> None:
+    """260 of them took all 256 places, and everybody else got 503 for ten seconds."""
+    before = server.metrics()["sluice_connections"]
+    with contextlib.ExitStack() as stack:
+        for _ in range(4 * PLACES):
+            stack.enter_context(slow_body(server, SECRETS[name]))
+        server.wait_for(lambda: server.metrics()["sluice_connections"] == before + 4 * PLACES)
+
+        assert server.ask(1.0).status_code == 200
+
+
+def test_a_body_that_trickles_is_given_up_before_its_time_is_over(server: Live) -> None:
+    """A byte now and then would otherwise keep it for body_timeout_s."""
+    with slow_body(server, SECRETS["greedy"]) as connection:
+        connection.settimeout(0.05)
+        answer = b""
+        for _ in range(30):
+            with contextlib.suppress(TimeoutError, BrokenPipeError):
+                connection.sendall(b" ")
+                answer = connection.recv(65536)
+                break
+
+    assert answer.startswith(b"HTTP/1.1 408 Request Timeout")
+    assert b"at 1,024 bytes/s or more" in answer
+
+
+def test_a_body_that_is_slow_and_steady_is_answered(server: Live) -> None:
+    with slow_body(server, SECRETS["greedy"]) as connection:
+        for _ in range(8):
+            connection.sendall(b" " * 1000)
+            with contextlib.suppress(TimeoutError):
+                connection.settimeout(0.1)
+                connection.recv(1)
+                raise AssertionError("it was answered before its end")
+        connection.settimeout(10)
+        connection.sendall(b" " * 999)
+
+        assert connection.recv(65536).startswith(b"HTTP/1.1 400")  # whole, and no JSON
+
+
+def test_one_token_leaves_places_for_others(server: Live, gated: Gated) -> None:
+    def ask(name: str) -> int:
+        headers = {"authorization": f"Bearer {SECRETS[name]}"}
+        answer = httpx.post(f"{server.url}/predict", json=body(1.0), headers=headers, timeout=10)
+        return answer.status_code
+
+    gated.gate.clear()
+    with ThreadPoolExecutor(2 * PLACES) as pool:
+        greedy = [pool.submit(ask, "greedy") for _ in range(PLACES)]
+        server.wait_for(lambda: sum(one.done() for one in greedy) == PLACES // 2)
+        modest = [pool.submit(ask, "modest") for _ in range(2)]
+        server.wait_for(lambda: server.serving.admission.predicting == PLACES // 2 + 2)
+        gated.gate.set()
+
+    assert sorted(one.result() for one in greedy) == [200] * (PLACES // 2) + [503] * (PLACES // 2)
+    assert [one.result() for one in modest] == [200, 200]

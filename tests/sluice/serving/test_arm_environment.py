@@ -1,0 +1,109 @@
+"""A challenger's process sees neither tokens nor passwords of the server."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from sluice.cluster.process import WORKER_ENVIRONMENT
+from sluice.serving.arm_environment import arm_environment
+from sluice.serving.isolation import Isolation
+from sluice.serving.settings import ServingSettings
+from tests.sluice.serving.serving_samples import quick_settings
+from tests.sluice.serving.test_isolation import recipe
+from tests.support.challengers import candidate
+
+SECRETS = (
+    "SLUICE_SERVE_TOKEN",
+    "SLUICE_HOOK_TOKEN",
+    "SLUICE_REGISTRY_URL",
+    "SLUICE_REGISTRY_KEY",
+    "SLUICE_ALERT_WEBHOOK",
+    "PGPASSWORD",
+    "AWS_SECRET_ACCESS_KEY",
+    "WANDB_API_KEY",
+    "HF_TOKEN",
+    "RAY_AUTH_TOKEN",
+    "HTTPS_PROXY",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "LD_PRELOAD_",
+    "PATH_TO_KEY",
+    "path",
+)
+
+
+def test_only_what_is_on_the_list_is_passed_on() -> None:
+    environ = dict.fromkeys(SECRETS, "secret") | {"PATH": "/bin", "LC_ALL": "C", "MY_MODE": "fast"}
+
+    assert arm_environment(environ, more=()) == {"PATH": "/bin", "LC_ALL": "C"} | WORKER_ENVIRONMENT
+    assert arm_environment(environ, more=("MY_MODE",))["MY_MODE"] == "fast"
+
+
+@pytest.mark.parametrize("name", ["", "A=B", "1A", "A B"])
+def test_a_name_that_is_none_is_no_setting(name: str) -> None:
+    with pytest.raises(ValueError, match="challenger_environment"):
+        ServingSettings(challenger_environment=(name,))
+
+
+@pytest.mark.slow
+def test_a_curious_challenger_finds_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in SECRETS:
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("MY_MODE", "fast")
+    settings = quick_settings(challenger_environment=("MY_MODE",))
+    with Isolation(recipe(tmp_path), settings) as isolation:
+        isolation.load(candidate("curious"), threading.Event())
+        seen = json.loads((tmp_path / "environment.json").read_text())
+
+    assert "secret" not in seen.values()
+    assert seen["MY_MODE"] == "fast"
+    assert seen["PATH"] == os.environ["PATH"]
+
+
+PARENT = """
+import ctypes, os
+from sluice.serving.arm_environment import hide_from_children
+if os.geteuid() == 0:  # root may read whatever there is
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # as it is of a process that did not change its user
+{hide}
+if os.fork():
+    os.wait()
+else:
+    for name in ("environ", "mem", "maps", "fd"):
+        path = f"/proc/{{os.getppid()}}/{{name}}"
+        try:
+            os.listdir(path) if name == "fd" else open(path, "rb").read(1)
+            print(name, "read")
+        except OSError:
+            print(name, "refused")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+def test_a_child_reads_nothing_of_a_parent_that_hides() -> None:
+    def said(hide: str) -> set[str]:
+        ended = subprocess.run(
+            [sys.executable, "-c", PARENT.format(hide=hide)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return set(ended.stdout.splitlines())
+
+    assert "environ read" in said("pass")
+    assert said("hide_from_children()") == {
+        "environ refused",
+        "mem refused",
+        "maps refused",
+        "fd refused",
+    }

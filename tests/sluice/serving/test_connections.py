@@ -1,0 +1,311 @@
+"""Floods, silence and slowness of clients, over real sockets: nobody else notices."""
+
+import contextlib
+import json
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sluice.rollout.weights import Weights
+from sluice.serving.connection_settings import ConnectionSettings
+from tests.sluice.serving.serving_samples import (
+    SECRET,
+    Gated,
+    Live,
+    body,
+    candidate,
+    deployed,
+    live,
+    quick_settings,
+)
+from tests.support.descriptors import DESCRIPTORS
+
+TOKEN = {"authorization": f"Bearer {SECRET}"}
+ONE = Weights(epoch=1, production=candidate("one"))
+LIMIT = 8
+START = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+HEALTHY = START + b"\r\n"
+CHUNKED = (
+    f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {SECRET}\r\n"
+    "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+).encode()
+
+
+@pytest.fixture(scope="module")
+def gated() -> Gated:
+    return Gated(1.0)
+
+
+@pytest.fixture(scope="module")
+def server(gated: Gated) -> Iterator[Live]:
+    model = deployed("one", 1, gated)
+    settings = quick_settings(
+        connections=ConnectionSettings(
+            max_connections=LIMIT,
+            max_per_address=LIMIT // 2,
+            header_timeout_s=0.4,
+            idle_timeout_s=0.4,
+            write_timeout_s=0.4,
+        )
+    )
+    with live({model.candidate: model}, ONE, settings=settings) as running:
+        yield running
+
+
+def connect(server: Live, source: str = "127.0.0.1") -> socket.socket:
+    port = int(server.url.rpartition(":")[2])
+    return socket.create_connection(("127.0.0.1", port), timeout=10, source_address=(source, 0))
+
+
+def answer_of(connection: socket.socket) -> bytes:
+    """Everything until the server ends the connection."""
+    found = b""
+    with contextlib.suppress(ConnectionError):
+        while more := connection.recv(65536):
+            found += more
+    return found
+
+
+def closed(server: Live, reason: str) -> float:
+    return server.metrics()[f'sluice_connections_closed_total{{reason="{reason}"}}']
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        START + b"X: " + b"a" * 40_000,
+        START + b"X: " + b"a" * 40_000 + b"\r\n\r\n",
+        START + b"a" * 40_000,
+        b"GET /" + b"a" * 40_000,
+        b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"".join([START, *(b"X-%d: 1\r\n" % n for n in range(101)), b"\r\n"]),
+        b"".join([START, *(b"X-%d: %s\r\n" % (n, b"a" * 500) for n in range(90)), b"\r\n"]),
+        b"\r\n" * 20_000 + START,
+    ],
+    ids=["open value", "value", "name", "open path", "path", "number", "sum", "empty lines"],
+)
+def test_a_header_beyond_a_limit_gets_431(server: Live, sent: bytes) -> None:
+    with connect(server) as connection:
+        connection.sendall(sent)
+        answer = answer_of(connection)
+
+    assert answer.startswith(b"HTTP/1.1 431 Request Header Fields Too Large")
+    assert b"32,768 bytes and 100 headers" in answer
+
+
+def test_a_flood_of_one_header_is_cut_off_and_delays_nobody(server: Live) -> None:
+    """The same with a limit of 120 MiB took other answers from 11 ms to 11 s."""
+    taken = 0
+
+    def flood() -> None:
+        nonlocal taken
+        with connect(server, "127.0.0.2") as connection, contextlib.suppress(OSError):
+            connection.sendall(START + b"X: ")
+            for _ in range(240):
+                connection.sendall(b"a" * 2**19)
+                taken += 2**19
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    seconds = []
+    while flooding.is_alive() or len(seconds) < 10:
+        began = time.monotonic()
+        assert server.ask(1.0).status_code == 200
+        seconds.append(time.monotonic() - began)
+    flooding.join()
+
+    assert taken < 40 * 2**20  # what the buffers of both ends hold, of 120
+    assert max(seconds) < 1.0
+
+
+@pytest.mark.parametrize("trailer", [b"X: " + b"a" * 40_000, b"X: 1\r\n" * 101])
+def test_trailers_count_as_headers(server: Live, trailer: bytes) -> None:
+    """Uvicorn adds them to the headers of the request that is already being answered."""
+    before = closed(server, "header_large")
+    with connect(server) as connection:
+        connection.sendall(CHUNKED + b"1\r\n{\r\n0\r\n" + trailer + b"\r\n\r\n")
+        answer_of(connection)
+
+    assert closed(server, "header_large") == before + 1
+
+
+def test_lengths_of_chunks_are_bounded(server: Live) -> None:
+    """A chunk's extension is no body for the app, however long."""
+    before = closed(server, "body_large")
+    taken = 0
+    with connect(server) as connection, contextlib.suppress(OSError):
+        connection.sendall(CHUNKED + b"1;x=")
+        for _ in range(200):
+            connection.sendall(b"a" * 65_536)
+            taken += 65_536
+
+    assert taken < 200 * 65_536
+    server.wait_for(lambda: closed(server, "body_large") == before + 1)
+
+
+@pytest.mark.parametrize("first", [b"", HEALTHY], ids=["first", "further"])
+def test_a_header_that_trickles_gets_408(server: Live, first: bytes) -> None:
+    began = time.monotonic()
+    with connect(server) as connection:
+        connection.sendall(first)
+        connection.settimeout(0.05)
+        answer = b""
+        for byte in b"GET /healthz HTTP/1.1\r\nX: " + b"a" * 200:
+            with contextlib.suppress(OSError):
+                connection.sendall(bytes([byte]))
+            with contextlib.suppress(TimeoutError):
+                more = connection.recv(65536)
+                answer += more
+                if not more:
+                    break
+
+    assert b"HTTP/1.1 408 Request Timeout" in answer
+    assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("bytes_sent", [b"", HEALTHY], ids=["silent", "idle"])
+def test_a_connection_without_a_request_is_closed_without_an_answer(
+    server: Live, bytes_sent: bytes
+) -> None:
+    with connect(server) as connection:
+        connection.sendall(bytes_sent)
+        answers = answer_of(connection).count(b"HTTP/1.1")
+
+    assert answers == (1 if bytes_sent else 0)
+
+
+def described(server: Live) -> float:
+    """How many times the description was sent."""
+    name = 'sluice_http_requests_total{method="GET",route="/openapi.json",status="200"}'
+    return server.metrics().get(name, 0)
+
+
+@pytest.mark.slow
+def test_a_client_that_takes_no_answer_is_cut_off(server: Live) -> None:
+    before, sent = closed(server, "unread"), described(server)
+    request = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with connect(server) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        while sent < 2000 and closed(server, "unread") == before:
+            if sent - described(server) < 8:  # more would be refused as too many in advance
+                connection.sendall(request)
+                sent += 1
+
+    assert closed(server, "unread") == before + 1
+
+
+def test_requests_in_advance_are_bounded(server: Live, gated: Gated) -> None:
+    before = closed(server, "pipelined")
+    asked = json.dumps(body(1.0)).encode()
+    request = (
+        CHUNKED.replace(b"Transfer-Encoding: chunked", b"Content-Length: %d" % len(asked)) + asked
+    )
+    gated.gate.clear()
+    try:
+        with connect(server) as connection:
+            connection.sendall(request * 20)
+            answer_of(connection)
+    finally:
+        gated.gate.set()
+
+    assert closed(server, "pipelined") == before + 1
+
+
+def test_silent_connections_beyond_the_limit_make_way(server: Live) -> None:
+    """1,100 of them made a server with 1,024 descriptors unreachable."""
+    with contextlib.ExitStack() as stack:
+        for number in range(4 * LIMIT):
+            source = f"127.0.0.{2 + number % 3}"
+            stack.enter_context(connect(server, source)).sendall(b"GET")
+            if number % 4 == 0:
+                with httpx.Client(base_url=server.url) as new:
+                    assert new.get("/healthz").status_code == 200
+        assert server.metrics()["sluice_connections"] <= LIMIT
+
+
+def test_slow_bodies_beyond_the_limit_make_way(server: Live) -> None:
+    """Whoever has a token could otherwise take all connections."""
+    with contextlib.ExitStack() as stack:
+        for number in range(2 * LIMIT):
+            source = f"127.0.0.{2 + number % 3}"
+            stack.enter_context(connect(server, source)).sendall(CHUNKED)
+        for _ in range(LIMIT):
+            assert httpx.post(f"{server.url}/predict", json=body(1.0), headers=TOKEN).is_success
+
+
+def test_one_address_does_not_take_the_place_of_others(server: Live) -> None:
+    with connect(server, "127.0.0.9") as idle, contextlib.ExitStack() as stack:
+        idle.sendall(HEALTHY)
+        idle.recv(65536)
+        for _ in range(3 * LIMIT):
+            stack.enter_context(connect(server, "127.0.0.2"))
+        idle.sendall(HEALTHY)
+
+        assert idle.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_requests_that_are_complete_are_not_closed_for_others(server: Live, gated: Gated) -> None:
+    gated.gate.clear()
+    try:
+        with ThreadPoolExecutor(LIMIT // 2) as pool:
+            asked = [
+                pool.submit(httpx.post, f"{server.url}/predict", json=body(1.0), headers=TOKEN)
+                for _ in range(LIMIT // 2)
+            ]
+            server.wait_for(lambda: server.serving.admission.predicting == LIMIT // 2)
+            with connect(server) as beyond:
+                refused = answer_of(beyond)
+            gated.gate.set()
+            answers = [one.result().status_code for one in asked]
+    finally:
+        gated.gate.set()
+
+    assert refused.startswith(b"HTTP/1.1 503 Service Unavailable")
+    assert b'"kind":"busy"' in refused
+    assert answers == [200] * (LIMIT // 2)
+
+
+def test_an_address_has_at_most_all_connections() -> None:
+    with pytest.raises(ValueError, match="at most max_connections, got 9 and 8"):
+        ConnectionSettings(max_connections=8, max_per_address=9)
+
+
+@pytest.mark.slow
+def test_the_descriptors_of_the_registry_are_not_for_clients(tmp_path: Path) -> None:
+    """More connections than the process may have descriptors: it serves, and opens a registry."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert soft > 3 * DESCRIPTORS, f"this test opens {2 * DESCRIPTORS} sockets, see ulimit -n"
+    with (
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.support.descriptors", str(tmp_path / "registry.db")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process,
+        contextlib.ExitStack() as stack,
+    ):
+        stack.callback(process.kill)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        for _ in range(2 * DESCRIPTORS):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+        process.stdin.write("open\n")
+        process.stdin.flush()
+        said = process.stdout.readline()
+        url = f"http://127.0.0.1:{port}/predict"
+        answer = httpx.post(url, json=body(1.0), headers=TOKEN, timeout=10)
+        process.stdin.close()
+
+    assert hard >= soft
+    assert said == "opened 20\n"
+    assert answer.status_code == 200

@@ -1,0 +1,130 @@
+"""Pages of other origins cannot use a browser to send requests here."""
+
+import json
+
+import httpx
+import pytest
+
+from sluice.serving.hosts import TrustedHosts
+from sluice.serving.refusals import WrongHost
+from sluice.serving.settings import ServingSettings
+from tests.sluice.serving.serving_samples import SECRET, Live, body
+
+TOKEN = {"authorization": f"Bearer {SECRET}"}
+
+
+def trusts(hosts: TrustedHosts, *values: str) -> bool:
+    try:
+        hosts.require(value.encode("latin-1") for value in values)
+    except WrongHost:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["127.0.0.1", "127.0.0.1:8000", "localhost", "LOCALHOST:1", "localhost.:80", "[::1]:8000"],
+)
+def test_the_names_of_loopback_are_trusted(value: str) -> None:
+    assert trusts(TrustedHosts("127.0.0.1", ()), value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example:8000",
+        "evil.example:127.0.0.1",
+        "127.0.0.1@evil.example",
+        "user:pw@localhost",
+        "localhost/evil.example",
+        "localhost, evil.example",
+        "localhost:80:80",
+        "localhost:",
+        "localhost:999999",
+        "192.168.0.7",
+        "[::1",
+        "[evil]",
+        "\u00b2localhost",
+        "",
+        " localhost",
+    ],
+)
+def test_other_names_are_not(value: str) -> None:
+    assert not trusts(TrustedHosts("127.0.0.1", ()), value)
+
+
+def test_one_host_header_is_required() -> None:
+    hosts = TrustedHosts("127.0.0.1", ())
+
+    assert not trusts(hosts)
+    assert not trusts(hosts, "localhost", "localhost")
+
+
+@pytest.mark.parametrize(
+    ("host", "value", "is_trusted"),
+    [
+        ("10.0.0.5", "10.0.0.5:8000", True),
+        ("10.0.0.5", "10.0.0.6:8000", False),
+        ("model.example.org", "Model.Example.Org", True),
+        ("0.0.0.0", "10.0.0.6:8000", True),
+        ("::", "[2001:db8::1]:8000", True),
+        ("0.0.0.0", "evil.example", False),
+        ("0.0.0.0", "api.example.org", True),
+        ("0.0.0.0", "a.models.example.org", True),
+        ("0.0.0.0", "models.example.org", False),
+        ("0.0.0.0", "evilmodels.example.org", False),
+    ],
+)
+def test_the_address_listened_on_and_further_names_are_trusted(
+    host: str, value: str, *, is_trusted: bool
+) -> None:
+    hosts = TrustedHosts(host, ["API.example.org", "*.models.example.org"])
+
+    assert trusts(hosts, value) == is_trusted
+
+
+def test_trust_is_not_for_sale() -> None:
+    """Names that are no names, such as one that stands for all, are no setting."""
+    for name in ("*", "*.", "http://x", "a b", "x/y", ""):
+        with pytest.raises(ValueError, match="trusted_hosts"):
+            ServingSettings(trusted_hosts=(name,))
+
+
+@pytest.mark.parametrize("route", ["/predict", "/healthz", "/readyz", "/openapi.json", "/nothing"])
+def test_another_host_gets_421_on_every_route(server: Live, route: str) -> None:
+    answer = httpx.request(
+        "POST" if route == "/predict" else "GET",
+        server.url + route,
+        headers=TOKEN | {"host": "evil.example"},
+        content=json.dumps(body(1.0)) if route == "/predict" else None,
+    )
+
+    assert (answer.status_code, answer.json()["kind"]) == (421, "wrong_host")
+    assert "got 'evil.example'" in answer.json()["what"]
+    assert "serving.trusted_hosts" in answer.json()["do"]
+
+
+@pytest.mark.parametrize(
+    "declared", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
+)
+def test_what_a_page_may_post_without_asking_gets_415(server: Live, declared: str | None) -> None:
+    """Such posts became samples of the drift check."""
+    before = server.metrics()['sluice_arm_requests_total{arm="production"}']
+    headers = TOKEN | ({} if declared is None else {"content-type": declared})
+    content = json.dumps(body(1.0)).encode()
+    answer = httpx.post(f"{server.url}/predict", headers=headers, content=content)
+
+    assert answer.status_code == 415
+    assert "declared as application/json" in answer.json()["what"]
+    assert server.metrics()['sluice_arm_requests_total{arm="production"}'] == before
+
+
+@pytest.mark.parametrize("path", ["/healthz/", "/predict/", "/model/", "//evil.example/"])
+def test_nothing_is_redirected(server: Live, path: str) -> None:
+    """A redirect went to whatever host the request named."""
+    answer = server.client.get(server.url + path)
+
+    assert answer.status_code == 404
+    assert "location" not in answer.headers

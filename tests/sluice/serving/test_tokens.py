@@ -1,0 +1,280 @@
+"""Named tokens: what each may do, the file they are in, and their rotation while a server runs."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.cli import run_command
+from sluice.errors import SettingsError, SluiceError, StorageError
+from sluice.rollout.weights import Weights
+from sluice.secret_files import read_secret_file
+from sluice.serving.refusals import NotAllowed, NotAuthorized
+from sluice.serving.token_file import TokenFile, TokenFileWatch
+from sluice.serving.tokens import SCOPES, Scope, Tokens, digest_token
+from tests.sluice.serving.serving_samples import (
+    SECRET,
+    Says,
+    candidate,
+    deployed,
+    live,
+    quick_settings,
+)
+
+ROUTES: dict[str, Scope] = {
+    "/predict": "predict",
+    "/model": "predict",
+    "/metrics": "metrics",
+    "/rollout": "admin",
+    "/problems": "admin",
+}
+
+
+@pytest.mark.parametrize(
+    "shown", [None, "", "Bearer", f"bearer {SECRET} ", f"Basic {SECRET}", "Bearer \udcff", SECRET]
+)
+def test_anything_but_the_token_is_refused(shown: str | None) -> None:
+    with pytest.raises(NotAuthorized):
+        Tokens.of(serve=SECRET).require(shown, "predict")
+
+
+def test_the_token_passes_whatever_the_case_of_its_scheme_but_not_of_itself() -> None:
+    tokens = Tokens.of(serve=SECRET)
+
+    for scheme in ("Bearer", "bearer", "BEARER"):
+        assert tokens.require(f"{scheme} {SECRET}", "predict") == "serve"
+    with pytest.raises(NotAuthorized):
+        tokens.require(f"Bearer {SECRET.swapcase()}", "predict")
+
+
+def test_without_a_token_of_clients_all_but_the_hook_is_open() -> None:
+    tokens = Tokens.of(hook=SECRET)
+
+    assert [tokens.require(None, scope) for scope in ("predict", "metrics", "admin")] == [""] * 3
+    assert tokens.require(f"Bearer {SECRET}", "hook") == "hook"
+    with pytest.raises(NotAuthorized):
+        tokens.require(None, "hook")
+
+
+@pytest.mark.parametrize("secret", ["", "short", "tab\tin the middle of it", "\u00e9" * 20])
+def test_what_is_no_token_is_refused(secret: str) -> None:
+    with pytest.raises(SettingsError, match="at least 16 printable ASCII"):
+        Tokens.of(serve=secret)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    """Run ``sluice tokens`` and return what it prints."""
+    status = run_command(["tokens", *map(str, arguments)])
+    captured = capsys.readouterr()
+    assert status == 0, captured.err
+    return captured.out.strip()
+
+
+def test_a_token_of_the_command_is_in_the_file_as_its_digest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tokens.json"
+    shop = run(capsys, "add", "shop", "--file", path, "--scope", "predict", "--requests-per-s", 5)
+    said = json.loads(
+        run(capsys, "add", "ops", "--file", path, "--scope", "admin", "--scope", "hook", "--json")
+    )
+    tokens = TokenFile.read(path).to_tokens()
+
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert shop not in path.read_text()
+    assert len(shop) >= 43
+    assert tokens.require(f"Bearer {shop}", "predict") == "shop"
+    assert tokens.require(f"Bearer {said['token']}", "hook") == said["name"] == "ops"
+    assert tokens.clients[0].requests_per_s == 5
+    with pytest.raises(NotAllowed, match="scope 'hook', and this one has predict"):
+        tokens.require(f"Bearer {shop}", "hook")
+    run(capsys, "remove", "shop", "--file", path)
+    with pytest.raises(NotAuthorized):
+        TokenFile.read(path).to_tokens().require(f"Bearer {shop}", "predict")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["add", "shop", "--scope", "predict"], "must be free"),
+        (["add", "new", "--scope", "everything"], "'everything'"),
+        (["add", "new shop", "--scope", "predict"], "new shop"),
+        (["add", "new", "--scope", "predict", "--requests-per-s", "0"], "greater than 0"),
+        (["add", "new", "--scope", "predict", "--requests-per-s", "nan"], "finite"),
+        (["remove", "other"], "has no token 'other'; it has shop"),
+    ],
+)
+def test_a_refused_command_leaves_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    path = tmp_path / "tokens.json"
+    run(capsys, "add", "shop", "--file", path, "--scope", "predict")
+    before = path.read_bytes()
+
+    assert run_command(["tokens", *arguments, "--file", str(path)]) == 2
+    assert said in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def entry(secret: str = SECRET, **changes: Any) -> dict[str, Any]:
+    return {"sha256": digest_token(secret).hex(), "scopes": ["predict"]} | changes
+
+
+def written(path: Path, tokens: Any, mode: int = 0o600) -> Path:
+    path.touch()
+    path.chmod(mode)
+    path.write_text(tokens if isinstance(tokens, str) else json.dumps({"tokens": tokens}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        ("{", "JSON"),
+        ("[]", "token file"),
+        ({"a": entry(sha256="abc")}, "sha256"),
+        ({"a": entry(scopes=[])}, "scopes"),
+        ({"a": entry(scopes=["root"])}, "scopes"),
+        ({"a": entry(secret_text="x")}, "not a setting"),
+        ({"a": entry(requests_per_s="5")}, "requests_per_s"),
+        ({"a/b": entry()}, "a/b"),
+        ({"a": entry(), "b": entry()}, "'a' and 'b' must be different tokens"),
+        ({f"n{number}": entry(f"{number:020}") for number in range(1001)}, "1000"),
+    ],
+)
+def test_a_file_that_says_something_else_is_refused(tmp_path: Path, tokens: Any, said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        TokenFile.read(written(tmp_path / "tokens.json", tokens))
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602, 0o660, 0o601])
+def test_a_secret_that_others_can_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:
+    path = written(tmp_path / "token", SECRET, mode)
+
+    with pytest.raises(SettingsError, match=rf"0600\), and has mode {mode:04o}.*chmod 600"):
+        read_secret_file(path, what="token file")
+    path.chmod(0o400)
+    assert read_secret_file(path, what="token file") == SECRET.encode()
+
+
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path, 0o600)
+
+
+def make_large(path: Path) -> None:
+    path.touch(mode=0o600)
+    with path.open("wb") as file:
+        file.truncate(2**40)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (make_fifo, "no regular file"),
+        (Path.mkdir, "no regular file"),
+        (make_large, "may have 1,048,576 bytes"),
+        (lambda _: None, "No such file"),
+        (lambda path: path.symlink_to("/dev/zero"), "no regular file"),
+    ],
+)
+def test_what_is_no_file_of_a_secret_neither_hangs_nor_fills_memory(
+    tmp_path: Path, make: Callable[[Path], None], said: str
+) -> None:
+    path = tmp_path / "token"
+    make(path)
+
+    with pytest.raises((SettingsError, StorageError), match=said):
+        read_secret_file(path, what="token file")
+
+
+@pytest.mark.parametrize("option", ["--token-file", "--hook-token-file", "--tokens"])
+def test_the_server_refuses_every_token_file_that_others_can_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    path = written(tmp_path / "token", SECRET, 0o644)
+
+    assert run_command(["serve", "sp500_volatility", option, str(path)]) == 2
+    assert "must be readable by its owner alone" in capsys.readouterr().err
+
+
+def test_named_tokens_are_all_tokens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "tokens.json", {"shop": entry()})
+    monkeypatch.setenv("SLUICE_SERVE_TOKEN", SECRET)
+
+    assert run_command(["serve", "sp500_volatility", "--tokens", str(path)]) == 2
+    assert "Give one or the other" in capsys.readouterr().err
+
+
+def test_a_token_does_what_its_scopes_say_and_is_rotated_while_the_server_runs(
+    tmp_path: Path,
+) -> None:
+    secrets = {scope: f"{scope}-of-16-characters" for scope in SCOPES}
+    entries = {scope: entry(secrets[scope], scopes=[scope]) for scope in SCOPES}
+    path = written(tmp_path / "tokens.json", entries)
+    watch = TokenFileWatch(path)
+    model = deployed("one", 1, Says(1.0))
+    weights = Weights(epoch=1, production=candidate("one"))
+    with live(
+        {model.candidate: model},
+        weights,
+        settings=quick_settings(),
+        tokens=watch.tokens,
+        token_file=watch,
+    ) as server:
+
+        def status(route: str, secret: str) -> int:
+            method = "POST" if route == "/predict" else "GET"
+            headers = {"authorization": f"Bearer {secret}"}
+            return server.client.request(method, route, headers=headers, json={}).status_code
+
+        def problems() -> str:
+            return " ".join(server.serving.follower.problems)
+
+        found = {(r, s): status(r, secrets[s]) for r in ROUTES for s in SCOPES}
+        logged = [line.get("token") for line in server.lines() if line.get("route") == "/metrics"]
+
+        # A new token; then a file that is no good; then the old one is removed.
+        both = entries | {"next": entry("next-of-16-characters", scopes=["metrics"])}
+        TokenFile.parse_json(json.dumps({"tokens": both}), where="test").write(path)
+        server.wait_for(lambda: status("/metrics", "next-of-16-characters") == 200)
+        old_beside_new = status("/metrics", secrets["metrics"])
+        path.write_text("{")
+        server.wait_for(lambda: "tokens before stay" in problems())
+        while_broken = status("/metrics", secrets["metrics"])
+        written(path, {k: v for k, v in both.items() if k != "metrics"})
+        server.wait_for(lambda: status("/metrics", secrets["metrics"]) == 401)
+        server.wait_for(lambda: problems() == "")
+        path.chmod(0o644)
+        server.wait_for(lambda: "owner alone" in problems())
+        path.unlink()
+        server.wait_for(lambda: "No such file" in problems())
+        new_at_the_end = status("/metrics", "next-of-16-characters")
+
+    assert {key: value != 403 for key, value in found.items()} == {
+        (route, scope): scope == wanted for route, wanted in ROUTES.items() for scope in SCOPES
+    }
+    assert {s for (r, _), s in found.items() if r != "/predict"} == {200, 403}
+    assert "metrics" in logged
+    assert (old_beside_new, while_broken, new_at_the_end) == (200, 200, 200)
+
+
+def test_a_watched_file_is_read_when_it_changed_only(tmp_path: Path) -> None:
+    path = written(tmp_path / "tokens.json", {"a": entry()})
+    watch = TokenFileWatch(path)
+    first = watch.refresh()
+    written(path, {"b": entry()})
+    second = watch.refresh()
+
+    assert (first, watch.refresh()) == (None, None)
+    assert second is not None
+    assert [grant.name for grant in second.grants] == ["b"]
+    path.write_text("{")
+    for _ in range(2):
+        with pytest.raises(SluiceError):
+            watch.refresh()
+    assert watch.tokens == second

@@ -1,0 +1,37 @@
+"""A server with few file descriptors; run as ``python -m``, it says what it can still open.
+
+It prints its port; for each line on stdin it opens a registry a few times and prints the outcome.
+"""
+
+import resource
+import sqlite3
+import sys
+
+from sluice.rollout.weights import Weights
+from tests.sluice.serving.serving_samples import Says, candidate, deployed, live, quick_settings
+
+DESCRIPTORS = 200
+REGISTRIES = 20
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS // 2, DESCRIPTORS))
+    model = deployed("one", 1, Says(1.0))
+    weights = Weights(epoch=1, production=candidate("one"))
+    settings = quick_settings(connections={"reserved_descriptors": 64})
+    with live({model.candidate: model}, weights, settings=settings) as server:
+        print(server.url.rpartition(":")[2], flush=True)
+        for _ in sys.stdin:
+            try:
+                opened = [sqlite3.connect(sys.argv[1]) for _ in range(REGISTRIES)]
+                for each in opened:
+                    each.execute("create table if not exists t (x)")
+                    each.close()
+                print(f"opened {len(opened)}", flush=True)
+            except sqlite3.Error as error:
+                print(error, flush=True)
+
+
+if __name__ == "__main__":
+    main()
