@@ -88,6 +88,15 @@ def test_the_report_of_a_vulnerability_has_a_way() -> None:
     assert "docs/security.md" in text
 
 
+@pytest.mark.parametrize("name", ["README.md", "SECURITY.md", "docs/security.md"])
+def test_links_of_the_security_pages_lead_somewhere(name: str) -> None:
+    page = ROOT / name
+    links = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+
+    assert links
+    assert [link for link in links if not (page.parent / link).is_file()] == []
+
+
 @pytest.fixture(scope="module")
 def bill(tmp_path_factory: pytest.TempPathFactory) -> str:
     out = tmp_path_factory.mktemp("dist") / "sbom.cdx.json"
