@@ -83,6 +83,7 @@ def tracked() -> list[Path]:
     return [p for p in paths if p.is_file() and not p.is_symlink() and p != here]
 
 
+@pytest.mark.slow
 def test_every_command_installs_what_is_locked_or_lies_here() -> None:
     known = locked() | {normalised(project()["name"])}
     seen, wrong = 0, []
@@ -119,12 +120,14 @@ def test_what_is_not_published_is_not_locked() -> None:
     assert len(locked()) > 100
 
 
+@pytest.mark.slow
 def test_the_version_needs_no_installed_metadata(capsys: pytest.CaptureFixture[str]) -> None:
     """Under which name Sluice is installed, or whether it is, makes no difference."""
     assert cli.run_command(["--version"]) == 0
     assert capsys.readouterr().out == f"sluice {sluice.__version__}\n"
 
 
+@pytest.mark.slow
 def test_points_installed_twice_add_each_command_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ def review() -> licenses.Review:
     return licenses.Review(tomllib.loads((ROOT / "requirements" / "licenses.toml").read_text()))
 
 
+@pytest.mark.slow
 def test_every_locked_package_has_a_reviewed_licence() -> None:
     found = licenses.read_licenses(ROOT, distributions())
 

@@ -88,6 +88,15 @@ def test_the_report_of_a_vulnerability_has_a_way() -> None:
     assert "docs/security.md" in text
 
 
+@pytest.mark.parametrize("name", ["README.md", "SECURITY.md", "docs/security.md"])
+def test_links_of_the_security_pages_lead_somewhere(name: str) -> None:
+    page = ROOT / name
+    links = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+
+    assert links
+    assert [link for link in links if not (page.parent / link).is_file()] == []
+
+
 @pytest.fixture(scope="module")
 def bill(tmp_path_factory: pytest.TempPathFactory) -> str:
     out = tmp_path_factory.mktemp("dist") / "sbom.cdx.json"
@@ -100,6 +109,7 @@ def test_the_bill_of_materials_fits_the_schema(bill: str) -> None:
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(bill) is None
 
 
+@pytest.mark.slow
 def test_a_bill_that_does_not_fit_the_schema_is_not_written(tmp_path: Path) -> None:
     bom = Bom(
         components=[
@@ -113,6 +123,7 @@ def test_a_bill_that_does_not_fit_the_schema_is_not_written(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_bill_names_the_build_of_torch_that_is_shipped() -> None:
     bom = sbom.make_sbom(ROOT, torch="torch-cpu.txt")
 
@@ -121,6 +132,7 @@ def test_the_bill_names_the_build_of_torch_that_is_shipped() -> None:
     assert not any(name.startswith("nvidia-") for name in names)
 
 
+@pytest.mark.slow
 def test_the_bill_of_materials_lists_what_is_locked_and_no_tools(bill: str) -> None:
     found = json.loads(bill)
     versions = {c["name"]: c["version"] for c in found["components"]}
@@ -136,6 +148,7 @@ def test_the_bill_of_materials_lists_what_is_locked_and_no_tools(bill: str) -> N
     assert (component["name"], component["version"]) == ("sluice-mlops", sluice.__version__)
 
 
+@pytest.mark.slow
 def test_every_package_of_the_bill_has_hashes_a_licence_and_a_way_from_sluice(bill: str) -> None:
     found = json.loads(bill)
     needs = {d["ref"]: set(d.get("dependsOn", ())) for d in found["dependencies"]}
