@@ -7,6 +7,7 @@ import dagster as dg
 import pandas as pd
 
 from sluice.data.schema import Schema
+from sluice.redaction import redact
 
 
 def picture(png: bytes, alt: str) -> dg.MarkdownMetadataValue:
@@ -64,4 +65,4 @@ def _cell(value: object) -> str:
         return f"{value:.4g}"
     if isinstance(value, pd.Timestamp):
         return str(value.date()) if value == value.normalize() else str(value)
-    return str(value).replace("|", "\\|")
+    return redact(str(value)).replace("|", "\\|")

@@ -11,6 +11,7 @@ from sluice.pipeline import defs_folder, known_pipelines, read_pipeline
 from sluice.pipelines.broken import load_or_explain
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.resources import sealed, with_resources
+from sluice.redaction import redact_logs
 
 EXTRA = "SLUICE_PIPELINES"
 """Environment variable: further pipeline files outside ``defs``, separated like PATH."""
@@ -23,6 +24,7 @@ def defs() -> dg.Definitions:
     Each file is read by itself, as an installed package has no project file that Dagster's own
     loader could start from, and one that is broken must not take the others away.
     """
+    redact_logs()  # each process of Dagster loads the definitions
     extra = [Path(part) for part in os.environ.get(EXTRA, "").split(os.pathsep) if part]
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     folder = defs_folder()

@@ -20,6 +20,7 @@ from sluice import __version__
 from sluice.command_lines import program_name, runnable
 from sluice.errors import BROKEN, INTERRUPTED, USER_MISTAKE, SluiceError
 from sluice.observability import tracing
+from sluice.redaction import redact, redact_logs
 
 TYPER_INTERRUPTED = 130
 """What Typer leaves with on Ctrl-C."""
@@ -103,6 +104,7 @@ def run_command(arguments: list[str]) -> int:
     """Run one command and return its exit code; what went wrong is said on stderr."""
     as_json = "--json" in arguments
     # Typer's own renderer of usage errors ("Did you mean ...") runs inside the standalone mode.
+    redact_logs()
     try:
         tracing.start(os.environ, service="sluice")
         app = build_app(arguments[0] if arguments else None)
@@ -120,10 +122,12 @@ def run_command(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _interrupted()
     except Exception as error:
-        traceback.print_exc()
         print(
-            f"\nSomething broke in Sluice itself: {type(error).__name__}: {error}\n"
-            "do:  Please report it with the lines above. Nothing half-written is left.",
+            redact(
+                f"{traceback.format_exc()}"
+                f"\nSomething broke in Sluice itself: {type(error).__name__}: {error}\n"
+            )
+            + "do:  Please report it with the lines above. Nothing half-written is left.",
             file=sys.stderr,
         )
         return BROKEN

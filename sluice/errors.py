@@ -25,6 +25,8 @@ A message has up to three parts: what was seen, why it is likely, what to do.
 
 from typing import Any, ClassVar
 
+from sluice.redaction import redact
+
 GATE_SAID_NO = 1
 INTERRUPTED = 130
 """As every shell has it: 128 and the number of SIGINT."""
@@ -52,7 +54,8 @@ class SluiceError(Exception):
     exit_code: ClassVar[int] = BROKEN
 
     def __init__(self, what: str, *, fix: str, cause: str = "") -> None:
-        self.what, self.fix, self.cause = map(writable, (what, fix, cause))
+        # A message can repeat a URL or what a server answered, and is logged and stored.
+        self.what, self.fix, self.cause = (redact(writable(text)) for text in (what, fix, cause))
         super().__init__(self.what)
 
     def __str__(self) -> str:

@@ -1,23 +1,27 @@
 """Rows of a CSV or Parquet file on any fsspec path."""
 
 import io
+from collections.abc import Mapping
 
 import pandas as pd
 
 from sluice.data.raw_rows import row_place, shape_rows
 from sluice.data.schema import Schema
 from sluice.data.source_settings import CsvSource, ParquetSource
+from sluice.data.source_url import hide, resolve
 from sluice.data.validation import nearest_name
 from sluice.errors import SourceError
 
+_PART_BYTES = 8 * 1024**2
 
-def read_csv(source: CsvSource, schema: Schema) -> pd.DataFrame:
+
+def read_csv(source: CsvSource, schema: Schema, *, environ: Mapping[str, str]) -> pd.DataFrame:
     """Read a CSV file; a message names the line.
 
     Raises:
         SourceError: See ``sluice.data.sources.load_rows``.
     """
-    content = _read(source.uri)
+    content = _read(source, environ)
     try:
         rows = pd.read_csv(io.BytesIO(content), sep=source.separator, dtype={source.index: "str"})
     except pd.errors.EmptyDataError:
@@ -33,7 +37,9 @@ def read_csv(source: CsvSource, schema: Schema) -> pd.DataFrame:
     return shape_rows(rows, source, schema, origin=source.uri, where=_CsvPlace(content))
 
 
-def read_parquet(source: ParquetSource, schema: Schema) -> pd.DataFrame:
+def read_parquet(
+    source: ParquetSource, schema: Schema, *, environ: Mapping[str, str]
+) -> pd.DataFrame:
     """Read a Parquet file; a message names the row.
 
     Raises:
@@ -41,7 +47,7 @@ def read_parquet(source: ParquetSource, schema: Schema) -> pd.DataFrame:
     """
     import pyarrow as pa
 
-    content = _read(source.uri)
+    content = _read(source, environ)
     try:
         rows = pd.read_parquet(io.BytesIO(content), engine="pyarrow")
     except (pa.ArrowInvalid, OSError) as error:
@@ -83,30 +89,52 @@ class _CsvPlace:
         return f"line {filled[row + 1]}"
 
 
-def _read(uri: str) -> bytes:
+def _read(source: CsvSource | ParquetSource, environ: Mapping[str, str]) -> bytes:
+    """Return the file's bytes, at most ``max_bytes``; no message holds a variable's value."""
     import fsspec
 
+    uri, resolved = source.uri, resolve(source.uri, environ)
     try:
-        with fsspec.open(uri, "rb") as file:
-            content: bytes = file.read()
+        with fsspec.open(resolved, "rb") as file:
+            # In parts: a stream need not say how long it is.
+            parts, num_bytes = [], 0
+            while part := file.read(_PART_BYTES):
+                parts.append(part)
+                num_bytes += len(part)
+                if num_bytes > source.max_bytes:
+                    raise too_large(uri, f"over {num_bytes - 1:,} bytes of file", source.max_bytes)
     except FileNotFoundError:
+        near = hide(neighbour(resolved), uri, environ)
         raise SourceError(
-            f"There is no file {uri}.{neighbour(uri)}", fix="Correct 'uri', or put the file there."
+            f"There is no file {uri}.{near}", fix="Correct 'uri', or put the file there."
         ) from None
+    except SourceError:
+        raise
     except (ImportError, ValueError) as error:
         raise SourceError(
-            f"{uri} cannot be opened: {error}.",
+            f"{uri} cannot be opened: {hide(str(error), uri, environ)}.",
             cause="The scheme before '://' is unknown, or its fsspec package is not installed.",
             fix="Correct 'uri', or install the package named above.",
         ) from None
-    except OSError as error:
+    except Exception as error:  # each file system of fsspec has its own, and repeats the URL
+        seen = str(getattr(error, "strerror", None) or error)
         raise SourceError(
-            f"{uri} cannot be read ({error.strerror or error}).",
+            f"{uri} cannot be read ({hide(seen, uri, environ)}).",
             fix="Check that it is a file, and that this user may read it.",
         ) from None
+    content = b"".join(parts)
     if not content.strip():
         raise _empty(uri)
     return content
+
+
+def too_large(origin: str, size: str, max_bytes: int) -> SourceError:
+    """Return the refusal of a source that is larger than its limit."""
+    return SourceError(
+        f"{origin} must be at most max_bytes = {max_bytes:,} bytes in memory, got {size}.",
+        cause="It is a large file, or a small one that claims to hold far more than it weighs.",
+        fix="Check where it comes from; then raise 'max_bytes' in the source's settings.",
+    )
 
 
 def _empty(uri: str) -> SourceError:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from sluice.data.bar_rules import BarRule
-from sluice.data.sql_url import SqlUrl
+from sluice.data.source_url import SourceUrl
 from sluice.settings import Settings
 
 MAX_BYTES = 2 * 1024**3
@@ -23,7 +23,11 @@ class CsvSource(Settings):
     """A comma-separated file with a header line."""
 
     kind: Literal["csv"] = "csv"
-    uri: str = Field(min_length=1, description="A path, or any URL that fsspec reads.")
+    uri: SourceUrl = Field(
+        min_length=1,
+        description="A path, or any URL that fsspec reads; ${NAME} is an environment variable, "
+        "read with the rows. A password or token stands in one, or is refused.",
+    )
     index: str = Field("date", description="Column of the file that labels its rows.")
     rename: dict[str, str] = Field(
         default_factory=dict, description="New name by name in the file, for columns."
@@ -34,16 +38,32 @@ class CsvSource(Settings):
         description="strptime format of the dates, such as '%d/%m/%Y'; ISO 8601 when not given, "
         "because other orders of day and month cannot be told apart.",
     )
+    max_bytes: int = Field(
+        MAX_BYTES,
+        ge=1024**2,
+        le=1024**4,
+        description="Largest size of the file, and of its rows in memory [bytes].",
+    )
 
 
 class ParquetSource(Settings):
     """A Parquet file."""
 
     kind: Literal["parquet"] = "parquet"
-    uri: str = Field(min_length=1, description="A path, or any URL that fsspec reads.")
+    uri: SourceUrl = Field(
+        min_length=1,
+        description="A path, or any URL that fsspec reads; ${NAME} is an environment variable, "
+        "read with the rows. A password or token stands in one, or is refused.",
+    )
     index: str = Field("date", description="Column or stored index that labels the rows.")
     rename: dict[str, str] = Field(
         default_factory=dict, description="New name by name in the file, for columns."
+    )
+    max_bytes: int = Field(
+        MAX_BYTES,
+        ge=1024**2,
+        le=1024**4,
+        description="Largest size of the file, and of its rows in memory [bytes].",
     )
 
 
@@ -51,7 +71,7 @@ class SqlSource(Settings):
     """The rows of one query, in the order in which the database returns them."""
 
     kind: Literal["sql"] = "sql"
-    url: SqlUrl = Field(
+    url: SourceUrl = Field(
         min_length=1,
         description="SQLAlchemy URL; ${NAME} is an environment variable, read with the rows. A "
         "password stands in one, or is refused.",

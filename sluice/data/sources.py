@@ -47,9 +47,9 @@ def load_rows(source: SourceSettings, *, schema: Schema) -> pd.DataFrame:
         case PackagedBars():
             return _packaged(source, schema)
         case CsvSource():
-            return read_csv(source, schema)
+            return read_csv(source, schema, environ=os.environ)
         case ParquetSource():
-            return read_parquet(source, schema)
+            return read_parquet(source, schema, environ=os.environ)
         case SqlSource():
             return _sql(source, schema)
         case TickSource():

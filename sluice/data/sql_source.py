@@ -17,8 +17,8 @@ from sluice.data.file_source import neighbour
 from sluice.data.raw_rows import row_place, shape_rows
 from sluice.data.schema import Schema
 from sluice.data.source_settings import SqlSource
+from sluice.data.source_url import hide, resolve
 from sluice.data.sql_session import open_read_only, run_query
-from sluice.data.sql_url import hide, resolve
 from sluice.errors import SourceError
 
 _LINK = re.compile(r" \(Background on this .*\)$")

@@ -17,6 +17,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from sluice.errors import SettingsError, StorageError, UnknownVersion
+from sluice.redaction import redact
 from sluice.registry import migrations, tables
 
 BUSY_TIMEOUT_S = 30.0
@@ -28,7 +29,7 @@ class Database:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.url = engine.url.render_as_string(hide_password=True)
+        self.url = redact(engine.url.render_as_string(hide_password=True))
 
     @classmethod
     def open(cls, url: str, *, create: bool) -> "Database":

@@ -6,6 +6,8 @@ from typing import Any, TextIO
 
 import structlog
 
+from sluice.redaction import redact_data
+
 _FRAMES = 5
 """Innermost calls of an error that are logged."""
 
@@ -17,6 +19,7 @@ def json_log(stream: TextIO) -> Any:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            lambda _logger, _method, event: redact_data(event),
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

@@ -22,6 +22,7 @@ from pydantic import Field, field_validator
 
 from sluice.errors import StorageError
 from sluice.files import write_atomic
+from sluice.redaction import redact, redact_data
 from sluice.settings import Record, Settings
 from sluice.tracking.tracked_run import TrackedRun
 
@@ -129,7 +130,7 @@ def _in_own_process(
     run: TrackedRun, settings: TrackingSettings, folder: Path, environ: Mapping[str, str]
 ) -> Path:
     payload = {
-        **asdict(run),
+        **redact_data(asdict(run)),
         "run_id": run.run_id,
         "scalars": [[s.name, s.epoch, s.value] for s in run.scalars],
         "tags": [*settings.tags, *run.tags],
@@ -162,7 +163,7 @@ def _in_own_process(
         process.wait()
     lines = complaint.decode(errors="replace").strip().splitlines()
     if process.returncode:
-        raise _MirrorFailed(lines[-1] if lines else f"exit code {process.returncode}.")
+        raise _MirrorFailed(redact(lines[-1]) if lines else f"exit code {process.returncode}.")
     run_folder = Path(json.loads(answer)["folder"])
     if not run_folder.is_relative_to(folder):  # wandb falls back to a temporary folder
         raise _MirrorFailed(f"it wrote to {run_folder}, {folder} is not writable.")

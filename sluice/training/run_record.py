@@ -16,6 +16,7 @@ from pydantic import AwareDatetime, Field
 from sluice.artifacts import ArtifactStore
 from sluice.differences import differing
 from sluice.digests import digest_json
+from sluice.redaction import redact_command, redact_data
 from sluice.registry.environment import Environment, GitState, read_environment, read_git
 from sluice.settings import Record, Settings
 from sluice.training.code_identity import CodeIdentity
@@ -81,13 +82,13 @@ def read_run(
     return RunRecord(
         git=read_git(source, store=store),
         environment=read_environment(),
-        resolved_config=plain,
+        resolved_config=redact_data(plain),
         config=digest_json(plain),
         data=data,
         code=code,
         devices=tuple(torch.cuda.get_device_name(index) for index in range(count)),
         # orig_argv and not argv: it has the interpreter and its options too.
-        command=tuple(sys.orig_argv if command is None else command),
+        command=redact_command(sys.orig_argv if command is None else command),
         folder=os.getcwd(),
         started_at=now,
     )

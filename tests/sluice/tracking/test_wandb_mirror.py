@@ -4,6 +4,7 @@ import json
 import os
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -222,3 +223,17 @@ def test_off_as_yaml_reads_it_is_off():
     assert TrackingSettings.parse({"mode": False}, where="defs.yaml").mode == "off"
     with pytest.raises(SettingsError, match="'offline', 'online' or 'off', got True"):
         TrackingSettings.parse({"mode": True}, where="defs.yaml")
+
+
+@pytest.mark.slow
+def test_no_file_of_a_run_holds_a_credential_of_its_settings(tmp_path):
+    secret = "s3cr3tValue9"
+    config = {"url": f"https://u:{secret}@host/x", "login": {"password": secret}}
+    run = replace(RUN, config=config, manifest={"resolved_config": config})
+
+    result = mirror(run, TrackingSettings(), folder=tmp_path, environ=os.environ)
+
+    assert result.ok
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert any(b"https://u:***@host/x" in content for content in files.values())
+    assert [path for path, content in files.items() if secret.encode() in content] == []

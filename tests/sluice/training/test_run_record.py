@@ -98,3 +98,20 @@ def test_a_huge_diff_is_cut_and_still_tells_two_apart(repository, monkeypatch, t
     assert [len(text) < 350 for text in kept] == [True, True]
     assert b"bytes in all, SHA-256" in kept[0]
     assert digests[0] != digests[1]
+
+
+def test_a_record_holds_no_credential_of_settings_or_command(tmp_path):
+    secret = "s3cr3tValue9"
+    config = {"url": f"https://u:{secret}@host/x", "login": {"password": secret}, "seeds": [1]}
+
+    run = read_run(
+        config,
+        data="d",
+        source=tmp_path,
+        store=None,
+        now=datetime.now(UTC),
+        command=("sluice", "--token", secret, f"--set=url=https://u:{secret}@host/x"),
+    )
+
+    assert secret not in run.model_dump_json()
+    assert run.resolved_config["seeds"] == [1]

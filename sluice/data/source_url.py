@@ -1,4 +1,4 @@
-"""The URL of a database in settings: its password stands in an environment variable.
+"""The URL of a source in settings: its password stands in an environment variable.
 
 Settings are stored in the lineage of every model and shown in messages, so they never hold a
 password. ``${NAME}`` in a URL is replaced when rows are read, and nowhere kept.
@@ -13,31 +13,18 @@ from pydantic import AfterValidator, BeforeValidator
 
 from sluice.data.validation import nearest_name
 from sluice.errors import SourceError
+from sluice.redaction import has_credential, redact
 
 _VARIABLE = re.compile(r"\$\{(\w*)\}")
 _LOGIN = re.compile(r"^[^:/]+://[^:/]*(?::(?P<password>[^@]*))?@")
-_OPTION = re.compile(
-    r"(?i)(?:password|passwd|pwd|token|secret)(?:=|%3D)(?P<password>(?:(?!%3B|&|;).)*)"
-)
-_MASK = "***"
 
 
 def _mask(url: Any) -> Any:
-    if not isinstance(url, str):
-        return url
-    return _OPTION.sub(_masked, _LOGIN.sub(_masked, url))
+    return redact(url) if isinstance(url, str) else url
 
 
-def _masked(match: re.Match[str]) -> str:
-    text, password = match[0], match["password"]
-    if not password or not _VARIABLE.sub("", password):
-        return text
-    start, end = (place - match.start() for place in match.span("password"))
-    return text[:start] + _MASK + text[end:]
-
-
-def _refuse_password(url: str) -> str:
-    if any(found["password"] == _MASK for found in (*_LOGIN.finditer(url), *_OPTION.finditer(url))):
+def _refuse_credential(url: str) -> str:
+    if has_credential(url):
         raise ValueError(
             "settings are stored with every model, so no password may stand in them: put it into "
             "an environment variable NAME and write ${NAME} in its place"
@@ -46,7 +33,7 @@ def _refuse_password(url: str) -> str:
 
 
 # Masked before it is refused, because the error repeats the value that was refused.
-SqlUrl = Annotated[str, AfterValidator(_refuse_password), BeforeValidator(_mask)]
+SourceUrl = Annotated[str, AfterValidator(_refuse_credential), BeforeValidator(_mask)]
 
 
 def resolve(url: str, environ: Mapping[str, str]) -> str:
@@ -71,12 +58,12 @@ def resolve(url: str, environ: Mapping[str, str]) -> str:
 
 
 def hide(text: str, url: str, environ: Mapping[str, str]) -> str:
-    """Return ``text`` with the names of ``url``'s variables in place of their values."""
+    """Return ``text`` without credentials, and with ``url``'s variables in place of values."""
     names = {name for name in _VARIABLE.findall(url) if environ.get(name)}
     for name in sorted(names, key=lambda name: -len(environ[name])):
         for value in (environ[name], quote(environ[name], safe="")):
             text = text.replace(value, f"${{{name}}}")
-    return text
+    return redact(text)
 
 
 def _not_set(url: str, name: str, environ: Mapping[str, str]) -> SourceError:
