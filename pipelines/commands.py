@@ -17,7 +17,7 @@ from sluice.command_lines import program_name
 from sluice.commands.doctor import doctor_group
 from sluice.commands.output import results
 from sluice.errors import GATE_SAID_NO, SettingsError, StorageError
-from sluice.files import storage_error
+from sluice.files import make_folder, storage_error
 from sluice.home import Home
 from sluice.observability import tracing
 
@@ -247,7 +247,7 @@ def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> st
 
 def _prepared(home: Home) -> Home:
     try:
-        home.root.mkdir(parents=True, exist_ok=True)
+        make_folder(home.root)
     except OSError as error:
         raise storage_error(home.root, error) from None
     if not os.access(home.root, os.W_OK):

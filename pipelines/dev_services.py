@@ -20,7 +20,6 @@ import yaml
 from dagster._cli.proxy_server_manager import ProxyServerManager
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import ModuleTarget, WorkspaceFileTarget
-from dagster._serdes import serialize_value
 from dagster._utils.log import configure_loggers
 from dagster_shared.ipc import (
     get_ipc_shutdown_pipe,
@@ -57,7 +56,7 @@ def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
     with (
         dg.DagsterInstance.get() as instance,
         _code_server(instance) as workspace,
-        _daemon(instance, workspace) as daemon,
+        _daemon(workspace) as daemon,
     ):
         instance.optimize_for_webserver(_STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_S, _POOL_OVERFLOW)
         with WorkspaceProcessContext(
@@ -100,14 +99,17 @@ def _code_server(instance: dg.DagsterInstance) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _daemon(instance: dg.DagsterInstance, workspace: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start the process that runs schedules and sensors; end it on the way out."""
+def _daemon(workspace: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start the process that runs schedules and sensors; end it on the way out.
+
+    It reads DAGSTER_HOME as this one does: a command line, where passwords of the instance's
+    database would be, is for every user of the machine to read.
+    """
     read_end, write_end = get_ipc_shutdown_pipe()
     process = open_ipc_subprocess(
         [
             *(sys.executable, "-P", "-m", "dagster._daemon", "run"),
             *("--log-level", _LOG_LEVEL, "--shutdown-pipe", str(read_end)),
-            *("--instance-ref", serialize_value(instance.get_ref())),
             *("--code-server-log-level", _LOG_LEVEL, "--workspace", str(workspace)),
         ],
         pass_fds=[read_end],

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, event
 from sqlalchemy.engine import ExceptionContext
 
 from sluice.errors import StorageError
-from sluice.files import disk_full_error, storage_error, write_atomic
+from sluice.files import disk_full_error, storage_error, write_secret
 from sluice.home import Home
 from sluice.pipelines.run_process import RunProcess
 
@@ -61,7 +61,7 @@ def open_instance(home: Home) -> Iterator[dg.DagsterInstance]:
     """
     config = home.dagster / "dagster.yaml"
     if not config.exists():
-        write_atomic(config, CONFIG)
+        write_secret(config, CONFIG)  # who adds a database adds its password
     if not os.access(home.dagster, os.W_OK):
         raise StorageError(
             f"Cannot write {home.dagster} (Permission denied).",

@@ -1,4 +1,4 @@
-"""Whole-or-nothing file writes: temporary name, flush, rename."""
+"""Whole-or-nothing file writes: temporary name, flush, rename; and who may read what is made."""
 
 import contextlib
 import errno
@@ -16,20 +16,60 @@ NO_ROOM_LEFT = "No room left to write"
 """Begins every message about a full disk."""
 
 
-def write_atomic(path: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """Write ``content`` to ``path`` so that a reader sees all of it or none of it.
+OWNER_FOLDER, OWNER_FILE = 0o700, 0o600
+"""Permissions of what nobody but its owner may read."""
 
-    Args:
-        path: The file; one that exists is replaced.
-        content: All of it.
-        mode: Permissions of the file, less the umask; 0o600 for a secret.
+_ANY_FILE = 0o666
+"""As the umask of the user narrows it."""
+
+_private_folders: set[Path] = set()
+
+
+def keep_private(folder: Path) -> None:
+    """Have ``make_folder`` create this folder for its owner alone, whatever the umask.
+
+    A folder that is there keeps its permissions: somebody may share it on purpose.
+    """
+    _private_folders.add(folder)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, unless they are there.
+
+    Raises:
+        OSError: As ``Path.mkdir``.
+    """
+    for each in [*(f for f in reversed(folder.parents) if not f.exists()), folder]:
+        if each in _private_folders and not each.exists():
+            with contextlib.suppress(FileExistsError):  # another process was faster
+                each.mkdir(mode=OWNER_FOLDER)  # private from its first moment on
+                each.chmod(OWNER_FOLDER)  # also where the umask takes bits of the owner's
+        else:
+            each.mkdir(exist_ok=True)
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Write as ``write_atomic`` a file that nobody but its owner may read, whatever the umask.
+
+    Raises:
+        StorageError: As ``write_atomic``.
+    """
+    _write(path, content, OWNER_FILE)
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write ``content`` to ``path`` so that a reader sees all of it or none of it.
 
     Raises:
         StorageError: The folder is not writable or the disk is full; nothing is left behind.
     """
+    _write(path, content, _ANY_FILE)
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
     temporary: Path | None = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         # Not tempfile: its files are closed to other users, and a state folder may be shared.
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.errors import SettingsError
+from sluice.files import keep_private
 
 DEFAULT_HOME = ".sluice"
 
@@ -23,6 +24,8 @@ class Home:
     def from_environment(cls, environ: Mapping[str, str], *, cwd: Path) -> "Home":
         """Read ``SLUICE_HOME`` (default ``.sluice``), ``SLUICE_REGISTRY_URL`` and ``..._KEY``.
 
+        The folder is not made here; whatever makes it first makes it with permissions 0700.
+
         Raises:
             SettingsError: ``SLUICE_HOME`` is a URL.
         """
@@ -35,6 +38,7 @@ class Home:
                 fix="Name a local folder; SLUICE_REGISTRY_URL may be a shared PostgreSQL.",
             )
         root = (cwd / Path(given).expanduser()).resolve()
+        keep_private(root)  # rows, models, samples of clients and passwords of databases
         url = environ.get("SLUICE_REGISTRY_URL") or f"sqlite:///{root / 'registry.db'}"
         key = environ.get("SLUICE_REGISTRY_KEY")
         return cls(root=root, registry_url=url, registry_key=(cwd / key).resolve() if key else None)

@@ -6,13 +6,11 @@ in both, so that only the engines differ.
 
 import contextlib
 import io
-import logging
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sluice.cores import count_cores
+from sluice.cluster.ray_session import start_on_loopback
 from sluice.errors import SearchFailed
 
 Trial = TypeVar("Trial")
@@ -45,7 +43,6 @@ def tune_plainly(
     Raises:
         SearchFailed: A trial failed; the first is named.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
@@ -56,13 +53,7 @@ def tune_plainly(
 
         train(trials[config["trial"]], report)
 
-    ray.init(
-        address="local",
-        num_cpus=count_cores(),
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    start_on_loopback(ray)
     try:
         # It prints a table also when told to be silent.
         with contextlib.redirect_stdout(io.StringIO()):

@@ -12,9 +12,12 @@ from typing import Any
 
 from sluice.cluster.places import count_places
 from sluice.cluster.ray_address import require_cluster, unreachable
+from sluice.cluster.ray_token import keep_token_private
 from sluice.cluster.settings import ComputeSettings
 from sluice.cores import count_cores
 from sluice.errors import SettingsError
+
+_CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 @contextlib.contextmanager
@@ -61,15 +64,60 @@ def machines(ray: Any) -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def _start(ray: Any, compute: ComputeSettings) -> None:
+def start_on_loopback(ray: Any) -> None:
+    """Start Ray on this machine: every port on 127.0.0.1, every request with Ray's token.
+
+    Raises:
+        StorageError: Ray's token cannot be written.
+    """
+    from ray._private import ray_constants
+
+    keep_token_private()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unasked
+    before = ray_constants.ENABLE_RAY_CLUSTER, os.environ.get(_CLUSTER)
+    # Ray takes 127.0.0.1 as its address only where it expects no other machine, as on a laptop's
+    # macOS; with _node_ip_address="127.0.0.1" it looks for another address and listens everywhere.
+    ray_constants.ENABLE_RAY_CLUSTER, os.environ[_CLUSTER] = False, "0"
+    try:
+        ray.init(
+            address="local",
+            num_cpus=count_cores(),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            job_config=_own_path(),
+        )
+    finally:  # a cluster may be joined later on
+        ray_constants.ENABLE_RAY_CLUSTER = before[0]
+        if before[1] is None:
+            del os.environ[_CLUSTER]
+        else:
+            os.environ[_CLUSTER] = before[1]
+
+
+def _own_path() -> Any:
+    """Return a job's settings that leave the path of its workers to Sluice.
+
+    Ray would put the working folder in front of it, before the standard library.
+    """
+    from ray.job_config import JobConfig
+
+    class OwnPath(JobConfig):
+        def _runtime_env_has_working_dir(self) -> bool:
+            return True  # what Ray asks before it adds the working folder
+
+    return OwnPath()
+
+
+def _start(ray: Any, compute: ComputeSettings) -> None:
     options = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if compute.address is None:
-            cores = count_cores()
-            ray.init(address="local", num_cpus=cores, include_dashboard=False, **options)
-        else:
+            start_on_loopback(ray)
+        elif compute.address.startswith("ray://"):
             ray.init(address=compute.address, **options)
+        else:
+            ray.init(address=compute.address, job_config=_own_path(), **options)
     except (OSError, ValueError, RuntimeError) as error:
         if compute.address is not None:
             raise unreachable(compute.address, str(error)) from error

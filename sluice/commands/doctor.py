@@ -2,7 +2,9 @@
 
 import json
 import os
+import shlex
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -16,12 +18,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluice.artifacts import ArtifactStore
+from sluice.cluster.ray_token import ray_token_path
 from sluice.commands.output import results
 from sluice.commands.training_doctor import add_training_doctors
 from sluice.cores import count_cores
 from sluice.counted import counted
 from sluice.errors import GATE_SAID_NO, SluiceError, UnknownVersion
-from sluice.files import write_atomic
+from sluice.files import OWNER_FILE, OWNER_FOLDER, write_atomic
 from sluice.home import Home
 from sluice.settings import Record, Settings
 
@@ -71,6 +74,7 @@ def examine(home: Home, pipelines: Path, settings: DoctorSettings) -> Iterator[E
     for package in PACKAGES:
         yield _attempt(f"package {package}", lambda p=package: _installed(p))  # type: ignore[misc]
     yield _attempt("state folder", lambda: _writable(home))
+    yield _attempt("permissions", lambda: _private(home))
     yield _attempt("free disk", lambda: _free(home, settings))
     yield _attempt("registry", lambda: _registry(home))
     for production in _productions(home):
@@ -158,6 +162,21 @@ def _writable(home: Home) -> str:
     write_atomic(probe, b"")
     probe.unlink()
     return str(home.root)
+
+
+def _private(home: Home) -> str:
+    """Say that nobody else reads the state folder, or the secrets outside it."""
+    private = {home.root: OWNER_FOLDER, home.registry_key: OWNER_FILE, ray_token_path(): OWNER_FILE}
+    for path, mode in private.items():
+        if path is None or not path.exists():
+            continue
+        now = stat.S_IMODE(path.stat().st_mode)
+        if now & (stat.S_IRWXG | stat.S_IRWXO):
+            raise SluiceError(
+                f"{path} must be closed to other users ({mode:04o}), and has {now:04o}.",
+                fix=f"Run: chmod {mode:o} {shlex.quote(str(path))}",
+            )
+    return "closed to other users"
 
 
 def _free(home: Home, settings: DoctorSettings) -> str:

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AwareDatetime, Field, ValidationError
 
+from sluice.files import make_folder
 from sluice.home import Home
 from sluice.settings import Record
 
@@ -154,7 +155,7 @@ class _Book:
 
     def append(self, alert: Alert) -> None:
         """Write the alert's line, unless its key is there."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._path.parent)
         with self._path.open("a+b") as file:
             _lock(file)
             file.seek(0)

@@ -17,6 +17,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from sluice.errors import SettingsError, StorageError, UnknownVersion
+from sluice.files import make_folder
 from sluice.redaction import redact
 from sluice.registry import migrations, tables
 
@@ -140,7 +141,7 @@ def _prepare_folder(url: URL, *, create: bool) -> None:
     if not create and not path.exists():
         raise _no_registry(url.render_as_string())
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     except OSError as error:
         raise StorageError(
             f"The registry's folder {path.parent} cannot be made ({error.strerror}).",

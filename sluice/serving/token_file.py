@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from sluice.errors import SettingsError
-from sluice.files import write_atomic
+from sluice.files import write_secret
 from sluice.secret_files import read_secret_file
 from sluice.serving.tokens import Grant, Scope, Tokens, digest_token
 from sluice.settings import Settings
@@ -90,7 +90,7 @@ class TokenFile(Settings):
             StorageError: It cannot be written.
         """
         content = json.dumps(self.model_dump(mode="json"), indent=2) + "\n"
-        write_atomic(path, content.encode(), mode=0o600)
+        write_secret(path, content.encode())
 
 
 def make_secret() -> tuple[str, str]:

@@ -9,7 +9,7 @@ from types import FrameType
 
 import sluice
 from sluice.errors import ContractError, StorageError
-from sluice.files import storage_error
+from sluice.files import make_folder, storage_error
 from sluice.trace.settings import TraceSettings
 
 _INJECTED = Path(__file__).parent / "injected"
@@ -72,7 +72,7 @@ def traced_environment(
 def check_folder(out: Path) -> StorageError | None:
     """Make the folder of traces, and return why not when that fails."""
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
     except OSError as error:
         return storage_error(out, error)
     if not os.access(out, os.W_OK):

@@ -14,6 +14,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from sluice.files import make_folder
+
 HISTORY = "history.ndjson"
 RECENT = ("recent-0.ndjson", "recent-1.ndjson")
 
@@ -47,7 +49,8 @@ class TraceFiles:
     """
 
     def __init__(self, folder: Path, *, recent_bytes: int, history_bytes: int) -> None:
-        folder.mkdir(parents=True)
+        make_folder(folder.parent)
+        folder.mkdir()
         self.folder = folder
         self._most_recent = recent_bytes // len(RECENT)
         self._most_history = history_bytes

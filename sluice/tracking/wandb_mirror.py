@@ -21,7 +21,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from sluice.errors import StorageError
-from sluice.files import write_atomic
+from sluice.files import make_folder, write_atomic
 from sluice.redaction import redact, redact_data
 from sluice.settings import Record, Settings
 from sluice.tracking.tracked_run import TrackedRun
@@ -102,7 +102,7 @@ def mirror(
     if earlier is not None:
         return result(True, "This run was mirrored before.", earlier)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         run_folder = _in_own_process(run, settings, folder.resolve(), environ)
         write_atomic(done_path, json.dumps({"folder": str(run_folder)}).encode())
     except (_MirrorFailed, OSError, StorageError) as error:

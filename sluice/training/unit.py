@@ -25,7 +25,7 @@ from sluice.data.table import TableRecord, load_table
 from sluice.digests import digest_json, short
 from sluice.errors import ContractError, IntegrityError
 from sluice.failfast.log.event_log import EventLog
-from sluice.files import storage_error, write_atomic
+from sluice.files import make_folder, storage_error, write_atomic
 from sluice.models.scaled import Scaled, prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.training.checkpoint import discard_checkpoints, load_checkpoint
@@ -363,7 +363,7 @@ def _read_result(spec: UnitSpec, subject: dict[str, Any]) -> Member | None:
 def _only_one(folder: Path) -> Iterator[None]:
     """Hold the unit's lock; the operating system frees it when the process dies."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         lock = (folder / "lock").open("ab")
     except OSError as error:
         raise storage_error(folder, error) from error

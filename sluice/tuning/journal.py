@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from sluice.differences import differences
 from sluice.digests import digest_bytes
 from sluice.errors import ContractError, IntegrityError
-from sluice.files import storage_error, write_atomic
+from sluice.files import make_folder, storage_error, write_atomic
 from sluice.tuning.records import Outcome
 
 _NAME = "journal.ndjson"
@@ -64,7 +64,7 @@ def open_journal(folder: Path, *, subject: Mapping[str, Any]) -> Iterator[Journa
     """
     path = folder / _NAME
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         lock = (folder / "lock").open("ab")
     except OSError as error:
         raise storage_error(folder, error) from error

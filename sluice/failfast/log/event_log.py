@@ -13,7 +13,7 @@ from sluice.failfast.log.event_fields import declared_fields, find_field_problem
 from sluice.failfast.log.event_lines import EventLine, parse_line, read_lines, write_line
 from sluice.failfast.log.log_report import LogReport, inspect_log
 from sluice.failfast.log.log_response import respond_to
-from sluice.files import storage_error
+from sluice.files import make_folder, storage_error
 
 _STAMP = ("event", "timestamp")
 _SHOWN = 5
@@ -69,7 +69,7 @@ class EventLog:
 
     def __enter__(self) -> Self:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             self.torn_line = _cut_torn_line(self.path)
             self._file = self.path.open("ab")
         except OSError as error:

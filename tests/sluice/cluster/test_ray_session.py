@@ -1,0 +1,71 @@
+"""A Ray that Sluice starts is reachable from this machine alone, and runs no stray module."""
+
+import json
+import os
+import subprocess
+import sys
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = """
+import contextlib, json
+import psutil
+from sluice.cluster.ray_pool import open_ray_pool
+from sluice.cluster.ray_session import join_ray
+from sluice.cluster.settings import ComputeSettings
+
+compute = ComputeSettings()
+with join_ray(compute) as ray:
+    @ray.remote
+    def place():
+        import importlib, sys
+        return sys.path, importlib.import_module("tabnanny").__file__
+
+    path, module = ray.get(place.remote())
+    with open_ray_pool(compute, most=1, imports=["own_module"], folders=[]) as pool:
+        while not pool.free():
+            pool.next()
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    sockets = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):  # the pool's worker ends meanwhile
+            sockets += process.net_connections("tcp")
+    listening = [socket.laddr.ip for socket in sockets if socket.status == "LISTEN"]
+    mode = ray._raylet.get_authentication_mode().name
+print(json.dumps({"path": path, "module": module, "listening": listening, "mode": mode}))
+"""
+
+
+@pytest.mark.slow
+def test_ray_listens_on_loopback_asks_for_a_token_and_leaves_the_working_folder_out(
+    tmp_path: Path,
+) -> None:
+    here, executed = tmp_path / "here", tmp_path / "executed"
+    here.mkdir()
+    for name in ("tabnanny", "random", "yaml", "grpc", "sitecustomize"):
+        (here / f"{name}.py").write_text(f"open({str(executed)!r}, 'a').write('{name} ')\n")
+    (here / "own_module.py").write_text("")
+    found = "from pathlib import Path\nimport sys\nsys.path.append(str(Path.cwd()))\n"
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", found + SCRIPT],
+        cwd=here,
+        env=environ | {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+
+    assert not executed.exists(), executed.read_text()
+    assert str(here) not in seen["path"]
+    assert not seen["module"].startswith(str(here))
+    addresses = [ip_address(address.removeprefix("::ffff:")) for address in seen["listening"]]
+    assert len(addresses) > 5
+    assert [str(address) for address in addresses if not address.is_loopback] == []
+    assert seen["mode"] == "TOKEN"
+    assert (tmp_path / ".ray" / "auth_token").stat().st_mode & 0o777 == 0o600
