@@ -229,6 +229,26 @@ def test_database_that_lost_signed_lines_is_found(
     assert any(f"holds line {line} " in what for what in findings(signed, store, key))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        *("signed_at = 'x'", "signed_at = '2020-01-01T00:00:00+00:00'", "actor = 'b'"),
+        *("kind = x'00'", "since = 'a'", "digest = x'ff'", "signature = 'x'", "line = 'a'"),
+    ],
+)
+def test_edited_signature_is_a_finding(
+    change: str, path: Path, signed: str, store: ArtifactStore, key: SigningKey
+) -> None:
+    with sqlite3.connect(path) as connection:
+        (last,) = connection.execute("SELECT max(line) FROM sluice_signatures").fetchone()
+    connection.close()
+    attack(path, f"UPDATE sluice_signatures SET {change} WHERE line = {last}")
+
+    with pytest.raises(IntegrityError):
+        honest_change(signed, store, key)
+    assert findings(signed, store, key) != []
+
+
 def test_swapped_lines_are_not_signed(
     path: Path, signed: str, store: ArtifactStore, key: SigningKey
 ) -> None:
