@@ -99,7 +99,8 @@ def load(
 
 
 def _load_signatures(connection: Connection, keys: Keyring | None) -> _Signatures:
-    rows = connection.execute(sa.select(signatures).order_by(signatures.c.line)).all()
+    query = signed_lines.select_as_stored().order_by(signatures.c.line)
+    rows = connection.execute(query).all()
     best: dict[int, tuple[SignatureState, str]] = {}
     for row in rows:  # a line may be signed with several keys: a known one counts
         state = _state(connection, keys, row)

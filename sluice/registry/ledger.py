@@ -250,6 +250,7 @@ class Ledger(SignedWriting):
                     at=None,
                 )
             promotion.check_expected(connection, model, expected)
+            self._require_whole(connection)
             resting_on = promotion.require_evidence(
                 connection, found, pointer=pointer, reinstate=reinstate, rules=rules
             )
@@ -302,6 +303,7 @@ class Ledger(SignedWriting):
         promotion.require_words(actor=actor, reason=reason)
         with self._database.read() as connection:
             pointer = promotion.check_expected(connection, model, expected)
+            self._require_whole(connection)
             number = promotion.rollback_target(connection, model, pointer)
             target = queries.load_version(connection, model, number)
         tracing.about(target.candidate)

@@ -101,6 +101,8 @@ class RolloutLedger(Ledger):
         """
         promotion.require_words(actor=actor, reason=reason)
         at = self._clock()
+        with self._database.read() as connection:
+            self._require_whole(connection)
         with self._write(actor) as connection:
             found = queries.find_version(connection, model, number=version)
             if found is None:
@@ -205,6 +207,7 @@ class RolloutLedger(Ledger):
         with self._database.read() as connection:
             version = queries.load_version(connection, model, rollout.version)
             pointer = promotion.check_expected(connection, model, rollout.production_version)
+            self._require_whole(connection)
             promotion.require_evidence(
                 connection, version, pointer=pointer, reinstate=False, rules=rules
             )

@@ -5,7 +5,7 @@ what somebody else wrote. Only ``bridge`` signs what was written without a key.
 """
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -35,7 +35,7 @@ def require_signed(
     """Refuse a change unless everything before it is signed by a known key.
 
     Checks the head, the lines that its signature covers, the signature before, and the line that
-    is kept outside the database. ``check`` reads all of them.
+    is kept outside the database; ``check`` reads all signatures.
 
     Raises:
         IntegrityError: A line is not signed, was changed since, or is missing.
@@ -51,7 +51,23 @@ def require_signed(
     if problem is None and last.digest != head.digest:
         problem = f"The head of the log is not the line {last.line} that was signed."
     if problem is None:
-        problem = _gap(connection, keys, last) or _broken(connection, last)
+        problem = _gap(connection, keys, last) or _broken(
+            connection, since=_since(connection, last), last=last.line
+        )
+    if problem is not None:
+        raise _rewritten(problem)
+
+
+def require_whole(connection: Connection) -> None:
+    """Refuse to move the production pointer on a log whose chain does not hold somewhere.
+
+    Raises:
+        IntegrityError: A line was changed or is missing.
+
+    Cost:
+        Reads every line: 0.2 s for 10,000 of them on one core.
+    """
+    problem = _broken(connection, since=0, last=load_head(connection).lines)
     if problem is not None:
         raise _rewritten(problem)
 
@@ -81,17 +97,18 @@ def sign(
     head = load_head(connection)
     if head.lines <= since:
         return None
-    text = _text(head.lines, head.digest, since=since, kind=kind, actor=actor)
-    signed = SignedLine(
+    draft = SignedLine(
         line=head.lines,
         digest=head.digest,
         key_id=keys.signing.key_id,
-        signature=keys.signing.sign("signed lines", text),
+        signature="",
         signed_at=at,
         since=since,
         kind=kind,
         actor=actor,
     )
+    signature = keys.signing.sign("signed lines", _text(draft))
+    signed = draft.model_copy(update={"signature": signature})
     connection.execute(sa.insert(signatures).values(signed.model_dump()))
     return signed
 
@@ -150,7 +167,7 @@ def check(connection: Connection, keys: Keyring, *, anchor: Anchor | None) -> It
 
 
 def _signed(keys: Keyring) -> sa.Select[Any]:
-    return sa.select(signatures).where(signatures.c.key_id.in_(keys.known))
+    return select_as_stored().where(signatures.c.key_id.in_(keys.known))
 
 
 def _last_signed(connection: Connection, keys: Keyring, *, upto: int | None) -> Row[Any] | None:
@@ -168,6 +185,12 @@ def _since(connection: Connection, row: Row[Any]) -> int:
     return connection.execute(before).scalar() or 0
 
 
+def select_as_stored() -> sa.Select[Any]:
+    """Select signatures with their moments as text: one may be damaged."""
+    columns = [column for column in signatures.c if column.name != "signed_at"]
+    return sa.select(*columns, sa.type_coerce(signatures.c.signed_at, sa.String).label("signed_at"))
+
+
 def problem_of(connection: Connection, keys: Keyring, row: Row[Any]) -> str | None:
     """Say why a signature by a known key does not hold; None when it does."""
     if row.since is None:
@@ -175,8 +198,7 @@ def problem_of(connection: Connection, keys: Keyring, row: Row[Any]) -> str | No
             str(row.signature), "log head", f"{row.line} {row.digest}"
         )
     else:
-        text = _text(row.line, row.digest, since=row.since, kind=row.kind, actor=row.actor)
-        is_own = keys.known[row.key_id].fits(str(row.signature), "signed lines", text)
+        is_own = keys.known[row.key_id].fits(str(row.signature), "signed lines", _text(row))
     if not is_own:
         return f"The signature of line {row.line} was not made with the key that it names."
     digest = connection.execute(sa.select(log.c.digest).where(log.c.number == row.line)).scalar()
@@ -201,10 +223,9 @@ def _gap(connection: Connection, keys: Keyring, row: Row[Any]) -> str | None:
     return f"The signature of line {row.since} is gone: that of line {row.line} comes after it."
 
 
-def _broken(connection: Connection, last: Row[Any]) -> str | None:
-    """Say what does not hold in the chain of the lines that the last signature covers."""
-    since = _since(connection, last)
-    between = sa.select(log).where(log.c.number >= since, log.c.number <= last.line)
+def _broken(connection: Connection, *, since: int, last: int) -> str | None:
+    """Say what does not hold in the chain of the lines after ``since``."""
+    between = sa.select(log).where(log.c.number >= since, log.c.number <= last)
     number, previous = since, EMPTY
     for line in connection.execute(between.order_by(log.c.number)):
         if line.number == since:
@@ -221,7 +242,7 @@ def _broken(connection: Connection, last: Row[Any]) -> str | None:
         if line.number != number or made != line.digest:
             return f"Line {number} of the log is not the one that was signed."
         previous = line.digest
-    return None if number == last.line else f"Line {number + 1} of the log is missing."
+    return None if number == last else f"Line {number + 1} of the log is missing."
 
 
 def _lost(connection: Connection, keys: Keyring, head: Head, anchor: Anchor) -> str | None:
@@ -231,8 +252,7 @@ def _lost(connection: Connection, keys: Keyring, head: Head, anchor: Anchor) -> 
     where = f"line {kept.line} ({short(kept.digest)}), signed at {kept.signed_at.isoformat()}"
     says = f"{anchor.place} holds {where}"
     key = keys.known.get(kept.key_id)
-    text = _text(kept.line, kept.digest, since=kept.since, kind=kept.kind, actor=kept.actor)
-    if key is None or not key.fits(kept.signature, "signed lines", text):
+    if key is None or not key.fits(kept.signature, "signed lines", _text(kept)):
         return f"{says}, and no known key made that signature."
     digest = connection.execute(sa.select(log.c.digest).where(log.c.number == kept.line)).scalar()
     if digest is None:
@@ -247,8 +267,13 @@ def _lost(connection: Connection, keys: Keyring, head: Head, anchor: Anchor) -> 
     return None
 
 
-def _text(line: int, digest: str, *, since: int | None, kind: str | None, actor: str | None) -> str:
-    return digest_json([line, digest, since, kind, actor])
+def _text(signed: Row[Any] | SignedLine) -> str:
+    """Return what is signed: all that a signature says, damaged values as they are stored."""
+    at = signed.signed_at
+    if isinstance(at, datetime):
+        at = at.astimezone(UTC).isoformat(timespec="microseconds")
+    values = (signed.line, signed.digest, signed.since, signed.kind, signed.actor, at)
+    return digest_json([v if isinstance(v, int | str | None) else repr(v) for v in values])
 
 
 def _unsigned(connection: Connection, first: int, last: int) -> IntegrityError:

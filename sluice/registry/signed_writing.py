@@ -58,6 +58,11 @@ class SignedWriting(RefusalRecording):
                 if signed is not None and anchor is not None:
                     kept_outside.enter_context(anchor.writing(signed))
 
+    def _require_whole(self, connection: Connection) -> None:
+        """Refuse to move production with a key on a log that was changed anywhere."""
+        if self._keys is not None:
+            signed_lines.require_whole(connection)
+
     def unsigned(self) -> tuple[log.Head, list[UnsignedLine]]:
         """Return where the log ends, and every line that no known key has signed.
 

@@ -4,6 +4,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,26 @@ def test_database_that_lost_signed_lines_is_found(
     assert any(f"holds line {line} " in what for what in findings(signed, store, key))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        *("signed_at = 'x'", "signed_at = '2020-01-01T00:00:00+00:00'", "actor = 'b'"),
+        *("kind = x'00'", "since = 'a'", "digest = x'ff'", "signature = 'x'", "line = 'a'"),
+    ],
+)
+def test_edited_signature_is_a_finding(
+    change: str, path: Path, signed: str, store: ArtifactStore, key: SigningKey
+) -> None:
+    with sqlite3.connect(path) as connection:
+        (last,) = connection.execute("SELECT max(line) FROM sluice_signatures").fetchone()
+    connection.close()
+    attack(path, f"UPDATE sluice_signatures SET {change} WHERE line = {last}")
+
+    with pytest.raises(IntegrityError):
+        honest_change(signed, store, key)
+    assert findings(signed, store, key) != []
+
+
 def test_swapped_lines_are_not_signed(
     path: Path, signed: str, store: ArtifactStore, key: SigningKey
 ) -> None:
@@ -257,6 +278,53 @@ def test_swapped_lines_are_not_signed(
 
     with pytest.raises(IntegrityError, match=f"Line {one} of the log is not the one that was sign"):
         honest_change(signed, store, key)
+
+
+def test_edit_below_older_signatures_moves_nothing(
+    path: Path, signed: str, store: ArtifactStore, key: SigningKey
+) -> None:
+    """A receipt changed with its line: only the whole chain shows it."""
+    with sqlite3.connect(path) as connection:
+        values = connection.execute(
+            "SELECT number, entity, key, previous FROM sluice_log WHERE number = 3"
+        ).fetchone()
+    connection.close()
+    line = dict(zip(("number", "entity", "key", "previous"), values, strict=True))
+    digest = log.line_digest(**line, content="f" * 64)
+    attack(
+        path,
+        f"UPDATE sluice_log SET content = '{'f' * 64}', digest = '{digest}' WHERE number = 3",
+    )
+
+    with pytest.raises(IntegrityError, match="Line 4 of the log is not the one that was signed"):
+        honest_change(signed, store, key)
+    with Ledger.open(signed, clock=Clock(), key=key) as ledger:
+        number = register_sample(
+            ledger, store, salt=3, reference=ledger.version(MODEL, 2).candidate
+        )
+        with pytest.raises(IntegrityError, match="Line 4 of the log"):
+            ledger.promote(MODEL, number, expected=2, actor="a", reason="r", store=store)
+        assert ledger.production_number(MODEL) == 2
+
+
+def test_writers_at_once_sign_one_after_the_other(
+    url: str, store: ArtifactStore, key: SigningKey
+) -> None:
+    with Ledger.open(url, clock=Clock(), key=key) as ledger:
+        register_sample(ledger, store, salt=1)
+
+    def write(number: int) -> None:
+        with Ledger.open(url, clock=Clock(), key=key) as ledger:
+            for part in range(3):
+                ledger.record_receipt(poc_receipt(data=f"{number}{part}" + "f" * 62))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    with Ledger.open(url, clock=Clock(), key=key) as ledger:
+        head, lines = ledger.unsigned()
+        assert lines == []
+        assert ledger.verify(None, store=store, key=key) == []
+    assert json.loads(anchor_file(key).read_text())["line"] == head.lines
 
 
 def test_lines_signed_with_another_key_are_not_signed(
