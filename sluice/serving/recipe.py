@@ -70,7 +70,7 @@ def open_recipe(recipe: ServerRecipe, *, clock: Clock, log: Any) -> Iterator[Ser
         hook_token = recipe.hook_token
         yield open_serving(
             recipe.model,
-            LedgerWeights(ledger, recipe.model),
+            LedgerWeights(ledger, recipe.model, recheck_s=recipe.settings.recheck_s),
             models.load,
             isolate=isolation.load,
             settings=recipe.settings,
