@@ -25,6 +25,7 @@ from sluice.checks.evaluation import evaluation_checks
 from sluice.checks.evaluation_inputs import evaluation_inputs_check
 from sluice.checks.poc_report import poc_checks
 from sluice.checks.promotion_verdict import verdict_check
+from sluice.checks.registry import registry_check
 from sluice.checks.rollout import rollout_check
 from sluice.checks.trained_models import trained_models_checks
 from sluice.errors import SettingsError
@@ -37,9 +38,10 @@ from sluice.pipelines.jobs import (
     rollout_job,
     search_job,
     training_job,
+    verification_job,
 )
 from sluice.pipelines.rollout_sensor import rollout_sensor
-from sluice.pipelines.schedules import retrain_schedule
+from sluice.pipelines.schedules import retrain_schedule, verification_schedule
 from sluice.pipelines.sensors import promotion_sensor
 
 
@@ -60,7 +62,7 @@ def build_definitions(pipeline: PipelineSettings) -> dg.Definitions:
 
 
 def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
-    training = training_job(pipeline)
+    training, verification = training_job(pipeline), verification_job(pipeline)
     promotion, jobs = promotion_job(pipeline), []
     assets, checks, sensors, starting = [], [], [], [promotion]
     if pipeline.drift is not None:
@@ -101,10 +103,14 @@ def _definitions(pipeline: PipelineSettings) -> dg.Definitions:
             evaluation_checks(pipeline),
             verdict_check(pipeline),
             candidate_checks(pipeline),
+            registry_check(pipeline),
             *checks,
         ],
-        jobs=[search_job(pipeline), training, promotion, *jobs],
-        schedules=[retrain_schedule(pipeline, training)],
+        jobs=[search_job(pipeline), training, promotion, verification, *jobs],
+        schedules=[
+            retrain_schedule(pipeline, training),
+            verification_schedule(pipeline, verification),
+        ],
         sensors=[
             promotion_sensor(pipeline, starting),
             *sensors,

@@ -10,6 +10,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from sluice.assets.drift_report import DRIFT_REPORT
 from sluice.assets.rollout import ROLLOUT
 from sluice.assets.rollout_review import REVIEW
+from sluice.checks.registry import SOUND
 from sluice.pipeline import PipelineSettings
 from sluice.pipelines.executor import one_process
 
@@ -99,6 +100,18 @@ def rollout_name(pipeline: PipelineSettings) -> str:
     return f"{pipeline.name}_rollout"
 
 
+def verification_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
+    """Check that the registry holds together; the run fails on a finding."""
+    return dg.define_asset_job(
+        f"{pipeline.name}_registry_verification",
+        selection=dg.AssetSelection.checks(
+            dg.AssetCheckKey(dg.AssetKey([pipeline.name, PRODUCTION]), SOUND)
+        ),
+        description="What 'sluice registry verify' checks for this model, and the whole log.",
+        executor_def=one_process,
+    )
+
+
 def promotion_name(pipeline: PipelineSettings) -> str:
     """Return what the promotion job is called."""
     return f"{pipeline.name}_promotion"
@@ -108,7 +121,8 @@ def promotion_job(pipeline: PipelineSettings) -> UnresolvedAssetJobDefinition:
     """Point production at one version that its gate promoted."""
     return dg.define_asset_job(
         promotion_name(pipeline),
-        selection=dg.AssetSelection.assets([pipeline.name, PRODUCTION]),
+        # Its check reads every artifact, on a schedule of its own.
+        selection=dg.AssetSelection.assets([pipeline.name, PRODUCTION]).without_checks(),
         description="Move the production pointer to a version whose receipts allow it.",
         executor_def=one_process,
     )

@@ -26,7 +26,7 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _KEPT_S = 5.0
 """Who asks again within this time gets the same answer: a scrape reads three databases."""
 
-_JOBS = ("training", "search", "promotion")
+_JOBS = ("training", "search", "promotion", "registry_verification")
 
 
 def metrics_reader(home: Home) -> Callable[[], bytes]:
@@ -61,19 +61,29 @@ class _FromLedger(Collector):
     def collect(self) -> Iterable[Metric]:
         """Read the registry."""
         up = GaugeMetricFamily("sluice_registry_up", "1 when the registry could be read.")
+        findings = GaugeMetricFamily(
+            "sluice_registry_findings",
+            "Contradictions in the registry about what is in production; 0 when it holds together.",
+            labels=("model",),
+        )
         families = _ledger_families()
         try:
             with RolloutLedger.open(
                 self._home.registry_url, clock=lambda: datetime.now(UTC), create=False
             ) as ledger:
-                for model in ledger.models():
+                models = ledger.models()
+                for model in models:  # first: the rest cannot be read of a damaged registry
+                    findings.add_metric((model,), len(ledger.production_findings(model)))
+                for model in models:
                     _add_model(families, ledger, model)
         except SluiceError:
             up.add_metric((), 0)
             yield up
+            yield from [findings] if findings.samples else []
             return
         up.add_metric((), 1)
         yield up
+        yield findings
         yield from families.values()
 
 

@@ -1,4 +1,4 @@
-"""When a pipeline retrains by itself: on its cron, if anything changed since the last time."""
+"""When a pipeline retrains by itself, if anything changed, and when its registry is verified."""
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
@@ -42,6 +42,20 @@ def retrain_schedule(
         return request_retraining(pipeline, sluice_state, source)
 
     return schedule
+
+
+def verification_schedule(
+    pipeline: PipelineSettings, job: UnresolvedAssetJobDefinition
+) -> dg.ScheduleDefinition:
+    """Verify the registry on the pipeline's own cron, whatever changed."""
+    return dg.ScheduleDefinition(
+        name=f"{pipeline.name}_registry_verification_schedule",
+        job=job,
+        cron_schedule=pipeline.schedule.verify_cron,
+        execution_timezone=pipeline.schedule.timezone,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Check the registry and its artifacts; a finding fails the run.",
+    )
 
 
 def request_retraining(

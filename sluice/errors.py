@@ -7,6 +7,7 @@ SluiceError
 |   `-- SettingsError    a setting is unknown, out of range, or does not import
 |-- StorageError         a file or database cannot be written or read
 |   |-- IntegrityError   stored bytes do not match their digest
+|   |   `-- RegistryUnsound  the registry contradicts itself about what is acted on
 |   `-- SamplesRefused   the database takes no samples that hold such values
 |-- GateBlocked          a gate said no, or could not say yes
 |   |-- PromotionConflict  somebody else moved the pointer first
@@ -97,6 +98,13 @@ class StorageError(SluiceError):
 
 class IntegrityError(StorageError):
     """Stored bytes do not match the digest they are filed under."""
+
+
+class RegistryUnsound(IntegrityError):
+    """The registry contradicts itself about the version that somebody is about to act on."""
+
+    num_findings: int = 1
+    """Number of contradictions found; the message names the first."""
 
 
 class SamplesRefused(StorageError):

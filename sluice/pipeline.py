@@ -37,10 +37,15 @@ from sluice.workloads.workload import Workload
 
 
 class ScheduleSettings(Settings):
-    """When the pipeline retrains by itself."""
+    """When the pipeline retrains by itself, and when its registry is verified."""
 
     cron: str = Field("0 6 * * 1", description="Five cron fields; Monday 06:00 by default.")
-    timezone: str = Field("UTC", description="IANA name of the zone the cron is read in.")
+    verify_cron: str = Field(
+        "30 4 * * *",
+        description="Five cron fields of the verification of the registry, which reads every "
+        "artifact of the model; daily at 04:30 by default.",
+    )
+    timezone: str = Field("UTC", description="IANA name of the zone both crons are read in.")
 
 
 class PipelineSettings(Settings):

@@ -48,6 +48,7 @@ def register(app: typer.Typer) -> None:
         ("at", at, "at sp500_volatility 2026-03-14T09:00:00Z"),
         ("verify", verify, "verify"),
         ("audit", registry_audit.audit, "audit --since 2026-03-14T00:00:00Z > audit.jsonl"),
+        ("restore-triggers", restore_triggers, "restore-triggers"),
         (
             "export",
             registry_files.export_file,
@@ -251,6 +252,20 @@ def verify(model: AnyModel = None, key: KeyFile = None, as_json: AsJson = False)
             else f"The registry does not hold together: {counted(len(findings), 'finding')}.",
             fix="Do what the list says, then verify again.",
         )
+
+
+def restore_triggers(as_json: AsJson = False) -> None:
+    """Create the triggers that keep tables append-only again, once the log is found to hold.
+
+    For a database that lost them, such as a copy made without triggers. Any other trigger on the
+    registry's tables is dropped.
+    """
+    with open_ledger() as ledger:
+        created = ledger.restore_triggers()
+    if as_json:
+        print_json({"triggers": created})
+    else:
+        show_result(Text(f"The log holds. Created {counted(created, 'trigger')} again."))
 
 
 def _chosen(ledger: Ledger, model: str, number: int | None) -> Version:

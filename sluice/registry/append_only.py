@@ -1,32 +1,147 @@
-"""The second fence: triggers that refuse to change or delete a row of an append-only table.
+"""Triggers that refuse to change or delete a row of an append-only table, and the check of them.
 
-They stop slips and stray scripts. Whoever may drop a trigger is found by ``verify``, which reads
-the log and trusts no trigger.
+They stop mistakes and stray scripts. Whoever may drop a trigger may also edit rows: ``verify``
+finds both, a trigger that is not as it was made and a row that is not as the log says.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+import sqlalchemy as sa
 from sqlalchemy import Connection, Table
+
+from sluice.registry.records import Finding
+from sluice.registry.tables import APPEND_ONLY, metadata
+
+_FUNCTION = "sluice_append_only"
+_BODY = "BEGIN RAISE EXCEPTION 'sluice: this table is append-only'; END"
+_BEFORE_CHANGES = 2 | 8 | 16 | 32
+"""``pg_trigger.tgtype`` of a trigger before DELETE, UPDATE or TRUNCATE, once a statement."""
+
+_CATALOG = """
+SELECT c.relname, t.tgname, t.tgtype, t.tgenabled, t.tgqual IS NULL, t.tgattr::text, l.lanname,
+    p.prosrc
+FROM pg_trigger t
+JOIN pg_class c ON c.oid = t.tgrelid
+JOIN pg_proc p ON p.oid = t.tgfoid
+JOIN pg_language l ON l.oid = p.prolang
+WHERE NOT t.tgisinternal AND pg_table_is_visible(c.oid) AND c.relname IN :names
+"""
+_MASTER = (
+    "SELECT tbl_name, name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name IN :names"
+)
+
+_MAX_NAMED = 3
+_FIX = (
+    "Find out who changed them and why, and restore the database from a backup. When you dropped "
+    "them yourself: sluice registry restore-triggers"
+)
 
 
 def guard(connection: Connection, tables: Iterable[Table]) -> None:
-    """Make the triggers of ``tables``, which have none yet."""
+    """Create the triggers of ``tables``, which have none yet."""
     dialect = connection.dialect.name
     if dialect == "postgresql":
         connection.exec_driver_sql(
-            "CREATE OR REPLACE FUNCTION sluice_append_only() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$ BEGIN RAISE EXCEPTION 'sluice: this table is append-only'; END $$"
+            f"CREATE OR REPLACE FUNCTION {_FUNCTION}() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ {_BODY} $$"
         )
     for table in tables:
-        if dialect == "postgresql":
-            connection.exec_driver_sql(
-                f"CREATE TRIGGER {table.name}_append_only "
-                f"BEFORE UPDATE OR DELETE OR TRUNCATE ON {table.name} "
-                "FOR EACH STATEMENT EXECUTE FUNCTION sluice_append_only()"
-            )
-        elif dialect == "sqlite":
-            for action in ("UPDATE", "DELETE"):
-                connection.exec_driver_sql(
-                    f"CREATE TRIGGER {table.name}_no_{action.lower()} BEFORE {action} "
-                    f"ON {table.name} BEGIN SELECT RAISE(ABORT, '{table.name} is append-only'); END"
-                )
+        for statement in _statements(dialect, table).values():
+            connection.exec_driver_sql(statement)
+
+
+def check(connection: Connection) -> Iterator[Finding]:
+    """Yield one finding when triggers are missing, disabled, changed, or not of the registry.
+
+    A trigger of somebody else on these tables can undo or add writes of the registry.
+
+    Cost:
+        One query.
+    """
+    expected = _expected(connection.dialect.name)
+    found = _found(connection)
+    problems = [
+        *(
+            f"{name} on {table} is missing"
+            for table, name in expected
+            if (table, name) not in found
+        ),
+        *(
+            f"{name} on {table} {'was changed' if (table, name) in expected else 'is unknown'}"
+            for (table, name), definition in found.items()
+            if expected.get((table, name)) != definition
+        ),
+    ]
+    if problems:
+        more = len(problems) - _MAX_NAMED
+        yield Finding(
+            model="",
+            version=None,
+            problem="trigger",
+            what="The triggers that keep the registry's tables append-only are not those that it "
+            f"created: {'; '.join(problems[:_MAX_NAMED])}"
+            f"{f'; and {more} more' if more > 0 else ''}.",
+            fix=_FIX,
+        )
+
+
+def restore(connection: Connection) -> int:
+    """Drop every trigger on the registry's tables and create its own again; return their number."""
+    is_postgresql = connection.dialect.name == "postgresql"
+    quote = connection.dialect.identifier_preparer.quote
+    for table, name in _found(connection):
+        on = f" ON {quote(table)}" if is_postgresql else ""
+        connection.exec_driver_sql(f"DROP TRIGGER {quote(name)}{on}")
+    guard(connection, APPEND_ONLY)
+    return len(_expected(connection.dialect.name))
+
+
+def _statements(dialect: str, table: Table) -> dict[str, str]:
+    """Return what creates the triggers of a table, by the name of the trigger."""
+    if dialect == "postgresql":
+        name = f"{table.name}_append_only"
+        return {
+            name: f"CREATE TRIGGER {name} BEFORE UPDATE OR DELETE OR TRUNCATE ON {table.name} "
+            f"FOR EACH STATEMENT EXECUTE FUNCTION {_FUNCTION}()"
+        }
+    if dialect == "sqlite":
+        return {
+            f"{table.name}_no_{action.lower()}": f"CREATE TRIGGER {table.name}_no_{action.lower()} "
+            f"BEFORE {action} ON {table.name} "
+            f"BEGIN SELECT RAISE(ABORT, '{table.name} is append-only'); END"
+            for action in ("UPDATE", "DELETE")
+        }
+    return {}
+
+
+def _expected(dialect: str) -> dict[tuple[str, str], str]:
+    """Return what each trigger must be, as ``_found`` reads it, by table and name."""
+    return {
+        (table.name, name): _of_catalog(_BEFORE_CHANGES, "O", True, "", "plpgsql", _BODY)
+        if dialect == "postgresql"
+        else _plain(statement)
+        for table in APPEND_ONLY
+        for name, statement in _statements(dialect, table).items()
+    }
+
+
+def _found(connection: Connection) -> dict[tuple[str, str], str]:
+    """Return every trigger on a table of the registry, by table and name."""
+    names = list(metadata.tables)
+    if connection.dialect.name == "postgresql":
+        query = sa.text(_CATALOG).bindparams(sa.bindparam("names", expanding=True))
+        rows = connection.execute(query, {"names": names})
+        return {(table, name): _of_catalog(*definition) for table, name, *definition in rows}
+    if connection.dialect.name == "sqlite":
+        query = sa.text(_MASTER).bindparams(sa.bindparam("names", expanding=True))
+        rows = connection.execute(query, {"names": names})
+        return {(table, name): _plain(str(definition)) for table, name, definition in rows}
+    return {}
+
+
+def _of_catalog(*parts: object) -> str:
+    return " ".join(_plain(str(part)) for part in parts)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())

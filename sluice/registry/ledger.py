@@ -13,9 +13,11 @@ from sluice.receipts import Receipt
 from sluice.registry import (
     admission,
     approval,
+    append_only,
     evidence,
     log_verification,
     outbox,
+    production_check,
     promotion,
     queries,
     signed_lines,
@@ -186,12 +188,14 @@ class Ledger(SignedWriting):
             UnknownVersion: There is no such version.
             GateBlocked: The evidence is missing, says no, is about something else, or was given
                 under other rules.
-            IntegrityError: A receipt or the lineage was changed after it was written.
+            IntegrityError: A receipt or the lineage was changed after it was written, or the
+                registry contradicts itself about what is in production.
         """
         with self._database.read() as connection:
             found = queries.find_version(connection, model, number=version)
             if found is None:
                 raise admission.unknown(model, version, queries.model_names(connection))
+            production_check.require_production(connection, model, version)
             pointer = queries.load_pointer(connection, model)
             promotion.require_evidence(
                 connection, found, pointer=pointer, reinstate=False, rules=rules
@@ -230,7 +234,8 @@ class Ledger(SignedWriting):
             GateBlocked: The evidence is missing, says no, is about something else, or was given
                 under other rules.
             PromotionConflict: Something other than ``expected`` is in production.
-            IntegrityError: An artifact, receipt or lineage is missing or was changed.
+            IntegrityError: An artifact, receipt or lineage is missing or was changed; or the
+                registry contradicts itself about what is in production.
         """
         promotion.require_words(actor=actor, reason=reason)
         with self._database.read() as connection:
@@ -238,6 +243,7 @@ class Ledger(SignedWriting):
             if found is None:
                 raise admission.unknown(model, version, queries.model_names(connection))
             tracing.about(found.candidate)
+            production_check.require_production(connection, model, version)
             pointer = queries.load_pointer(connection, model)
             promotion.require_rules(connection, found, pointer=pointer, rules=rules)
             if pointer.version == version:
@@ -298,16 +304,17 @@ class Ledger(SignedWriting):
         Raises:
             UnknownVersion: Nothing is in production, or nothing was before it.
             PromotionConflict: Something other than ``expected`` is in production.
-            IntegrityError: The version before would not load; the pointer stays.
+            IntegrityError: The version before would not load, or the registry contradicts itself
+                about the pointer or that version; the pointer stays.
         """
         promotion.require_words(actor=actor, reason=reason)
         with self._database.read() as connection:
             pointer = promotion.check_expected(connection, model, expected)
             self._require_whole(connection)
             number = promotion.rollback_target(connection, model, pointer)
+            production_check.require_sound(connection, model, [number])
             target = queries.load_version(connection, model, number)
         tracing.about(target.candidate)
-        promotion.require_own_parts(target)
         code = _require_restorable(target, store)
         with self._write(actor) as connection:
             moved = promotion.commit_move(
@@ -348,6 +355,16 @@ class Ledger(SignedWriting):
         return Publication(
             delivered=delivered, waiting=len(events) - delivered, reasons=tuple(reasons)
         )
+
+    def restore_triggers(self) -> int:
+        """Create the triggers of append-only tables again; return their number.
+
+        Raises:
+            RegistryUnsound: The log does not hold: a row was edited while there was no trigger.
+        """
+        with self._database.write() as connection:
+            log_verification.require_sound(connection)
+            return append_only.restore(connection)
 
     def verify(
         self, model: str | None, *, store: ArtifactStore, key: SigningKey | None = None

@@ -20,6 +20,7 @@ from sluice.errors import (
 )
 from sluice.registry import admission, evidence, queries
 from sluice.registry.lineage import BASELINE, Lineage
+from sluice.registry.production_check import require_own_parts, require_sound
 from sluice.registry.records import Action, LinkedReceipt, Pointer, Promotion, Version
 from sluice.registry.trail import production_trail
 
@@ -144,23 +145,6 @@ def _searched_from(linked: Sequence[LinkedReceipt], lineage: Lineage) -> dict[st
     return {role: receipt.subject[role] for role in ("data", "config", "code")}
 
 
-def require_own_parts(version: Version) -> None:
-    """Refuse a version whose lineage names other settings, inputs or weights than the gates saw."""
-    problem = version.lineage.contradiction()
-    if not problem and version.lineage.candidate != version.candidate:
-        problem = (
-            f"it is filed as candidate {version.candidate[:12]}, and its lineage names "
-            f"{version.lineage.candidate[:12]}"
-        )
-    if problem:
-        raise IntegrityError(
-            f"{_of(version)} is not what the gates saw: {problem}.",
-            cause="Data, config, settings, code or weights in the lineage were changed after the "
-            "gates.",
-            fix="Restore the database from a backup, or run the pipeline again.",
-        )
-
-
 def commit_move(
     connection: Connection,
     version: Version,
@@ -176,8 +160,10 @@ def commit_move(
 
     Raises:
         PromotionConflict: The pointer moved since ``pointer`` was read.
+        RegistryUnsound: The registry contradicts itself about the pointer or the version.
     """
     queries.lock_model(connection, version.model, at=at)
+    require_sound(connection, version.model, [version.number])
     revision = pointer.revision
     last = queries.last_move(connection, version.model)
     if last is not None:  # a clock that was set back must not make the past ambiguous

@@ -181,6 +181,14 @@ def load_version(connection: Connection, model: str, number: int) -> Version:
     return _parse(Version, what, {**row._mapping, "state": state, "lineage": lineage})
 
 
+def candidate_of(connection: Connection, model: str, number: int) -> str:
+    """Return the candidate digest of a version that is known to exist."""
+    query = sa.select(versions.c.candidate).where(
+        versions.c.model == model, versions.c.number == number
+    )
+    return str(connection.execute(query).scalar_one())
+
+
 def is_only_imported(connection: Connection, version: Version) -> bool:
     """Say whether all that is known of the version came from another registry."""
     imported = sa.select(history.c.id).where(

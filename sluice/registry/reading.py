@@ -6,12 +6,12 @@ from types import TracebackType
 from typing import Self
 
 from sluice.receipts import Receipt
-from sluice.registry import admission, audit, evidence, queries
+from sluice.registry import admission, audit, evidence, production_check, queries
 from sluice.registry.anchor import anchor_of
 from sluice.registry.audit import AuditRecord
 from sluice.registry.database import Database
 from sluice.registry.keyring import Keyring
-from sluice.registry.records import HistoryEntry, LinkedReceipt, Version
+from sluice.registry.records import Finding, HistoryEntry, LinkedReceipt, Version
 from sluice.registry.signing import SigningKey
 from sluice.registry.trail import production_trail
 
@@ -127,10 +127,32 @@ class LedgerReading:
             return evidence.load_imported(connection, model, number)
 
     def production(self, model: str) -> Version | None:
-        """Return the version in production, or None."""
+        """Return the version in production, once the registry agrees about it; None for none.
+
+        Raises:
+            RegistryUnsound: Pointer, history, log or receipts contradict each other.
+        """
         with self._database.read() as connection:
+            production_check.require_production(connection, model)
             number = queries.load_pointer(connection, model).version
             return None if number is None else queries.load_version(connection, model, number)
+
+    def served_version(self, model: str, candidate: str) -> Version | None:
+        """Return the version of a candidate, once the registry agrees about it; None for none.
+
+        Raises:
+            RegistryUnsound: Pointer, history, log or receipts contradict each other.
+        """
+        with self._database.read() as connection:
+            found = queries.find_version(connection, model, candidate=candidate)
+            if found is not None:
+                production_check.require_sound(connection, model, [found.number])
+        return found
+
+    def production_findings(self, model: str) -> list[Finding]:
+        """Return what does not hold of what serves for a model; [] when all does."""
+        with self._database.read() as connection:
+            return production_check.check_production(connection, model)
 
     def production_number(self, model: str) -> int | None:
         """Return the number in production, or None; works when its lineage is damaged."""

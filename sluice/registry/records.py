@@ -12,7 +12,16 @@ from sluice.settings import Record
 State = Literal["dev", "staging", "production", "archived"]
 Action = Literal["register", "import", "stage", "unstage", "promote", "rollback"]
 Problem = Literal[
-    "artifact", "receipt", "lineage", "pointer", "history", "log", "signature", "code"
+    "artifact",
+    "receipt",
+    "lineage",
+    "pointer",
+    "history",
+    "rollout",
+    "log",
+    "signature",
+    "trigger",
+    "code",
 ]
 
 

@@ -5,6 +5,7 @@ The production pointer moves in the transaction that ends the rollout: whoever i
 that finds it held, and finishes it.
 """
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -12,7 +13,14 @@ from sqlalchemy import Connection
 from sluice.artifacts import ArtifactStore
 from sluice.digests import digest_json
 from sluice.errors import GateBlocked, IntegrityError, RolloutConflict, UnknownVersion
-from sluice.registry import admission, approval, promotion, queries, rollout_rows
+from sluice.registry import (
+    admission,
+    approval,
+    production_check,
+    promotion,
+    queries,
+    rollout_rows,
+)
 from sluice.registry.ledger import Ledger
 from sluice.registry.observations import Observations, insert_note
 from sluice.registry.records import Pointer, Version
@@ -23,6 +31,14 @@ from sluice.rollout.agreement import Agreement
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout, Transition
 from sluice.rollout.weights import Weights, weights_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedWeights:
+    """Split of the traffic, and the state of the registry that it was checked in."""
+
+    weights: Weights | None
+    fingerprint: str
 
 
 class RolloutLedger(Ledger):
@@ -53,16 +69,37 @@ class RolloutLedger(Ledger):
             return rollout_rows.load_transitions(connection, rollout_id)
 
     def weights(self, model: str) -> Weights | None:
-        """Return who answers now; what a server polls. None while nothing is in production."""
+        """Return who answers now, once the registry agrees; None while nothing is in production.
+
+        Raises:
+            RegistryUnsound: The registry contradicts itself about what serves.
+        """
+        return self.checked_weights(model, known=None).weights
+
+    def checked_weights(self, model: str, *, known: str | None) -> CheckedWeights:
+        """Return who answers now, and the fingerprint of what was checked; what a server polls.
+
+        Args:
+            model: Its name.
+            known: Fingerprint of the last check, which is not repeated while it is the same; None
+                repeats it.
+
+        Raises:
+            RegistryUnsound: The registry contradicts itself about what serves.
+        """
         with self._database.read() as connection:
+            fingerprint = production_check.fingerprint(connection, model)
+            if fingerprint != known:
+                production_check.require_production(connection, model)
             pointer = queries.load_pointer(connection, model)
-            if pointer.version is None:
-                return None
-            return weights_of(
-                rollout_rows.load_last(connection, model),
-                production=queries.load_version(connection, model, pointer.version).candidate,
-                pointer_revision=pointer.revision,
-            )
+            weights = None
+            if pointer.version is not None:
+                weights = weights_of(
+                    _last_checked(connection, model),
+                    production=queries.candidate_of(connection, model, pointer.version),
+                    pointer_revision=pointer.revision,
+                )
+        return CheckedWeights(weights=weights, fingerprint=fingerprint)
 
     @traced
     @records_refusals("rollout")
@@ -97,7 +134,8 @@ class RolloutLedger(Ledger):
             GateBlocked: The evidence is missing, says no, is about something else or was given
                 under other rules; or nothing is in production that it could be compared with, or
                 the version itself is.
-            IntegrityError: A receipt or the lineage was changed after it was written.
+            IntegrityError: A receipt or the lineage was changed after it was written, or the
+                registry contradicts itself about what is in production.
         """
         promotion.require_words(actor=actor, reason=reason)
         at = self._clock()
@@ -112,6 +150,7 @@ class RolloutLedger(Ledger):
             last = rollout_rows.load_last(connection, model)
             if last is not None and not last.is_over:
                 raise _under_way(connection, last)
+            production_check.require_production(connection, model, version)
             production = _require_other_production(connection, found, pointer)
             receipt = promotion.require_evidence(
                 connection, found, pointer=pointer, reinstate=False, rules=rules
@@ -181,11 +220,13 @@ class RolloutLedger(Ledger):
         Raises:
             UnknownVersion: The model never had a rollout.
             RolloutConflict: Its last step has not held, or somebody changed it in the meantime.
+            RegistryUnsound: The registry contradicts itself about what is in production.
         """
         with self._database.read() as connection:
             rollout = _require_finished(connection, model)
             if rollout.is_over:
                 return rollout_rows.load_transitions(connection, rollout.id)[-1]
+            production_check.require_sound(connection, model, [rollout.production_version])
         try:
             return self._promote_held(rollout, actor=actor, store=store, rules=rules)
         except (GateBlocked, IntegrityError) as error:
@@ -236,6 +277,15 @@ class RolloutLedger(Ledger):
             )
             rollout_rows.move(connection, transition, revision=rollout.revision)
         return transition
+
+
+def _last_checked(connection: Connection, model: str) -> Rollout | None:
+    """Return the model's last rollout; one that was changed past the ledger is a finding."""
+    try:
+        return rollout_rows.load_last(connection, model)
+    except IntegrityError:
+        production_check.require_production(connection, model)
+        raise
 
 
 def _require_other_production(

@@ -9,10 +9,12 @@ from sqlalchemy import Connection
 from sluice.artifacts import ArtifactStore
 from sluice.counted import counted
 from sluice.errors import IntegrityError, SluiceError
-from sluice.registry import evidence, queries
+from sluice.registry import append_only, evidence, queries
 from sluice.registry.absence import explain_absence, is_absent
-from sluice.registry.promotion import require_own_parts
-from sluice.registry.records import Finding, HistoryEntry, Problem, Version
+from sluice.registry.findings import found
+from sluice.registry.moves import check_moves
+from sluice.registry.production_check import check_rollout, require_own_parts
+from sluice.registry.records import Finding, Version
 from sluice.registry.tables import (
     decisions,
     imported_receipts,
@@ -20,7 +22,6 @@ from sluice.registry.tables import (
     version_receipts,
     versions,
 )
-from sluice.registry.trail import production_trail
 from sluice.registry.weights import require_intact
 
 
@@ -39,6 +40,8 @@ def check(
     connection: Connection, models: Sequence[str], store: ArtifactStore, *, url: str
 ) -> Iterator[Finding]:
     """Yield what does not hold for some models: artifacts, receipts, lineage, pointer, history.
+
+    Also of the rollout of each, and of the triggers of the registry.
 
     Versions of which this home has no weights are one finding together.
 
@@ -59,9 +62,11 @@ def check(
             yield from _check_version(connection, model, number, store, absent)
         yield from _check_receipts(connection, model)
         yield from _check_tables(connection, model, store, absent)
-        yield from _check_moves(connection, model)
+        yield from check_moves(connection, model)
+        yield from check_rollout(connection, model)
     if absent.versions:
         yield _absence(absent, store, url)
+    yield from append_only.check(connection)
 
 
 def _absence(absent: _Absent, store: ArtifactStore, url: str) -> Finding:
@@ -91,7 +96,7 @@ def _check_version(
         version = queries.load_version(connection, model, number)
         require_own_parts(version)
     except SluiceError as error:
-        yield _finding(model, number, "lineage", error)
+        yield found(model, number, "lineage", error)
         return
     missing = version.lineage.missing_fields()
     if missing:
@@ -113,7 +118,7 @@ def _check_version(
                 continue
             require_intact(store, digest, what=role, is_weights=role in weights)
         except SluiceError as error:
-            yield _finding(model, number, "artifact", error)
+            yield found(model, number, "artifact", error)
 
 
 def _check_tables(
@@ -139,7 +144,7 @@ def _check_tables(
                     continue
                 require_intact(store, digest, what=f"{role} of a decision", is_weights=False)
             except SluiceError as error:
-                yield _finding(model, None, "artifact", error)
+                yield found(model, None, "artifact", error)
 
 
 def _check_receipts(connection: Connection, model: str) -> Iterator[Finding]:
@@ -168,71 +173,4 @@ def _check_receipts(connection: Connection, model: str) -> Iterator[Finding]:
         try:
             evidence.parse_receipt(digest, payload)
         except SluiceError as error:
-            yield _finding(model, owners.get(digest), "receipt", error)
-
-
-def _check_moves(connection: Connection, model: str) -> Iterator[Finding]:
-    """Replay the history: it must be gapless and end where the pointer points."""
-    try:
-        entries = queries.load_history(connection, model)
-    except IntegrityError as error:
-        yield _finding(model, None, "history", error)
-        return
-    try:
-        pointer = queries.load_pointer(connection, model)
-    except IntegrityError as error:
-        yield _finding(model, None, "pointer", error)
-        return
-    moves = [entry for entry in entries if entry.action in ("promote", "rollback")]
-    for before, after in zip((None, *moves), moves, strict=False):
-        yield from _check_step(before, after)
-    last = moves[-1].to_version if moves else None
-    if pointer.version != last or pointer.revision != len(moves):
-        yield Finding(
-            model=model,
-            version=pointer.version,
-            problem="pointer",
-            what=f"{model}: the pointer says version {pointer.version} after {pointer.revision} "
-            f"moves, the history {last} after {len(moves)}.",
-            fix="The database was edited by hand: restore it from a backup.",
-        )
-    trail = production_trail(entries)
-    if moves and (not trail or trail[-1] != last):
-        yield Finding(
-            model=model,
-            version=last,
-            problem="history",
-            what=f"{model}: a rollback in the history did not go back along the promotions.",
-            fix="The database was edited by hand: restore it from a backup.",
-        )
-
-
-def _check_step(before: HistoryEntry | None, after: HistoryEntry) -> Iterator[Finding]:
-    came_from = None if before is None else before.to_version
-    revision = 1 if before is None or before.revision is None else before.revision + 1
-    problems = []
-    if after.from_version != came_from:
-        problems.append(f"it starts from version {after.from_version}, not {came_from}")
-    if after.revision != revision:
-        problems.append(f"it is move {after.revision}, not {revision}")
-    if after.action == "promote" and after.receipt is None:
-        problems.append("it names no promotion receipt")
-    if problems:
-        yield Finding(
-            model=after.model,
-            version=after.to_version,
-            problem="history",
-            what=f"{after.model}: history line {after.id} ({after.action} to version "
-            f"{after.to_version}) does not follow: {'; '.join(problems)}.",
-            fix="The database was edited by hand: restore it from a backup.",
-        )
-
-
-def _finding(model: str, number: int | None, problem: Problem, error: SluiceError) -> Finding:
-    return Finding(
-        model=model,
-        version=number if isinstance(number, int) else None,  # SQLite keeps text there as well
-        problem=problem,
-        what=" ".join(part for part in (error.what, error.cause) if part),
-        fix=error.fix,
-    )
+            yield found(model, owners.get(digest), "receipt", error)

@@ -80,11 +80,17 @@ class Alive(Record):
     reason: str
 
 
+ServerPhase = Literal["serving", "degraded", "draining"]
+
+
 class Readiness(Record):
     """Answer of ``GET /readyz``: 503 when no request should be sent here."""
 
     ready: bool
-    state: Literal["serving", "draining"]
+    state: ServerPhase = Field(
+        description="degraded: ready, and the registry contradicts itself about what to serve, so "
+        "that the last version that it agreed about serves."
+    )
     problems: list[str] = Field(
         description="Kinds of what is not as it should be, though it serves; see /problems."
     )

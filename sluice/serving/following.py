@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.digests import short
+from sluice.errors import RegistryUnsound
 from sluice.rollout.weights import Weights
 from sluice.serving.arm import Arm
 from sluice.serving.background import in_background
@@ -171,13 +172,24 @@ class Follower:
         """Read once, and serve what was read."""
         try:
             arrived = await self._read()
+        except RegistryUnsound as error:
+            self._metrics.source_up.set(1)
+            self._metrics.registry_findings.set(error.num_findings)
+            self.note("source", "")
+            self.note(
+                "registry",
+                "The registry contradicts itself about what is served, the last version that it "
+                f"agreed about serves: {error}",
+            )
         except Exception as error:  # the server outlives whatever its source raises
             self._metrics.source_failures.inc()
             self._metrics.source_up.set(0)
             self.note("source", f"The weights cannot be read, the last known good serve: {error}")
         else:
             self._metrics.source_up.set(1)
+            self._metrics.registry_findings.set(0)
             self.note("source", "")
+            self.note("registry", "")
             self._hear(arrived)
         await self._serve()
         self._show()

@@ -47,10 +47,11 @@ class LedgerModels:
 
         Raises:
             UnknownVersion: The registry has no such candidate.
+            RegistryUnsound: The registry contradicts itself about it.
             StorageError: The registry cannot be read, or weights are missing or changed.
             ContractError, OtherCode: See ``load_deployed``.
         """
-        version = self._ledger.version_of(self._model, candidate)
+        version = self._ledger.served_version(self._model, candidate)
         if version is None:
             raise UnknownVersion(
                 f"The candidate {short(candidate)} must be a version of {self._model}, and is "

@@ -94,6 +94,10 @@ class Metrics:
         self.stale_weights = counter("weights_stale", "Weights that arrived and were older.")
         self.report_failures = counter("report_failures", "Reports to the rollout that failed.")
         self.source_up = gauge("weights_source_up", "1 when the last read of the weights worked.")
+        self.registry_findings = gauge(
+            "registry_findings",
+            "Contradictions in the registry about what is served; 0 when it holds together.",
+        )
         self.epoch = gauge("weights_epoch", "Epoch of the weights in force.")
         self.share = gauge("challenger_share", "Of users that the challenger answers.")
         self.version = gauge("served_version", "Number of the version; 0 for none.", "arm")

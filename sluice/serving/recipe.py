@@ -79,7 +79,7 @@ def open_recipe(recipe: ServerRecipe, *, clock: Clock, log: Any) -> Iterator[Ser
         has_hook = watch is not None or tokens.has("hook")
         yield open_serving(
             recipe.model,
-            LedgerWeights(ledger, recipe.model),
+            LedgerWeights(ledger, recipe.model, recheck_s=recipe.settings.recheck_s),
             models.load,
             isolate=isolation.load,
             settings=recipe.settings,

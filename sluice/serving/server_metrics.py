@@ -9,7 +9,16 @@ from prometheus_client.registry import Collector
 from sluice.registry.reading import Clock
 from sluice.serving.state import Serving
 
-PROBLEMS = ("source", "stale", "production", "challenger", "lease", "reports", "tokens")
+PROBLEMS = (
+    "source",
+    "registry",
+    "stale",
+    "production",
+    "challenger",
+    "lease",
+    "reports",
+    "tokens",
+)
 """What ``Follower.note`` is about."""
 
 

@@ -124,6 +124,13 @@ class ServingSettings(Settings):
         le=60,
         description="How often the weights and the token file are read; decides how soon [s].",
     )
+    recheck_s: float = Field(
+        30.0,
+        ge=0.01,
+        le=86_400,
+        description="How often the registry is checked again about what is served, though nothing "
+        "changed; a change of pointer, rollout, lineage or log is checked at once [s].",
+    )
     report_s: float = Field(
         1.0, ge=0.01, le=60, description="How often the counts are reported to the rollout [s]."
     )

@@ -13,6 +13,7 @@ from sluice.serving.answers import (
     Readiness,
     RolloutCounts,
     ServedVersion,
+    ServerPhase,
     described,
     json_answer,
 )
@@ -92,9 +93,12 @@ async def healthz(request: Request) -> Response:
 async def readyz(request: Request) -> Response:
     """Say whether requests should be sent here."""
     serving = serving_of(request)
+    # A registry that contradicts itself is no reason to send requests elsewhere: what serves is the
+    # last version that it agreed about, and a refusal would turn one edited row into an outage.
+    state: ServerPhase = "degraded" if serving.follower.has_problem("registry") else "serving"
     found = Readiness(
         ready=not serving.draining and not serving.hangs_s(time.monotonic()),
-        state="draining" if serving.draining else "serving",
+        state="draining" if serving.draining else state,
         problems=[kind for kind in PROBLEMS if serving.follower.has_problem(kind)],
     )
     return json_answer(found, status=200 if found.ready else 503)

@@ -44,6 +44,8 @@ def test_every_shipped_pipeline_loads_with_all_its_parts(shipped: dg.Definitions
         assert shipped.resolve_job_def(f"{name}_training")
         assert shipped.resolve_job_def(f"{name}_promotion")
         assert shipped.resolve_schedule_def(f"{name}_retrain_schedule")
+        assert shipped.resolve_job_def(f"{name}_registry_verification")
+        assert shipped.resolve_schedule_def(f"{name}_registry_verification_schedule")
         assert shipped.resolve_sensor_def(f"{name}_promotion_sensor")
         assert shipped.resolve_job_def(f"{name}_drift")
         assert shipped.resolve_sensor_def(f"{name}_drift_sensor")
@@ -122,7 +124,7 @@ def test_every_check_blocks_but_what_the_verdict_weighs(shipped: dg.Definitions)
     }
     names = known_pipelines(defs_folder())
     roll_out = [n for n in names if find_pipeline(n, defs_folder()).rollout is not None]
-    assert len(specs) == 34 * len(names) + len(roll_out)
+    assert len(specs) == 35 * len(names) + len(roll_out)
 
 
 def test_every_asset_has_group_owner_kind_and_description(shipped: dg.Definitions) -> None:

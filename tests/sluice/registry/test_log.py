@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sluice.artifacts import ArtifactStore
 from sluice.digests import digest_bytes
 from sluice.errors import IntegrityError
-from sluice.registry import log_verification
+from sluice.registry import append_only, log_verification
 from sluice.registry.database import Database
 from sluice.registry.ledger import Ledger
 from sluice.registry.records import Finding
@@ -24,7 +24,7 @@ from tests.sluice.registry.ledger_samples import (
 
 
 class Intruder:
-    """SQL behind the ledger's back on either database, the triggers dropped first."""
+    """SQL behind the ledger's back on either database, the triggers dropped and created again."""
 
     def __init__(self, url: str) -> None:
         self.database = Database.open(url, create=True)
@@ -44,6 +44,7 @@ class Intruder:
                 connection.execute(sa.text(f"ALTER TABLE {table.name} DISABLE TRIGGER ALL"))
         for statement in statements:
             assert connection.execute(sa.text(statement)).rowcount > 0, statement
+        append_only.restore(connection)
 
     def lines(self) -> list[sa.Row[tuple[object, ...]]]:
         with self.database.read() as connection:

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from sluice.artifacts import ArtifactStore
 from sluice.errors import IntegrityError, SettingsError
-from sluice.registry import log
+from sluice.registry import append_only, log
 from sluice.registry.database import Database
 from sluice.registry.ledger import Ledger
 from sluice.registry.signing import SigningKey
@@ -38,6 +38,7 @@ def forge(path: Path, *, sign_again: bool = False) -> None:
         log.write_down(connection, rows)
         if kept and not sign_again:
             connection.execute(sa.insert(signatures), [row._asdict() for row in kept])
+        append_only.restore(connection)
     database.close()
 
 

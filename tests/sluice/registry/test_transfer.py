@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sluice.artifacts import ArtifactStore
 from sluice.digests import digest_bytes
 from sluice.errors import ContractError, GateBlocked, IntegrityError, SluiceError, StorageError
+from sluice.registry import append_only
 from sluice.registry.ledger import Ledger
 from sluice.registry.signing import SigningKey
 from sluice.registry.tables import own_lineages
@@ -179,6 +180,7 @@ def test_own_lineage_that_was_changed_past_the_ledger_is_not_promoted(
     with there._database.write() as connection:
         connection.execute(sa.text("DROP TRIGGER sluice_own_lineages_no_update"))
         connection.execute(sa.update(own_lineages).values(lineage=better))
+        append_only.restore(connection)
 
     with pytest.raises(IntegrityError, match=r"sluice_own_lineages .* is not as line"):
         there.promote(MODEL, 1, expected=None, actor="a", reason="r", store=store)

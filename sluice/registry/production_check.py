@@ -1,0 +1,260 @@
+"""The check before anybody acts on a production pointer: what ``verify`` does, for one model.
+
+Pointer, history, log and receipts must agree about the versions that are about to be served,
+compared with or moved to. Artifacts are not read: whoever loads weights checks their digests.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from sluice.digests import digest_json
+from sluice.errors import IntegrityError, RegistryUnsound, SluiceError
+from sluice.registry import append_only, log, log_verification, queries, rollout_rows
+from sluice.registry.evidence import parse_receipt
+from sluice.registry.findings import found
+from sluice.registry.log_verification import Chosen
+from sluice.registry.moves import check_moves
+from sluice.registry.records import Finding, Version
+from sluice.registry.tables import (
+    decisions,
+    history,
+    log_head,
+    models,
+    own_lineages,
+    pointers,
+    receipts,
+    rollout_heads,
+    rollout_transitions,
+    rollouts,
+    version_receipts,
+    versions,
+)
+
+_RESTORE = "The database was edited by hand: restore it from a backup."
+
+
+def require_sound(connection: Connection, model: str, numbers: Sequence[int]) -> None:
+    """Refuse to act on a pointer, or on versions, about which the registry contradicts itself.
+
+    Args:
+        connection: Of the caller's transaction.
+        model: Its name.
+        numbers: Versions that are about to be acted on.
+
+    Raises:
+        RegistryUnsound: The message names the first finding and the command that lists all.
+    """
+    findings = check(connection, model, numbers)
+    if not findings:
+        return
+    first, others = findings[0], len(findings) - 1
+    error = RegistryUnsound(
+        f"{first.what}{f' The check found {others} more.' if others else ''}",
+        cause=f"The registry does not hold together about {model}, so nothing acts on it.",
+        fix=f"{first.fix.rstrip('.')}. To list all findings: sluice registry verify",
+    )
+    error.num_findings = len(findings)
+    raise error
+
+
+def check(connection: Connection, model: str, numbers: Sequence[int]) -> list[Finding]:
+    """Return what does not hold of a model's pointer and of some of its versions; [] for nothing.
+
+    Cost:
+        A dozen queries; reads the history of the model and the rows of the versions, not the
+        whole log.
+    """
+    findings = list(check_moves(connection, model, numbers))
+    for number in dict.fromkeys(numbers):
+        findings += _check_version(connection, model, number)
+    findings += check_rollout(connection, model)
+    findings += log_verification.check_rows(connection, _rows(model, numbers))
+    findings += log_verification.check_removed(connection, history)
+    findings += append_only.check(connection)
+    return findings
+
+
+def check_production(connection: Connection, model: str) -> list[Finding]:
+    """Return what does not hold of what serves: production and the challenger of a rollout."""
+    return check(connection, model, _served(connection, model))
+
+
+def require_production(connection: Connection, model: str, *others: int) -> None:
+    """Refuse to act on what serves, and on other versions, when the registry contradicts itself.
+
+    Raises:
+        RegistryUnsound: See ``require_sound``.
+    """
+    require_sound(connection, model, [*_served(connection, model), *others])
+
+
+def fingerprint(connection: Connection, model: str) -> str:
+    """Return a digest that changes with what serves, its lineage or the end of the log.
+
+    An equal one makes a second check needless for a while. It does not cover every row that
+    ``check`` reads: repeat the check now and then.
+    """
+    pointed_at = sa.select(pointers.c.version).where(pointers.c.model == model)
+    last = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
+    challenger = sa.select(rollouts.c.version).where(rollouts.c.id.in_(last))
+    of_version = versions.c.number.in_(sa.union(pointed_at, challenger))
+    own = sa.and_(
+        own_lineages.c.model == versions.c.model, own_lineages.c.number == versions.c.number
+    )
+    queries_of_state: list[sa.Select[Any]] = [
+        sa.select(pointers).where(pointers.c.model == model),
+        sa.select(
+            versions.c.number, versions.c.candidate, versions.c.lineage, own_lineages.c.lineage
+        )
+        .outerjoin(own_lineages, own)
+        .where(versions.c.model == model, of_version)
+        .order_by(versions.c.number),
+        sa.select(rollout_heads.c.rollout, rollout_heads.c.revision).where(
+            rollout_heads.c.model == model
+        ),
+        sa.select(rollout_transitions.c.payload)
+        .where(rollout_transitions.c.rollout.in_(last))
+        .order_by(rollout_transitions.c.revision),
+        sa.select(log_head.c.lines, log_head.c.digest),
+    ]
+    seen = [list(connection.execute(query)) for query in queries_of_state]
+    if connection.dialect.name == "sqlite":  # counts changes of the schema, triggers included
+        seen.append(list(connection.exec_driver_sql("PRAGMA schema_version")))
+    return digest_json([[[str(value) for value in row] for row in rows] for rows in seen])
+
+
+def require_own_parts(version: Version) -> None:
+    """Refuse a version whose lineage names other settings, inputs or weights than the gates saw."""
+    problem = version.lineage.contradiction()
+    if not problem and version.lineage.candidate != version.candidate:
+        problem = (
+            f"it is filed as candidate {version.candidate[:12]}, and its lineage names "
+            f"{version.lineage.candidate[:12]}"
+        )
+    if problem:
+        raise IntegrityError(
+            f"{version.model} version {version.number} is not what the gates saw: {problem}.",
+            cause="Data, config, settings, code or weights in the lineage were changed after the "
+            "gates.",
+            fix="Restore the database from a backup, or run the pipeline again.",
+        )
+
+
+def check_rollout(connection: Connection, model: str) -> Iterator[Finding]:
+    """Yield what does not hold of the model's last rollout: head, transitions, version, receipt."""
+    try:
+        rollout = rollout_rows.load_last(connection, model)
+    except IntegrityError as error:
+        yield found(model, None, "rollout", error)
+        return
+    if rollout is None:
+        return
+    row = connection.execute(
+        sa.select(rollouts.c.version, rollouts.c.receipt, versions.c.candidate)
+        .outerjoin(
+            versions,
+            sa.and_(versions.c.model == rollouts.c.model, versions.c.number == rollouts.c.version),
+        )
+        .where(rollouts.c.id == rollout.id, rollouts.c.model == model)
+    ).first()
+    problem = ""
+    if row is None or (row.version, row.candidate) != (rollout.version, rollout.candidate):
+        problem = "it was started for another version than it sends requests to"
+    elif not _allows(connection, row.receipt, rollout.candidate):
+        problem = "the receipt that it was started on does not allow its version"
+    if problem:
+        yield Finding(
+            model=model,
+            version=rollout.version,
+            problem="rollout",
+            what=f"{model}: the rollout of version {rollout.version} does not hold: {problem}.",
+            fix=_RESTORE,
+        )
+
+
+def _check_version(connection: Connection, model: str, number: int) -> Iterator[Finding]:
+    row = sa.select(versions.c.number).where(versions.c.model == model, versions.c.number == number)
+    if connection.execute(row).first() is None:
+        yield Finding(
+            model=model,
+            version=number,
+            problem="lineage",
+            what=f"{model} has no version {number}.",
+            fix=_RESTORE,
+        )
+        return
+    try:
+        version = queries.load_version(connection, model, number)
+        require_own_parts(version)
+        own = sa.select(own_lineages.c.number).where(
+            own_lineages.c.model == model, own_lineages.c.number == number
+        )
+        if connection.execute(own).first() is None:  # without it an import counts again
+            log.require_never_there(connection, own_lineages, [model, number])
+    except SluiceError as error:
+        yield found(model, number, "lineage", error)
+    for digest, payload in connection.execute(
+        sa.select(receipts.c.digest, receipts.c.payload)
+        .join(version_receipts, version_receipts.c.receipt == receipts.c.digest)
+        .where(version_receipts.c.model == model, version_receipts.c.number == number)
+    ).all():
+        try:
+            parse_receipt(digest, payload)
+        except SluiceError as error:
+            yield found(model, number, "receipt", error)
+
+
+def _allows(connection: Connection, digest: str, candidate: str) -> bool:
+    payload = connection.execute(
+        sa.select(receipts.c.payload).where(receipts.c.digest == digest)
+    ).scalar()
+    try:
+        receipt = None if payload is None else parse_receipt(digest, payload)
+    except IntegrityError:
+        return False
+    return (
+        receipt is not None
+        and receipt.gate == "promotion"
+        and receipt.passed
+        and receipt.subject.get("candidate") == candidate
+    )
+
+
+def _rows(model: str, numbers: Sequence[int]) -> list[Chosen]:
+    """Return the rows that the log must tell of as they are."""
+    of_versions = version_receipts.c.number.in_(numbers)
+    linked = sa.select(version_receipts.c.receipt).where(
+        version_receipts.c.model == model, of_versions
+    )
+    candidates = sa.select(versions.c.candidate).where(
+        versions.c.model == model, versions.c.number.in_(numbers)
+    )
+    last = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
+    told = sa.or_(history.c.revision.is_not(None), history.c.to_version.in_(numbers))
+    return [
+        (models, models.c.name == model),
+        (versions, sa.and_(versions.c.model == model, versions.c.number.in_(numbers))),
+        (own_lineages, sa.and_(own_lineages.c.model == model, own_lineages.c.number.in_(numbers))),
+        (version_receipts, sa.and_(version_receipts.c.model == model, of_versions)),
+        (receipts, receipts.c.digest.in_(linked)),
+        (decisions, sa.and_(decisions.c.model == model, decisions.c.candidate.in_(candidates))),
+        (history, sa.and_(history.c.model == model, told)),
+        (rollouts, rollouts.c.id.in_(last)),
+        (rollout_transitions, rollout_transitions.c.rollout.in_(last)),
+    ]
+
+
+def _served(connection: Connection, model: str) -> list[int]:
+    """Return the versions that may answer requests; none where pointer or rollout is damaged."""
+    served: list[int] = []
+    try:
+        pointer = queries.load_pointer(connection, model)
+        served += [] if pointer.version is None else [pointer.version]
+        rollout = rollout_rows.load_last(connection, model)
+        served += [] if rollout is None or rollout.is_over else [rollout.version]
+    except IntegrityError:  # a finding of check_moves or check_rollout
+        pass
+    return served

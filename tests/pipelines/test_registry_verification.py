@@ -1,0 +1,73 @@
+"""The registry is verified on a schedule, and what is found is a failed run and a failed check."""
+
+import dagster as dg
+
+from sluice.artifacts import ArtifactStore
+from sluice.home import Home
+from sluice.pipeline import PipelineSettings
+from sluice.pipelines.build import build_definitions
+from sluice.pipelines.pipeline_metrics import metrics_reader
+from sluice.pipelines.resources import with_resources
+from sluice.registry.database import Database
+from sluice.registry.rollouts import RolloutLedger
+from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain
+
+
+def definitions_of(echo: PipelineSettings, home: Home) -> dg.Definitions:
+    return with_resources(
+        build_definitions(echo.model_copy(update={"name": MODEL, "drift": None})), home
+    )
+
+
+def verify(definitions: dg.Definitions) -> tuple[bool, dg.AssetCheckEvaluation]:
+    done = definitions.resolve_job_def(f"{MODEL}_registry_verification").execute_in_process(
+        raise_on_error=False
+    )
+    (check,) = [
+        event.asset_check_evaluation_data
+        for event in done.all_events
+        if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    ]
+    return done.success, check
+
+
+def test_a_finding_fails_the_scheduled_run_and_shows(echo: PipelineSettings, home: Home) -> None:
+    definitions = definitions_of(echo, home)
+    nothing_yet = verify(definitions)
+    assert nothing_yet[0]
+    assert not nothing_yet[1].passed
+    assert "INCONCLUSIVE" in str(nothing_yet[1].description)
+
+    with RolloutLedger.open(home.registry_url, clock=Clock()) as ledger:
+        promote_chain(ledger, ArtifactStore(home.artifacts), 2)
+    success, check = verify(definitions)
+    assert (success, check.passed, check.description) == (True, True, "Nothing wrong found.")
+    findings = f'sluice_registry_findings{{model="{MODEL}"}}'
+    assert f"{findings} 0.0" in metrics_reader(home)().decode()
+
+    database = Database.open(home.registry_url, create=False)
+    with database.write() as connection:
+        connection.exec_driver_sql("UPDATE sluice_pointers SET version = 1")
+    database.close()
+
+    success, check = verify(definitions)
+    assert (success, check.passed) == (False, False)
+    assert "the pointer says version 1 after 2 moves, the history 2" in str(check.description)
+    assert "sluice registry verify" in str(check.description)
+    assert check.asset_key == dg.AssetKey([MODEL, "production_model"])
+    told = metrics_reader(home)().decode()
+    assert f"{findings} 0.0" not in told
+    assert findings in told
+
+
+def test_the_schedule_comes_with_the_pipeline_and_runs_daily(
+    echo: PipelineSettings, home: Home
+) -> None:
+    definitions = definitions_of(echo, home)
+    schedule = definitions.resolve_schedule_def(f"{MODEL}_registry_verification_schedule")
+
+    assert schedule.cron_schedule == "30 4 * * *"
+    assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
+    for job in ("training", "promotion"):  # it reads every artifact: only in its own run
+        names = {node.name for node in definitions.resolve_job_def(f"{MODEL}_{job}").nodes}
+        assert f"{MODEL}__registry_check" not in names

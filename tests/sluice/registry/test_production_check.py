@@ -1,0 +1,479 @@
+"""What whoever acts on the production pointer finds after somebody reached past the ledger."""
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from sluice.artifacts import ArtifactStore
+from sluice.cli import run_command
+from sluice.errors import IntegrityError, RegistryUnsound
+from sluice.home import Home
+from sluice.registry import append_only, production_check
+from sluice.registry.database import Database
+from sluice.registry.rollouts import RolloutLedger
+from sluice.registry.tables import APPEND_ONLY
+from sluice.rollout import changes
+from sluice.rollout.settings import RolloutSettings
+from sluice.rollout.state import Transition
+from sluice.serving.ledger_models import LedgerModels
+from sluice.serving.ledger_weights import LedgerWeights
+from tests.sluice.registry.ledger_samples import (
+    MODEL,
+    Clock,
+    promote_chain,
+    register_sample,
+    sample_lineage,
+)
+
+TO_DEV = "UPDATE sluice_pointers SET version = 4, revision = revision + 1"
+TO_STAGING = "UPDATE sluice_pointers SET version = 3, revision = revision + 1"
+MOVE = (
+    "INSERT INTO sluice_history "
+    "(at, model, action, from_version, to_version, actor, reason, receipt, revision) "
+    "SELECT at, model, '{action}', 2, {to}, 'eve', 'r', {receipt}, 3 "
+    "FROM sluice_history WHERE revision = 2"
+)
+OWN = "(SELECT receipt FROM sluice_version_receipts WHERE number = 3 ORDER BY id DESC LIMIT 1)"
+
+ATTACKS: dict[str, Sequence[str]] = {
+    "pointer to a dev version": [TO_DEV],
+    "pointer to a dev version, same revision": ["UPDATE sluice_pointers SET version = 4"],
+    "pointer to a staging version": [TO_STAGING],
+    "pointer back, past the history": ["UPDATE sluice_pointers SET version = 1"],
+    "pointer to nothing": ["UPDATE sluice_pointers SET version = NULL"],
+    "pointer revision alone": ["UPDATE sluice_pointers SET revision = revision + 7"],
+    "pointer deleted": [f"DELETE FROM sluice_pointers WHERE model = '{MODEL}'"],
+    "pointer and a move without receipt": [
+        TO_DEV,
+        MOVE.format(action="promote", to=4, receipt="NULL"),
+    ],
+    "pointer and a move on the receipt of another version": [
+        TO_DEV,
+        MOVE.format(action="promote", to=4, receipt="receipt"),
+    ],
+    "pointer and a move on its own receipt, which the log does not tell of": [
+        TO_STAGING,
+        MOVE.format(action="promote", to=3, receipt=OWN),
+    ],
+    "pointer and a rollback": [TO_DEV, MOVE.format(action="rollback", to=4, receipt="NULL")],
+    "pointer and a move with a line that no chain holds": [
+        TO_STAGING,
+        MOVE.format(action="promote", to=3, receipt=OWN),
+        "INSERT INTO sluice_log SELECT number + 1, entity, '[' || "
+        "(SELECT max(id) FROM sluice_history) || ']', content, digest, content FROM sluice_log "
+        "WHERE number = (SELECT max(number) FROM sluice_log)",
+        "UPDATE sluice_log_head SET lines = lines + 1",
+    ],
+    "the last move never happened": [
+        "DELETE FROM sluice_history WHERE revision = 2",
+        "UPDATE sluice_pointers SET version = 1, revision = 1",
+    ],
+    "a move says who else": ["UPDATE sluice_history SET actor = 'eve' WHERE revision = 2"],
+    "stage of the version edited": [
+        "UPDATE sluice_history SET action = 'unstage' WHERE action = 'stage' AND to_version = 2"
+    ],
+    "lineage shows other metrics": [
+        "UPDATE sluice_versions SET lineage = replace(lineage, '\"mse\":0.643', '\"mse\":0.001') "
+        "WHERE number = 2"
+    ],
+    "lineage names the weights of another version": [
+        "UPDATE sluice_versions SET lineage = "
+        "(SELECT lineage FROM sluice_versions WHERE number = 4) WHERE number = 2"
+    ],
+    "lineage emptied": ["UPDATE sluice_versions SET lineage = '{}' WHERE number = 2"],
+    "receipt edited": [
+        "UPDATE sluice_receipts SET payload = replace(payload, '0.054', '0.154') "
+        "WHERE gate = 'promotion'"
+    ],
+    "receipt of the POC gate edited": [
+        "UPDATE sluice_receipts SET recorded_at = '2025-01-01T00:00:00.000000+00:00' "
+        "WHERE gate = 'poc'"
+    ],
+    "receipt no longer linked": [
+        "DELETE FROM sluice_version_receipts WHERE number = 2 AND receipt IN "
+        "(SELECT digest FROM sluice_receipts WHERE gate = 'promotion')"
+    ],
+    "line of the version deleted": [
+        "DELETE FROM sluice_log WHERE entity = 'sluice_versions' AND key LIKE '%, 2]'"
+    ],
+    "line of another version deleted": ["DELETE FROM sluice_log WHERE number = 3"],
+    "line of the version rewritten with its row": [
+        "UPDATE sluice_versions SET registered_at = '2025-01-01T00:00:00.000000+00:00' "
+        "WHERE number = 2",
+        "UPDATE sluice_log SET content = 'f' || substr(content, 2) "
+        "WHERE entity = 'sluice_versions' AND key LIKE '%, 2]'",
+    ],
+    "head of the log moved": ["UPDATE sluice_log_head SET lines = lines - 1"],
+}
+
+SQLITE_TRIGGERS: dict[str, Sequence[str]] = {
+    "dropped": ["DROP TRIGGER sluice_versions_no_update"],
+    "replaced by an empty one of its name": [
+        "DROP TRIGGER sluice_log_no_delete",
+        "CREATE TRIGGER sluice_log_no_delete BEFORE DELETE ON sluice_log BEGIN SELECT 1; END",
+    ],
+    "moved to another table": [
+        "DROP TRIGGER sluice_history_no_update",
+        "CREATE TRIGGER sluice_history_no_update BEFORE UPDATE ON sluice_samples BEGIN "
+        "SELECT RAISE(ABORT, 'sluice_history is append-only'); END",
+    ],
+    "joined by one that moves the pointer": [
+        "CREATE TRIGGER later AFTER INSERT ON sluice_history BEGIN "
+        "UPDATE sluice_pointers SET version = 4; END",
+    ],
+}
+POSTGRESQL_TRIGGERS: dict[str, Sequence[str]] = {
+    "dropped": ["DROP TRIGGER sluice_versions_append_only ON sluice_versions"],
+    "disabled": ["ALTER TABLE sluice_versions DISABLE TRIGGER ALL"],
+    "disabled except in replicas": [
+        "ALTER TABLE sluice_versions ENABLE REPLICA TRIGGER sluice_versions_append_only"
+    ],
+    "emptied in its function": [
+        "CREATE OR REPLACE FUNCTION sluice_append_only() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RETURN NULL; END $$"
+    ],
+    "replaced by one with a condition": [
+        "DROP TRIGGER sluice_versions_append_only ON sluice_versions",
+        "CREATE TRIGGER sluice_versions_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON "
+        "sluice_versions FOR EACH STATEMENT WHEN (false) EXECUTE FUNCTION sluice_append_only()",
+    ],
+    "replaced by one for deletions only": [
+        "DROP TRIGGER sluice_versions_append_only ON sluice_versions",
+        "CREATE TRIGGER sluice_versions_append_only BEFORE DELETE ON sluice_versions "
+        "FOR EACH STATEMENT EXECUTE FUNCTION sluice_append_only()",
+    ],
+}
+
+
+def apply(connection: sa.Connection, statements: Sequence[str]) -> None:
+    is_sqlite = connection.dialect.name == "sqlite"
+    for statement in statements:  # psycopg takes a lone per cent sign for a placeholder
+        connection.exec_driver_sql(statement if is_sqlite else statement.replace("%", "%%"))
+
+
+def disarm(connection: sa.Connection) -> None:
+    for table in APPEND_ONLY:
+        if connection.dialect.name == "sqlite":
+            for action in ("update", "delete"):
+                connection.exec_driver_sql(f"DROP TRIGGER {table.name}_no_{action}")
+        else:
+            connection.exec_driver_sql(f"DROP TRIGGER {table.name}_append_only ON {table.name}")
+
+
+@dataclass
+class Attacked:
+    """A registry with versions 1 and 2 promoted, 3 staging, 4 dev; and who writes past it."""
+
+    url: str
+    ledger: RolloutLedger
+    store: ArtifactStore
+
+    def write(self, *statements: str, is_silent: bool = True) -> None:
+        """Write past the ledger; silent: the triggers are as before afterwards."""
+        database = Database.open(self.url, create=False)
+        with database.write() as connection:
+            if is_silent:
+                disarm(connection)
+            apply(connection, statements)
+            if is_silent:
+                append_only.restore(connection)
+        database.close()
+
+    def load(self) -> int:
+        """Return the version that a server which starts now would serve."""
+        weights = LedgerWeights(self.ledger, MODEL).read()
+        version = self.ledger.served_version(MODEL, weights.production)
+        assert version is not None
+        return version.number
+
+
+def fill(ledger: RolloutLedger, store: ArtifactStore) -> None:
+    promote_chain(ledger, store, 2)
+    two = ledger.version(MODEL, 2).candidate
+    register_sample(ledger, store, salt=3, reference=two)
+    ledger.register(MODEL, sample_lineage(store, salt=4), [])
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("filled")
+    url = f"sqlite:///{folder / 'registry.db'}"
+    with RolloutLedger.open(url, clock=Clock()) as ledger:
+        fill(ledger, ArtifactStore(folder / "artifacts"))
+    return folder
+
+
+@pytest.fixture
+def attacked(filled: Path, tmp_path: Path) -> Iterator[Attacked]:
+    """A copy of one registry, in the embedded database."""
+    folder = tmp_path / "copy"
+    shutil.copytree(filled, folder)
+    url = f"sqlite:///{folder / 'registry.db'}"
+    with RolloutLedger.open(url, clock=Clock()) as ledger:
+        yield Attacked(url, ledger, ArtifactStore(folder / "artifacts"))
+
+
+@pytest.fixture
+def attacked_anywhere(url: str, store: ArtifactStore) -> Iterator[Attacked]:
+    """A registry in the embedded database, and in PostgreSQL where there is one."""
+    with RolloutLedger.open(url, clock=Clock()) as ledger:
+        fill(ledger, store)
+        yield Attacked(url, ledger, store)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_server_follows_and_starts_on_what_the_registry_agrees_about_only(
+    attacked: Attacked, name: str
+) -> None:
+    """A server that polls finds it at its next poll where something it serves by changed."""
+    source = LedgerWeights(attacked.ledger, MODEL, recheck_s=0.0)
+    source.read()
+    assert attacked.load() == 2
+
+    attacked.write(*ATTACKS[name])
+
+    with pytest.raises(RegistryUnsound, match="sluice registry verify") as refusal:
+        source.read()
+    assert refusal.value.num_findings >= 1
+    with pytest.raises(RegistryUnsound):
+        attacked.load()
+    # Whatever the check of one version finds, verify finds as well.
+    assert attacked.ledger.verify(MODEL, store=attacked.store) != []
+    assert attacked.ledger.production_findings(MODEL) != []
+
+
+def test_both_databases_find_the_same(attacked_anywhere: Attacked) -> None:
+    """Each attack in a transaction of its own that is undone."""
+    database = Database.open(attacked_anywhere.url, create=False)
+    missed = []
+    with contextlib.suppress(Undo), database.write() as connection:
+        for name, statements in ATTACKS.items():
+            undo = connection.begin_nested()
+            disarm(connection)
+            apply(connection, statements)
+            append_only.restore(connection)
+            findings = production_check.check_production(connection, MODEL)
+            undo.rollback()
+            if not findings:
+                missed.append(name)
+        assert production_check.check_production(connection, MODEL) == []
+        raise Undo
+    database.close()
+
+    assert missed == []
+
+
+class Undo(Exception):
+    """Ends a transaction without keeping it."""
+
+
+ACTS: dict[str, Callable[[Attacked], object]] = {
+    "promote": lambda it: it.ledger.promote(
+        MODEL, 3, expected=it.ledger.production_number(MODEL), actor="a", reason="r", store=it.store
+    ),
+    "promote what the pointer names": lambda it: it.ledger.promote(
+        MODEL, 4, expected=4, actor="a", reason="r", store=it.store
+    ),
+    "ask whether it may be promoted": lambda it: it.ledger.require_promotable(MODEL, 3),
+    "roll back": lambda it: it.ledger.rollback(
+        MODEL, expected=4, actor="a", reason="r", store=it.store
+    ),
+    "start a rollout": lambda it: it.ledger.start_rollout(
+        MODEL, 3, RolloutSettings(), actor="a", reason="r"
+    ),
+    "compare with production": lambda it: it.ledger.production(MODEL),
+    "drive a rollout": lambda it: it.ledger.weights(MODEL),
+}
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_nobody_acts_on_a_moved_pointer(attacked: Attacked, act: str) -> None:
+    attacked.write(TO_DEV)
+
+    with pytest.raises(IntegrityError, match="pointer says version 4"):
+        ACTS[act](attacked)
+
+    assert [e.revision for e in attacked.ledger.history(MODEL) if e.revision is not None] == [1, 2]
+
+
+def test_a_rollout_that_held_does_not_move_a_moved_pointer(attacked: Attacked) -> None:
+    """It is not withdrawn either: nothing is wrong with its challenger."""
+    ledger, clock = attacked.ledger, Clock()
+    one_step = RolloutSettings(strategy="ab", shares=(0.5,))
+    started = ledger.start_rollout(MODEL, 3, one_step, actor="a", reason="r").rollout
+    held = started.model_copy(
+        update={"phase": "held", "epoch": started.epoch + 1, "revision": started.revision + 1}
+    )
+    ledger.record_transition(
+        started,
+        Transition(
+            outcome="advance", rollout=held, at=clock(), actor="a", reason="It held.", remedy=""
+        ),
+    )
+    attacked.write("UPDATE sluice_pointers SET version = 4")
+
+    with pytest.raises(IntegrityError, match="pointer says version 4"):
+        ledger.finish_rollout(MODEL, actor="a", store=attacked.store)
+
+    assert ledger.rollout(MODEL) == held
+
+
+GIVE_TO_DEV = (
+    "UPDATE sluice_rollout_heads SET state = replace(replace(state, '{three}', '{four}'), "
+    "'\"version\":3', '\"version\":4')",
+    "UPDATE sluice_rollout_transitions SET payload = replace(replace(payload, '{three}', '{four}'),"
+    " '\"version\":3', '\"version\":4')",
+)
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        GIVE_TO_DEV[:1],
+        GIVE_TO_DEV,
+        (*GIVE_TO_DEV, "UPDATE sluice_rollouts SET version = 4"),
+        ("UPDATE sluice_rollouts SET receipt = (SELECT min(digest) FROM sluice_receipts)",),
+        ("UPDATE sluice_versions SET lineage = replace(lineage, '0.643', '0.1') WHERE number = 3",),
+    ],
+    ids=["head", "head and transition", "all rows", "receipt", "lineage of the challenger"],
+)
+def test_a_rollout_sends_nobody_to_a_version_that_it_was_not_started_for(
+    attacked: Attacked, statements: Sequence[str]
+) -> None:
+    ledger = attacked.ledger
+    three, four = (ledger.version(MODEL, number).candidate for number in (3, 4))
+    ledger.start_rollout(MODEL, 3, RolloutSettings(), actor="a", reason="r")
+    source = LedgerWeights(ledger, MODEL)
+    assert source.read().challenger == three
+
+    attacked.write(
+        *(text.format(three=three, four=four) if "{three}" in text else text for text in statements)
+    )
+
+    if "receipt" not in statements[0]:  # found at once, by what changed
+        with pytest.raises(RegistryUnsound):
+            source.read()
+    with pytest.raises(RegistryUnsound):
+        ledger.weights(MODEL)
+    assert ledger.verify(MODEL, store=attacked.store) != []
+
+
+def test_triggers_of_the_registry_are_its_own(attacked_anywhere: Attacked) -> None:
+    attacked = attacked_anywhere
+    chosen = SQLITE_TRIGGERS if attacked.url.startswith("sqlite") else POSTGRESQL_TRIGGERS
+    for name, statements in chosen.items():
+        attacked.write(*statements, is_silent=False)
+
+        findings = attacked.ledger.verify(None, store=attacked.store)
+        assert [finding.problem for finding in findings] == ["trigger"], name
+        with pytest.raises(RegistryUnsound, match="restore-triggers"):
+            LedgerWeights(attacked.ledger, MODEL).read()
+
+        assert attacked.ledger.restore_triggers() > 0
+        assert attacked.ledger.verify(None, store=attacked.store) == [], name
+    assert attacked.load() == 2
+
+
+def test_triggers_are_not_restored_over_an_edited_row(attacked: Attacked) -> None:
+    """Else the command would hide that somebody dropped them to edit."""
+    database = Database.open(attacked.url, create=False)
+    with database.write() as connection:
+        disarm(connection)
+        apply(connection, ["UPDATE sluice_history SET actor = 'eve' WHERE id = 1"])
+    database.close()
+
+    with pytest.raises(RegistryUnsound, match=r"sluice_history \[1\] is not as line"):
+        attacked.ledger.restore_triggers()
+
+    problems = {finding.problem for finding in attacked.ledger.verify(None, store=attacked.store)}
+    assert problems == {"log", "trigger"}
+
+
+def test_a_check_is_repeated_at_a_change_or_after_its_time(attacked_anywhere: Attacked) -> None:
+    """An edit that shows in nothing that is read at each poll is found by the repeated check."""
+    attacked = attacked_anywhere
+    patient = LedgerWeights(attacked.ledger, MODEL, recheck_s=3600)
+    hasty = LedgerWeights(attacked.ledger, MODEL, recheck_s=0.0)
+    before = patient.read()
+    assert hasty.read() == before
+
+    attacked.write(*ATTACKS["a move says who else"])
+    # The schema of SQLite changed with the triggers, which is a change.
+    if attacked.url.startswith("postgresql"):
+        assert patient.read() == before
+    with pytest.raises(RegistryUnsound):
+        hasty.read()
+
+    attacked.write("UPDATE sluice_pointers SET revision = revision + 1")
+    with pytest.raises(RegistryUnsound):
+        patient.read()
+
+
+def test_what_is_mended_is_followed_again(attacked: Attacked) -> None:
+    source = LedgerWeights(attacked.ledger, MODEL)
+    before = source.read()
+    attacked.write("UPDATE sluice_pointers SET version = 4")
+    with pytest.raises(RegistryUnsound):
+        source.read()
+
+    attacked.write("UPDATE sluice_pointers SET version = 2")
+
+    assert source.read() == before
+
+
+def test_a_sound_registry_has_no_finding_after_every_kind_of_move(attacked: Attacked) -> None:
+    """Promotion, rollback, reinstatement, a rollout started and aborted, another model."""
+    ledger, store = attacked.ledger, attacked.store
+    ledger.register("other", sample_lineage(store, salt=6, model="other"), [])
+    ledger.promote(MODEL, 3, expected=2, actor="a", reason="r", store=store)
+    ledger.rollback(MODEL, expected=3, actor="a", reason="r", store=store)
+    ledger.promote(MODEL, 3, expected=2, actor="a", reason="r", store=store, reinstate=True)
+    ledger.rollback(MODEL, expected=3, actor="a", reason="r", store=store)
+    number = register_sample(ledger, store, salt=7, reference=ledger.version(MODEL, 2).candidate)
+    started = ledger.start_rollout(MODEL, number, RolloutSettings(), actor="a", reason="r")
+    assert ledger.production_findings(MODEL) == []
+    ledger.record_transition(
+        started.rollout,
+        changes.abort(started.rollout, now=Clock()(), actor="a", reason="r"),
+    )
+
+    assert ledger.production_findings(MODEL) == ledger.production_findings("other") == []
+    assert ledger.verify(None, store=store) == []
+    assert attacked.load() == 2
+
+
+def test_an_edited_lineage_does_not_load_between_the_check_and_the_load(
+    attacked: Attacked,
+) -> None:
+    weights = LedgerWeights(attacked.ledger, MODEL).read()
+    attacked.write(*ATTACKS["lineage shows other metrics"])
+
+    with pytest.raises(RegistryUnsound, match="is not as line"):
+        LedgerModels(attacked.ledger, MODEL, attacked.store).load(weights.production)
+
+
+def test_a_server_does_not_start_on_a_moved_pointer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The refusal names the finding and the command that lists all of them."""
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    monkeypatch.delenv("SLUICE_REGISTRY_URL", raising=False)
+    home = Home.from_environment({"SLUICE_HOME": str(tmp_path)}, cwd=tmp_path)
+    store = ArtifactStore(home.artifacts)
+    with RolloutLedger.open(home.registry_url, clock=Clock()) as ledger:
+        promote_chain(ledger, store, 1)
+        ledger.register(MODEL, sample_lineage(store, salt=4), [])
+        Attacked(home.registry_url, ledger, store).write(
+            "UPDATE sluice_pointers SET version = 2, revision = 2"
+        )
+
+    assert run_command(["serve", MODEL, "--port", "0"]) == 2
+
+    said = " ".join(capsys.readouterr().err.split())
+    assert "the pointer says version 2 after 2 moves, the history 1 after 1" in said
+    assert "sluice registry verify" in said
