@@ -13,6 +13,7 @@ from sluice.artifacts import ArtifactStore
 from sluice.digests import digest_json
 from sluice.errors import GateBlocked, IntegrityError, RolloutConflict, UnknownVersion
 from sluice.registry import admission, promotion, queries, rollout_rows
+from sluice.registry.client_secret import find_secret, insert_secret
 from sluice.registry.ledger import Ledger
 from sluice.registry.observations import Observations, insert_note
 from sluice.registry.records import Pointer, Version
@@ -61,7 +62,22 @@ class RolloutLedger(Ledger):
                 rollout_rows.load_last(connection, model),
                 production=queries.load_version(connection, model, pointer.version).candidate,
                 pointer_revision=pointer.revision,
+                secret=find_secret(connection, model),
             )
+
+    def require_secret(self, model: str) -> None:
+        """Make the model's secret, which places its users, where it has none yet.
+
+        A server does so before it answers anybody. All servers share what the first one made, and
+        it stays: with another one every user would be placed again, and samples of a user could be
+        found no more.
+
+        Raises:
+            StorageError: The registry cannot be written.
+        """
+        at = self._clock()
+        with self._database.write() as connection:
+            insert_secret(connection, model, at=at)
 
     @traced
     def start_rollout(

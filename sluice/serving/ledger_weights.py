@@ -20,6 +20,9 @@ class LedgerWeights:
             StorageError: The registry cannot be read, or was changed past the ledger.
         """
         found = self._ledger.weights(self._model)
+        if found is not None and not found.secret:
+            self._ledger.require_secret(self._model)
+            found = self._ledger.weights(self._model)
         if found is None:
             known = ", ".join(self._ledger.models()) or "none"
             raise UnknownVersion(

@@ -5,9 +5,11 @@ from datetime import datetime
 
 import numpy as np
 
-from sluice.rollout.observations import ArmCounts, Window
+from sluice.rollout.evidence import GuardName
+from sluice.rollout.observations import ArmCounts, Unshared, Window
 from sluice.rollout.samples import ArmName, Fault
 from sluice.rollout.weights import Weights
+from sluice.serving.clients import Clients
 
 ARMS: tuple[ArmName, ...] = ("production", "challenger")
 KINDS = ("requests", "errors", "timeouts", "not_finite", "slower")
@@ -21,8 +23,28 @@ _PROCESS_S = 0.002
 answer within less than that, and once promoted they have no pipe [s]."""
 
 
+Faults = frozenset[GuardName]
+"""What was wrong with one answer; empty when nothing was."""
+
+NO_FAULTS: Faults = frozenset()
+FAILURES: Faults = frozenset(("errors", "timeouts", "not_finite"))
+"""What leaves a request without an answer in time."""
+
+
+def unshared(ours: Faults, theirs: Faults) -> Faults:
+    """Return what was wrong with an answer and not with the other arm's to the same request.
+
+    An arm that failed gives the other's failure no meaning, in whatever way each of them failed.
+    """
+    if theirs & FAILURES:
+        return NO_FAULTS
+    return ours - theirs
+
+
 class Steps:
     """Counts of the step under way; a new epoch or rollout begins a new one.
+
+    Beside what each arm did there is what of it is evidence: see ``Unshared``.
 
     Without a challenger there is no step: what production did alone, before it was loaded or after
     its lease, would be compared with what the challenger did beside it.
@@ -35,6 +57,7 @@ class Steps:
     def __init__(self, weights: Weights, *, now: datetime) -> None:
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._slow_s: float | None = None
+        self.clients = Clients()
         self._begin(weights, now)
 
     @property
@@ -69,14 +92,64 @@ class Steps:
         counts["requests"] += 1
         if fault is not None:
             counts[fault] += 1
-        # What raised at once was not fast, and says so by its error.
-        if self._weights.shadow:  # copies have no latency, and one arm alone must not be judged
+        counts["slower"] += "slower" in self.faults(seconds=seconds, fault=fault)
+
+    def faults(self, *, seconds: float | None, fault: Fault | None) -> Faults:
+        """Return all that was wrong with an answer.
+
+        Args:
+            seconds: How long the arm took; None for a shadow copy.
+            fault: What went wrong, if anything.
+        """
+        found: set[GuardName] = set() if fault is None else {fault}
+        # What raised at once was not fast, and says so by its error. Copies have no latency, and
+        # one arm alone must not be judged.
+        is_timed = seconds is not None and self._slow_s is not None and not self._weights.shadow
+        if is_timed and fault != "errors" and not seconds <= self._slow_s:  # type: ignore[operator]
+            found.add("slower")
+        return frozenset(found)
+
+    def compare_request(self, arm: ArmName, *, weights: Weights, client: str, now: float) -> None:
+        """Take a request of an arm into the evidence.
+
+        Args:
+            arm: Where it was routed.
+            weights: That routed it.
+            client: Who sent it, as ``client_of`` says.
+            now: The moment [s, monotonic].
+        """
+        self.clients.see(arm, client, now=now)
+        if self._is_of(weights):
+            self._evidence[arm]["requests"] += 1
+
+    def compare_faults(
+        self,
+        arm: ArmName,
+        ours: Faults,
+        theirs: Faults,
+        *,
+        weights: Weights,
+        client: str,
+        now: float,
+    ) -> None:
+        """Take what was wrong with a compared request into the evidence, where it may count.
+
+        Args:
+            arm: Where the request was routed.
+            ours: What was wrong with its answer.
+            theirs: What was wrong with the other arm's answer to the same request.
+            weights: That routed it.
+            client: Who sent it.
+            now: The moment [s, monotonic].
+        """
+        if not self._is_of(weights):
             return
-        if seconds is not None and self._slow_s is not None and fault != "errors":
-            counts["slower"] += not seconds <= self._slow_s
+        for guard in sorted(unshared(ours, theirs)):
+            if self.clients.may_fault(arm, guard, client, share=weights.share, now=now):
+                self._evidence[arm][guard] += 1
 
     def count_dropped(self) -> None:
-        """Count a shadow copy that there was no room for."""
+        """Count a copy, or a failure to be asked of the other arm, that there was no room for."""
         self._dropped += 1
 
     def window(self, now: datetime) -> Window | None:
@@ -91,8 +164,23 @@ class Steps:
             until=max(now, self._since),
             production=ArmCounts(**self._counts["production"]),
             challenger=ArmCounts(**self._counts["challenger"]),
+            unshared=self._unshared(),
             shadow_dropped=self._dropped,
         )
+
+    def _unshared(self) -> Unshared:
+        ours, theirs = self._evidence["challenger"], self._evidence["production"]
+        if 0 < self._weights.share < 1:
+            believed = self.clients.believed(
+                ours["requests"], theirs["requests"], share=self._weights.share
+            )
+            # Counts never fall, though more clients leave less to chance.
+            self._believed = [max(pair) for pair in zip(believed, self._believed, strict=True)]
+            ours, theirs = (
+                counts | {"requests": max(number, *(counts[guard] for guard in KINDS[1:]))}
+                for counts, number in zip((ours, theirs), self._believed, strict=True)
+            )
+        return Unshared(production=ArmCounts(**theirs), challenger=ArmCounts(**ours))
 
     def _is_of(self, weights: Weights) -> bool:
         return (weights.rollout, weights.epoch) == (self._weights.rollout, self._weights.epoch)
@@ -103,6 +191,10 @@ class Steps:
         self._slow_s = self._limit_s()
         self._dropped = 0
         self._counts: dict[ArmName, dict[str, int]] = {arm: dict.fromkeys(KINDS, 0) for arm in ARMS}
+        self._evidence: dict[ArmName, dict[str, int]] = {
+            arm: dict.fromkeys(KINDS, 0) for arm in ARMS
+        }
+        self._believed: list[int] = [0, 0]
 
     def _limit_s(self) -> float | None:
         if len(self._recent) < _ENOUGH:

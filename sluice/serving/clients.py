@@ -1,0 +1,149 @@
+"""What one client may contribute to the evidence: a share, however much it sends (ROLL-2).
+
+A client knows its arm from the first answer on, and may then send whatever speaks against that arm,
+as often as it likes. So what it did counts up to a share of what all clients did: of its faults
+only the first few, and it is drawn as a sample no more often than others. Where clients are few,
+each has the larger share, or a challenger that fails for all of them could not be found.
+"""
+
+import math
+import secrets
+from dataclasses import dataclass, field
+
+from sluice.rollout.evidence import GuardName
+from sluice.rollout.samples import ArmName
+
+PERIOD_S = 300.0
+"""Time after which a client has its share again [s]."""
+
+ENOUGH_FAULTS = 40
+"""Faults of an arm that suffice for a breach; clients that all fail reach them together."""
+
+_FEW_CLIENTS = 10
+"""With fewer a single busy one moves the split of the requests, and nothing is wrong."""
+
+_DEVIATIONS = 3.0
+"""The split that clients' places make may be off by so many of its standard deviations."""
+
+_BUCKETS = 2**20
+"""Clients told apart: more than that share their parts, and memory stays bounded."""
+
+
+def client_of(user: str | None, address: str) -> str:
+    """Return who a request is from: the user it names, or else the address it came from."""
+    return f"user {user}" if user is not None else f"address {address}"
+
+
+@dataclass(slots=True)
+class _Period:
+    """What was seen of clients in one period."""
+
+    seen: dict[ArmName, set[int]] = field(
+        default_factory=lambda: {"production": set(), "challenger": set()}
+    )
+    faults: dict[tuple[ArmName, GuardName, int], int] = field(default_factory=dict)
+    draws: dict[int, int] = field(default_factory=dict)
+
+
+class Clients:
+    """The clients of one server; touched by its event loop only."""
+
+    def __init__(self) -> None:
+        self._ends_at = -math.inf
+        self._now, self._last = _Period(), _Period()
+        self._counts: dict[ArmName, int] = {"production": 0, "challenger": 0}
+        self._key = secrets.token_bytes(8)  # nobody outside can choose clients that are drawn
+
+    def see(self, arm: ArmName, client: str, *, now: float) -> None:
+        """Note that a client's request went to an arm at a moment [s, monotonic]."""
+        self._turn(now)
+        bucket, seen = self._bucket(client), self._now.seen[arm]
+        if bucket not in seen:
+            seen.add(bucket)
+            self._counts[arm] += bucket not in self._last.seen[arm]
+
+    def count(self, arm: ArmName) -> int:
+        """Return how many clients the arm had in this period and the one before."""
+        return self._counts[arm]
+
+    def smaller(self, share: float) -> int:
+        """Return how many clients the arm with fewer of them has, or is to have by its share.
+
+        At the start of a step hardly any has come yet, and the first one must not count for all.
+        """
+        ours, theirs = self.count("challenger"), self.count("production")
+        expected = share * (ours + theirs)
+        return max(1, min(max(ours, int(expected)), max(theirs, int(ours + theirs - expected))))
+
+    def may_fault(
+        self, arm: ArmName, guard: GuardName, client: str, *, share: float, now: float
+    ) -> bool:
+        """Say whether one more fault of a client is evidence, and count it when it is.
+
+        Both arms have the same limit, that of the arm with fewer clients: or faults that both
+        have would seem to be those of one.
+        """
+        self._turn(now)
+        key = (arm, guard, self._bucket(client))
+        counted = self._now.faults.get(key, 0)
+        if counted >= math.ceil(ENOUGH_FAULTS / self.smaller(share)):
+            return False
+        self._now.faults[key] = counted + 1
+        return True
+
+    def may_draw(self, client: str, *, per_s: float, now: float) -> bool:
+        """Say whether a request of a client may be drawn as a sample.
+
+        All clients have the same chance, whatever they send.
+
+        Args:
+            client: As ``client_of`` says.
+            per_s: Samples that are drawn of all clients [1/s].
+            now: The moment [s, monotonic].
+        """
+        self._turn(now)
+        bucket = self._bucket(client)
+        quota = per_s * PERIOD_S / max(1, sum(self._counts.values()))
+        drawn = self._now.draws.get(bucket, 0)
+        if drawn >= math.ceil(quota):
+            return False
+        return hash((self._key, self._ends_at, bucket)) % _BUCKETS < quota * _BUCKETS
+
+    def draw(self, client: str) -> None:
+        """Count that a request of a client was drawn."""
+        bucket = self._bucket(client)
+        self._now.draws[bucket] = self._now.draws.get(bucket, 0) + 1
+
+    def believed(self, ours: int, theirs: int, *, share: float) -> tuple[int, int]:
+        """Return the requests of both arms, as far as the share explains how they split.
+
+        Users have their places by chance, so with many of them the arms' requests are as the share
+        says. Whoever floods an arm with good requests makes its faults seem rare.
+
+        Args:
+            ours: Requests of the challenger.
+            theirs: Requests of production.
+            share: Of the users that the challenger answers, above 0 and below 1.
+        """
+        few = self.smaller(share)
+        if few < _FEW_CLIENTS:
+            return ours, theirs
+        slack = 1 + _DEVIATIONS / math.sqrt(few)
+        most = min(share * slack, 1 - (1 - share) / slack)
+        least = max(share / slack, 1 - (1 - share) * slack)
+        return (
+            min(ours, math.ceil(theirs * most / (1 - most))),
+            min(theirs, math.ceil(ours * (1 - least) / least)),
+        )
+
+    def _turn(self, now: float) -> None:
+        if now >= self._ends_at:
+            is_next = now < self._ends_at + PERIOD_S
+            self._last = self._now if is_next else _Period()
+            self._now = _Period()
+            self._counts = {arm: len(seen) for arm, seen in self._last.seen.items()}
+            self._ends_at = now + PERIOD_S
+
+    @staticmethod
+    def _bucket(client: str) -> int:
+        return hash(client) % _BUCKETS  # of texts, hash is keyed anew in each process
