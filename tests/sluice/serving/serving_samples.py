@@ -196,11 +196,12 @@ def live(
     isolate: Isolate | None = None,
     hook: Hook | None = None,
     reports: ReportSink | None = None,
+    name: str = MODEL,
 ) -> Iterator[Live]:
     """Run the real server on a free port of this machine."""
     source, log = source or Source(weights), io.StringIO()
     serving = open_serving(
-        MODEL,
+        name,
         source,
         lambda wanted: models[wanted],
         isolate=isolate,
