@@ -17,6 +17,7 @@ from sluice.registry.client_secret import find_secret, insert_secret
 from sluice.registry.ledger import Ledger
 from sluice.registry.observations import Observations, insert_note
 from sluice.registry.records import Pointer, Version
+from sluice.registry.sample_removal import Erased, erase_user
 from sluice.registry.traced import traced
 from sluice.rollout import changes
 from sluice.rollout.agreement import Agreement
@@ -78,6 +79,22 @@ class RolloutLedger(Ledger):
         at = self._clock()
         with self._database.write() as connection:
             insert_secret(connection, model, at=at)
+
+    @traced
+    def erase_user(self, model: str, user: str) -> Erased:
+        """Delete every sample of a user: its features, what was answered, and its rows' names.
+
+        Counts, verdicts and transitions are sums over many clients, and stay as they are.
+
+        Args:
+            model: Its name.
+            user: Key that the requests named as ``user``.
+
+        Raises:
+            StorageError: The registry cannot be written; nothing was deleted.
+        """
+        with self._database.write() as connection:
+            return erase_user(connection, model, user)
 
     @traced
     def start_rollout(

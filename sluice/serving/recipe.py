@@ -78,5 +78,5 @@ def open_recipe(recipe: ServerRecipe, *, clock: Clock, log: Any) -> Iterator[Ser
             hook=None if hook_token is None else Hook(token=hook_token, rollback=rollback),
             clock=clock,
             log=log,
-            reports=ledger.observations,
+            reports=ledger.observations.keeping(days=recipe.settings.keep_samples_days),
         )
