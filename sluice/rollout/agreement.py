@@ -23,9 +23,9 @@ _LEAST_PART = 0.05
 """Of production's spread: models that agree better than that on held-out rows count as if they did
 not, or a trained-again twin would be held to a difference of nearly zero."""
 
-_MOST_CLIENTS = 10
+_MOST_TIMES = 5
 """One client's difference counts up to as many times the limit as there are halves of clients, and
-up to so many times: so one alone proves nothing among three, nor a tenth among many."""
+up to so many times: so one alone proves nothing among three, nor a fifth among many."""
 
 _NEWEST = 300
 """Pairs that a look compares: older ones would hide a change."""
@@ -89,7 +89,7 @@ def prediction_drift(
         far = live / unit if unit > 0 else (0.0 if live == 0 else math.inf)
         by_client.setdefault(pair.client or f"{number}", []).append(far)
     far_C = np.array([np.mean(far) for far in by_client.values()])
-    most = limit * min(_MOST_CLIENTS, max(2.0, far_C.size / 2))
+    most = limit * min(_MOST_TIMES, max(2.0, far_C.size / 2))
     distance = float(np.minimum(far_C, most).mean())
     return PredictionDrift(distance=distance, limit=limit, rows=len(pairs))
 

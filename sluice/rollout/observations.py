@@ -32,7 +32,7 @@ class Unshared(Record):
     """What of the counts is evidence: faults that the other arm does not share.
 
     A fault is left out when the other arm failed on the same request too, or when its client had
-    its share of the faults already; requests beyond what the split of the users explains as well.
+    its share of the faults already; so are requests of clients that send far more than others.
     """
 
     production: ArmCounts = ArmCounts()

@@ -19,14 +19,15 @@ PERIOD_S = 300.0
 ENOUGH_FAULTS = 40
 """Faults of an arm that suffice for a breach; clients that all fail reach them together."""
 
-_FEW_CLIENTS = 10
-"""With fewer a single busy one moves the split of the requests, and nothing is wrong."""
+_USUAL = 0.9
+"""Quantile of the requests of all clients: more than twice as many are unusual. Clients that a
+tenth of all outnumbers cannot move it."""
 
-_DEVIATIONS = 3.0
-"""The split that clients' places make may be off by so many of its standard deviations."""
+_GROWTH = 1.1
+"""The quantile is taken again once there are so many times the requests."""
 
-_BUCKETS = 2**20
-"""Clients told apart: more than that share their parts, and memory stays bounded."""
+_BUCKETS = 2**14
+"""Clients told apart: of more than that some share their parts, and memory stays bounded."""
 
 
 def client_of(user: str | None, address: str) -> str:
@@ -41,6 +42,7 @@ class _Period:
     seen: dict[ArmName, set[int]] = field(
         default_factory=lambda: {"production": set(), "challenger": set()}
     )
+    requests: dict[int, int] = field(default_factory=dict)
     faults: dict[tuple[ArmName, GuardName, int], int] = field(default_factory=dict)
     draws: dict[int, int] = field(default_factory=dict)
 
@@ -52,15 +54,39 @@ class Clients:
         self._ends_at = -math.inf
         self._now, self._last = _Period(), _Period()
         self._counts: dict[ArmName, int] = {"production": 0, "challenger": 0}
+        self._total = self._next_quantile = self._usual = 0
         self._key = secrets.token_bytes(8)  # nobody outside can choose clients that are drawn
 
-    def see(self, arm: ArmName, client: str, *, now: float) -> None:
-        """Note that a client's request went to an arm at a moment [s, monotonic]."""
+    def see(self, arm: ArmName, client: str, *, now: float) -> bool:
+        """Note a client's request; say whether it is compared.
+
+        Of a client that sends far more than nearly all others the first requests are: what it
+        sends beyond would hide what the arms do to everybody else.
+
+        Args:
+            arm: Where the request went.
+            client: As ``client_of`` says.
+            now: The moment [s, monotonic].
+        """
         self._turn(now)
         bucket, seen = self._bucket(client), self._now.seen[arm]
         if bucket not in seen:
             seen.add(bucket)
             self._counts[arm] += bucket not in self._last.seen[arm]
+        requests = self._now.requests
+        number = requests[bucket] = requests.get(bucket, 0) + 1
+        self._total += 1
+        if self._total >= self._next_quantile:
+            self._usual = self._quantile()
+            self._next_quantile = math.ceil(_GROWTH * self._total)
+        return number <= 2 * self._usual + 1
+
+    def _quantile(self) -> int:
+        """Return how many requests of this period nearly all clients have at most."""
+        told = sorted(self._now.requests.values())
+        absent = len(self._last.requests.keys() - self._now.requests.keys())
+        place = math.ceil(_USUAL * (len(told) + absent)) - 1 - absent
+        return told[place] if place >= 0 else 0
 
     def count(self, arm: ArmName) -> int:
         """Return how many clients the arm had in this period and the one before."""
@@ -114,28 +140,6 @@ class Clients:
         bucket = self._bucket(client)
         self._now.draws[bucket] = self._now.draws.get(bucket, 0) + 1
 
-    def believed(self, ours: int, theirs: int, *, share: float) -> tuple[int, int]:
-        """Return the requests of both arms, as far as the share explains how they split.
-
-        Users have their places by chance, so with many of them the arms' requests are as the share
-        says. Whoever floods an arm with good requests makes its faults seem rare.
-
-        Args:
-            ours: Requests of the challenger.
-            theirs: Requests of production.
-            share: Of the users that the challenger answers, above 0 and below 1.
-        """
-        few = self.smaller(share)
-        if few < _FEW_CLIENTS:
-            return ours, theirs
-        slack = 1 + _DEVIATIONS / math.sqrt(few)
-        most = min(share * slack, 1 - (1 - share) / slack)
-        least = max(share / slack, 1 - (1 - share) * slack)
-        return (
-            min(ours, math.ceil(theirs * most / (1 - most))),
-            min(theirs, math.ceil(ours * (1 - least) / least)),
-        )
-
     def _turn(self, now: float) -> None:
         if now >= self._ends_at:
             is_next = now < self._ends_at + PERIOD_S
@@ -143,6 +147,7 @@ class Clients:
             self._now = _Period()
             self._counts = {arm: len(seen) for arm, seen in self._last.seen.items()}
             self._ends_at = now + PERIOD_S
+            self._total = self._next_quantile = self._usual = 0
 
     @staticmethod
     def _bucket(client: str) -> int:

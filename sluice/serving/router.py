@@ -209,16 +209,15 @@ class Router:
         return tried
 
     def _count(self, arm: ArmName, tried: Tried, asked: _Asked) -> Faults:
-        """Count a request of an arm; return what was wrong with its answer."""
+        """Count a request of an arm; return what was wrong with its answer, if it is compared."""
         self.steps.count(
             arm, weights=asked.compared, seconds=tried.seconds, fault=self._fault(tried)
         )
         self._metrics.count(arm, seconds=tried.seconds, fault=tried.fault)
-        if not asked.weights.shadow:
-            self.steps.compare_request(
-                arm, weights=asked.compared, client=asked.client, now=time.monotonic()
-            )
-        return self._faults(tried)
+        is_compared = asked.weights.shadow or self.steps.compare_request(
+            arm, weights=asked.compared, client=asked.client, now=time.monotonic()
+        )
+        return self._faults(tried) if is_compared else NO_FAULTS
 
     def _fault(self, tried: Tried) -> Fault | None:
         # Production may take longer before it is given up, and must not look better for it.
@@ -245,10 +244,13 @@ class Router:
     def _compare_copies(self, asked: _Asked, *, ours: Faults, theirs: Faults) -> None:
         """Take a request that both arms answered into the evidence of both."""
         now = time.monotonic()
-        for arm in ARMS:
+        compared = [
             self.steps.compare_request(arm, weights=asked.compared, client=asked.client, now=now)
-        self._compare("challenger", ours, theirs, asked)
-        self._compare("production", theirs, ours, asked)
+            for arm in ARMS
+        ]
+        if all(compared):
+            self._compare("challenger", ours, theirs, asked)
+            self._compare("production", theirs, ours, asked)
 
     def _ask_other(self, arm: ArmName, ours: Faults, asked: _Asked) -> None:
         """Ask the other arm what this one did not do well; what both do badly is no evidence."""
@@ -285,7 +287,7 @@ class Router:
         """Keep the first window of a request that was drawn, or that an arm failed on."""
         now = time.monotonic()
         failed = tried.fault is not None
-        if not (self._recorder.wants_failure(now) if failed else self._is_drawn(arm, asked, now)):
+        if not (self._recorder.wants_failure(now) if failed else self._is_drawn(asked, now)):
             return
         table, weights, request, x_NLD = asked.table, asked.weights, asked.request, asked.x_NLD
         sample = Sample(
@@ -307,9 +309,8 @@ class Router:
         elif self._has_room:
             self._begin(self._pair(sample, other, x_NLD[:1]))
 
-    def _is_drawn(self, arm: ArmName, asked: _Asked, now: float) -> bool:
+    def _is_drawn(self, asked: _Asked, now: float) -> bool:
         clients, per_s = self.steps.clients, self._settings.samples_per_s
-        clients.see(arm, asked.client, now=now)
         if not (clients.may_draw(asked.client, per_s=per_s, now=now) and self._recorder.wants(now)):
             return False
         clients.draw(asked.client)

@@ -109,8 +109,8 @@ class Steps:
             found.add("slower")
         return frozenset(found)
 
-    def compare_request(self, arm: ArmName, *, weights: Weights, client: str, now: float) -> None:
-        """Take a request of an arm into the evidence.
+    def compare_request(self, arm: ArmName, *, weights: Weights, client: str, now: float) -> bool:
+        """Take a request of an arm into the evidence; say whether it is, and so its faults.
 
         Args:
             arm: Where it was routed.
@@ -118,9 +118,9 @@ class Steps:
             client: Who sent it, as ``client_of`` says.
             now: The moment [s, monotonic].
         """
-        self.clients.see(arm, client, now=now)
-        if self._is_of(weights):
-            self._evidence[arm]["requests"] += 1
+        is_compared = self.clients.see(arm, client, now=now) and self._is_of(weights)
+        self._evidence[arm]["requests"] += is_compared
+        return is_compared
 
     def compare_faults(
         self,
@@ -164,23 +164,9 @@ class Steps:
             until=max(now, self._since),
             production=ArmCounts(**self._counts["production"]),
             challenger=ArmCounts(**self._counts["challenger"]),
-            unshared=self._unshared(),
+            unshared=Unshared(**{arm: ArmCounts(**self._evidence[arm]) for arm in ARMS}),
             shadow_dropped=self._dropped,
         )
-
-    def _unshared(self) -> Unshared:
-        ours, theirs = self._evidence["challenger"], self._evidence["production"]
-        if 0 < self._weights.share < 1:
-            believed = self.clients.believed(
-                ours["requests"], theirs["requests"], share=self._weights.share
-            )
-            # Counts never fall, though more clients leave less to chance.
-            self._believed = [max(pair) for pair in zip(believed, self._believed, strict=True)]
-            ours, theirs = (
-                counts | {"requests": max(number, *(counts[guard] for guard in KINDS[1:]))}
-                for counts, number in zip((ours, theirs), self._believed, strict=True)
-            )
-        return Unshared(production=ArmCounts(**theirs), challenger=ArmCounts(**ours))
 
     def _is_of(self, weights: Weights) -> bool:
         return (weights.rollout, weights.epoch) == (self._weights.rollout, self._weights.epoch)
@@ -194,7 +180,6 @@ class Steps:
         self._evidence: dict[ArmName, dict[str, int]] = {
             arm: dict.fromkeys(KINDS, 0) for arm in ARMS
         }
-        self._believed: list[int] = [0, 0]
 
     def _limit_s(self) -> float | None:
         if len(self._recent) < _ENOUGH:
