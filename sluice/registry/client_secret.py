@@ -51,11 +51,16 @@ def insert_secret(connection: Connection, model: str, *, at: datetime) -> None:
     connection.execute(sa.insert(rollout_notes).values(**row))
 
 
+def client_of(user: str | None, address: str) -> str:
+    """Return who a request is from: the user it names, or else the address it came from."""
+    return f"user {user}" if user is not None else f"address {address}"
+
+
 def client_name(client: str, *, secret: str) -> str:
     """Return what samples call a client: a digest that only whoever has the secret can make.
 
     Args:
-        client: ``user`` and the key of a user, or ``address`` and an address; see ``Client``.
+        client: As ``client_of`` says.
         secret: Of the model.
     """
     text = client.encode(errors="surrogatepass")

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from pydantic import Field
 from sqlalchemy import Connection
 
-from sluice.registry.client_secret import client_name, find_secret
+from sluice.registry.client_secret import client_name, client_of, find_secret
 from sluice.registry.tables import samples
 from sluice.settings import Record
 
@@ -49,7 +49,7 @@ def erase_user(connection: Connection, model: str, user: str) -> Erased:
     found = []
     if secret:
         # The name is hexadecimal, and quotes within a text are escaped: only a client matches.
-        name = client_name(f"user {user}", secret=secret)
+        name = client_name(client_of(user, ""), secret=secret)
         theirs = samples.c.payload.contains(f'"client":"{name}"')
         found = connection.execute(
             sa.select(samples.c.id, samples.c.rollout, samples.c.row_key, samples.c.payload).where(

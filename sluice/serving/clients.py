@@ -30,11 +30,6 @@ _BUCKETS = 2**14
 """Clients told apart: of more than that some share their parts, and memory stays bounded."""
 
 
-def client_of(user: str | None, address: str) -> str:
-    """Return who a request is from: the user it names, or else the address it came from."""
-    return f"user {user}" if user is not None else f"address {address}"
-
-
 @dataclass(slots=True)
 class _Period:
     """What was seen of clients in one period."""
@@ -43,6 +38,10 @@ class _Period:
         default_factory=lambda: {"production": set(), "challenger": set()}
     )
     requests: dict[int, int] = field(default_factory=dict)
+    addresses: dict[int, int] = field(default_factory=dict)
+    """Requests of each address, whatever users they name."""
+
+    address_faults: dict[tuple[ArmName, GuardName, int], int] = field(default_factory=dict)
     faults: dict[tuple[ArmName, GuardName, int], int] = field(default_factory=dict)
     draws: dict[int, int] = field(default_factory=dict)
 
@@ -57,7 +56,7 @@ class Clients:
         self._total = self._next_quantile = self._usual = 0
         self._key = secrets.token_bytes(8)  # nobody outside can choose clients that are drawn
 
-    def see(self, arm: ArmName, client: str, *, now: float) -> bool:
+    def see(self, arm: ArmName, client: str, *, address: str, now: float) -> bool:
         """Note a client's request; say whether it is compared.
 
         Of a client that sends far more than nearly all others the first requests are: what it
@@ -66,9 +65,12 @@ class Clients:
         Args:
             arm: Where the request went.
             client: As ``client_of`` says.
+            address: Where it came from.
             now: The moment [s, monotonic].
         """
         self._turn(now)
+        origin = self._bucket(address)
+        self._now.addresses[origin] = self._now.addresses.get(origin, 0) + 1
         bucket, seen = self._bucket(client), self._now.seen[arm]
         if bucket not in seen:
             seen.add(bucket)
@@ -102,20 +104,38 @@ class Clients:
         return max(1, min(max(ours, int(expected)), max(theirs, int(ours + theirs - expected))))
 
     def may_fault(
-        self, arm: ArmName, guard: GuardName, client: str, *, share: float, now: float
+        self,
+        arm: ArmName,
+        guard: GuardName,
+        client: str,
+        *,
+        address: str,
+        share: float,
+        now: float,
     ) -> bool:
         """Say whether one more fault of a client is evidence, and count it when it is.
 
         Both arms have the same limit, that of the arm with fewer clients: or faults that both
-        have would seem to be those of one.
+        have would seem to be those of one. As anybody may name new users, an address has a limit
+        too: as many as its part of the requests, so all where one gateway asks for everybody.
         """
         self._turn(now)
-        key = (arm, guard, self._bucket(client))
+        key, origin = (arm, guard, self._bucket(client)), (arm, guard, self._bucket(address))
         counted = self._now.faults.get(key, 0)
+        of_address = self._now.address_faults.get(origin, 0)
         if counted >= math.ceil(ENOUGH_FAULTS / self.smaller(share)):
             return False
+        if of_address >= math.ceil(ENOUGH_FAULTS * self._part(address)):
+            return False
         self._now.faults[key] = counted + 1
+        self._now.address_faults[origin] = of_address + 1
         return True
+
+    def _part(self, address: str) -> float:
+        """Return which part of the requests came from an address, in this period and the last."""
+        periods, origin = (self._now, self._last), self._bucket(address)
+        theirs = sum(period.addresses.get(origin, 0) for period in periods)
+        return theirs / max(1, sum(sum(period.addresses.values()) for period in periods))
 
     def may_draw(self, client: str, *, per_s: float, now: float) -> bool:
         """Say whether a request of a client may be drawn as a sample.

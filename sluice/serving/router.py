@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.observability import tracing
-from sluice.registry.client_secret import client_name
+from sluice.registry.client_secret import client_name, client_of
 from sluice.registry.reading import Clock
 from sluice.rollout.observations import Window
 from sluice.rollout.samples import ArmName, Fault, Sample
 from sluice.rollout.weights import Weights
 from sluice.serving.arm import Arm
-from sluice.serving.clients import client_of
 from sluice.serving.contract import PredictRequest
 from sluice.serving.metrics import Metrics
 from sluice.serving.recorder import Recorder
@@ -70,6 +69,8 @@ class _Asked:
     x_NLD: Input
     client: str
     """As ``client_of`` says."""
+
+    address: str
 
 
 class Router:
@@ -138,7 +139,7 @@ class Router:
         # Drawn here: of anything that a client sends, its trace id included, it could send again
         # what reached the challenger once.
         place_by = request.user if request.user is not None else secrets.token_hex(16)
-        asked = _Asked(table, weights, compared, request, x_NLD, client)
+        asked = _Asked(table, weights, compared, request, x_NLD, client, address)
         challenger, failed, ours = table.challenger, None, NO_FAULTS
         if (
             challenger is not None
@@ -214,9 +215,7 @@ class Router:
             arm, weights=asked.compared, seconds=tried.seconds, fault=self._fault(tried)
         )
         self._metrics.count(arm, seconds=tried.seconds, fault=tried.fault)
-        is_compared = asked.weights.shadow or self.steps.compare_request(
-            arm, weights=asked.compared, client=asked.client, now=time.monotonic()
-        )
+        is_compared = asked.weights.shadow or self._compare_request(arm, asked)
         return self._faults(tried) if is_compared else NO_FAULTS
 
     def _fault(self, tried: Tried) -> Fault | None:
@@ -231,6 +230,15 @@ class Router:
     def _has_room(self) -> bool:
         return len(self._shadows) < self._settings.shadow_waiting
 
+    def _compare_request(self, arm: ArmName, asked: _Asked) -> bool:
+        return self.steps.compare_request(
+            arm,
+            weights=asked.compared,
+            client=asked.client,
+            address=asked.address,
+            now=time.monotonic(),
+        )
+
     def _compare(self, arm: ArmName, ours: Faults, theirs: Faults, asked: _Asked) -> None:
         self.steps.compare_faults(
             arm,
@@ -238,16 +246,13 @@ class Router:
             theirs,
             weights=asked.compared,
             client=asked.client,
+            address=asked.address,
             now=time.monotonic(),
         )
 
     def _compare_copies(self, asked: _Asked, *, ours: Faults, theirs: Faults) -> None:
         """Take a request that both arms answered into the evidence of both."""
-        now = time.monotonic()
-        compared = [
-            self.steps.compare_request(arm, weights=asked.compared, client=asked.client, now=now)
-            for arm in ARMS
-        ]
+        compared = [self._compare_request(arm, asked) for arm in ARMS]
         if all(compared):
             self._compare("challenger", ours, theirs, asked)
             self._compare("production", theirs, ours, asked)

@@ -109,16 +109,20 @@ class Steps:
             found.add("slower")
         return frozenset(found)
 
-    def compare_request(self, arm: ArmName, *, weights: Weights, client: str, now: float) -> bool:
+    def compare_request(
+        self, arm: ArmName, *, weights: Weights, client: str, address: str, now: float
+    ) -> bool:
         """Take a request of an arm into the evidence; say whether it is, and so its faults.
 
         Args:
             arm: Where it was routed.
             weights: That routed it.
             client: Who sent it, as ``client_of`` says.
+            address: Where it came from.
             now: The moment [s, monotonic].
         """
-        is_compared = self.clients.see(arm, client, now=now) and self._is_of(weights)
+        is_usual = self.clients.see(arm, client, address=address, now=now)
+        is_compared = is_usual and self._is_of(weights)
         self._evidence[arm]["requests"] += is_compared
         return is_compared
 
@@ -130,6 +134,7 @@ class Steps:
         *,
         weights: Weights,
         client: str,
+        address: str,
         now: float,
     ) -> None:
         """Take what was wrong with a compared request into the evidence, where it may count.
@@ -140,12 +145,15 @@ class Steps:
             theirs: What was wrong with the other arm's answer to the same request.
             weights: That routed it.
             client: Who sent it.
+            address: Where it came from.
             now: The moment [s, monotonic].
         """
         if not self._is_of(weights):
             return
         for guard in sorted(unshared(ours, theirs)):
-            if self.clients.may_fault(arm, guard, client, share=weights.share, now=now):
+            if self.clients.may_fault(
+                arm, guard, client, address=address, share=weights.share, now=now
+            ):
                 self._evidence[arm][guard] += 1
 
     def count_dropped(self) -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from sluice.registry.client_secret import client_of
 from sluice.rollout.agreement import Agreement, prediction_drift
 from sluice.rollout.benchmark.simulation import fresh
 from sluice.rollout.benchmark.traffic import START
@@ -17,7 +18,6 @@ from sluice.rollout.machine import advance
 from sluice.rollout.samples import ArmName, Fault, Sample
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.weights import Weights
-from sluice.serving.clients import client_of
 from sluice.serving.recorder import Recorder
 from sluice.serving.steps import Steps
 
@@ -74,7 +74,8 @@ def rolled_back_after(crowd: Crowd, *, seconds: float, seed: int, compares: bool
     for spent_s in _MEDIAN_S * rng.lognormal(sigma=_SPREAD, size=500):
         steps.count("production", weights=weights, seconds=float(spent_s), fault=None)
     for number in range(crowd.clients):  # they asked before the step began
-        steps.clients.see("production", client_of(f"{number}", ""), now=0.0)
+        name = client_of(f"{number}", "")
+        steps.clients.see("production", name, address=name, now=0.0)
     steps.follow(weights, now=START)
     recorder, samples = Recorder(per_s=2.0), list[Sample]()
     for look in range(1, int(seconds / LOOK_S) + 1):
@@ -139,9 +140,12 @@ def _ask(
         own = int(ours_N[n])
         ended = [_end(steps, spent_2N[a, n], bool(fails_2N[a, n])) for a in (own, 1 - own)]
         steps.count(arm, weights=weights, seconds=float(spent_2N[own, n]), fault=ended[0][0])
-        if steps.compare_request(arm, weights=weights, client=name, now=at_s) and ended[0][1]:
+        is_compared = steps.compare_request(
+            arm, weights=weights, client=name, address=name, now=at_s
+        )
+        if is_compared and ended[0][1]:
             steps.compare_faults(
-                arm, ended[0][1], ended[1][1], weights=weights, client=name, now=at_s
+                arm, ended[0][1], ended[1][1], weights=weights, client=name, address=name, now=at_s
             )
         may = not compares or steps.clients.may_draw(name, per_s=2.0, now=at_s)
         if may and ended[0][0] is None and recorder.wants(at_s):

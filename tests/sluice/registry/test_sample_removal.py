@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from sluice.artifacts import ArtifactStore
 from sluice.registry import sample_removal
-from sluice.registry.client_secret import client_name
+from sluice.registry.client_secret import client_name, client_of
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
 from sluice.rollout.samples import Report, Sample, ServerState
@@ -57,7 +57,9 @@ def report(*kept: Sample, at: datetime = NOW) -> Report:
 
 
 def name_of(ledger: RolloutLedger, user: str) -> str:
-    return client_name(f"user {user}", secret=LedgerWeights(ledger, MODEL).read().secret)
+    return client_name(
+        client_of(user, "10.0.0.1"), secret=LedgerWeights(ledger, MODEL).read().secret
+    )
 
 
 def test_every_sample_of_one_user_goes_and_nothing_else(
