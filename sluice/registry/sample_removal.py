@@ -6,7 +6,9 @@ changes when samples go.
 """
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from pydantic import Field
@@ -46,7 +48,7 @@ def erase_user(connection: Connection, model: str, user: str) -> Erased:
         connection.exec_driver_sql("PRAGMA secure_delete = ON")
     of_model = samples.c.model == model
     secret = find_secret(connection, model)
-    found = []
+    found: Sequence[sa.Row[Any]] = ()
     if secret:
         # The name is hexadecimal, and quotes within a text are escaped: only a client matches.
         name = client_name(client_of(user, ""), secret=secret)
