@@ -48,7 +48,7 @@ def erase_user(connection: Connection, model: str, user: str) -> Erased:
         connection.exec_driver_sql("PRAGMA secure_delete = ON")
     of_model = samples.c.model == model
     secret = find_secret(connection, model)
-    found: Sequence[sa.Row[Any]] = ()
+    found: Sequence[Any] = ()
     if secret:
         # The name is hexadecimal, and quotes within a text are escaped: only a client matches.
         name = client_name(client_of(user, ""), secret=secret)

@@ -31,7 +31,8 @@ class ArmCounts(Record):
 class Unshared(Record):
     """What of the counts is evidence: faults that the other arm does not share.
 
-    A fault is left out when the other arm failed on the same request too, or when its client had
+    A fault is left out when the other arm failed on the same request too (of production only those
+    that are not about time), or when its client had
     its share of the faults already; so are requests of clients that send far more than others.
     """
 

@@ -27,7 +27,7 @@ from sluice.serving.contract import PredictRequest
 from sluice.serving.metrics import Metrics
 from sluice.serving.recorder import Recorder
 from sluice.serving.settings import ServingSettings
-from sluice.serving.steps import ARMS, FAILURES, NO_FAULTS, Faults, Steps
+from sluice.serving.steps import ARMS, FAILURES, NO_FAULTS, TIMED, Faults, Steps
 from sluice.serving.sticky import is_chosen
 from sluice.serving.tried import Routed, Tried, answer_of, outputs, predict_once, refusal
 
@@ -260,7 +260,9 @@ class Router:
     def _ask_other(self, arm: ArmName, ours: Faults, asked: _Asked) -> None:
         """Ask the other arm what this one did not do well; what both do badly is no evidence."""
         other = asked.table.production if arm == "challenger" else asked.table.challenger
-        if other is not None and self._can_ask(ours, asked):
+        if arm == "production" and ours <= TIMED:  # whatever the challenger would say
+            self._compare(arm, ours, NO_FAULTS, asked)
+        elif other is not None and self._can_ask(ours, asked):
             self._asking[asked.client] += 1
             self._begin(self._judge(arm, ours, other, asked))
 

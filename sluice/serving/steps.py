@@ -31,14 +31,25 @@ FAILURES: Faults = frozenset(("errors", "timeouts", "not_finite"))
 """What leaves a request without an answer in time."""
 
 
-def unshared(ours: Faults, theirs: Faults) -> Faults:
-    """Return what was wrong with an answer and not with the other arm's to the same request.
+TIMED: Faults = frozenset(("timeouts", "slower"))
+"""What is a matter of degree, and of the machine at that moment."""
+
+
+def unshared(arm: ArmName, ours: Faults, theirs: Faults) -> Faults:
+    """Return what was wrong with an arm's answer and is evidence beside the other arm's.
 
     An arm that failed gives the other's failure no meaning, in whatever way each of them failed.
+    But production's late and slow answers count whatever the challenger made of the request: or a
+    challenger that is slower by very little, and so is also slow whenever production is, would be
+    the only one with slow answers.
+
+    Args:
+        arm: Whose answer ``ours`` is about.
+        ours: What was wrong with it.
+        theirs: What was wrong with the other arm's answer to the same request.
     """
-    if theirs & FAILURES:
-        return NO_FAULTS
-    return ours - theirs
+    always = ours & TIMED if arm == "production" else NO_FAULTS
+    return always | (NO_FAULTS if theirs & FAILURES else ours - theirs)
 
 
 class Steps:
@@ -150,7 +161,7 @@ class Steps:
         """
         if not self._is_of(weights):
             return
-        for guard in sorted(unshared(ours, theirs)):
+        for guard in sorted(unshared(arm, ours, theirs)):
             if self.clients.may_fault(
                 arm, guard, client, address=address, share=weights.share, now=now
             ):

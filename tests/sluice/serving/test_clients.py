@@ -4,7 +4,7 @@ import pytest
 
 from sluice.rollout.samples import ArmName
 from sluice.serving.clients import ENOUGH_FAULTS, PERIOD_S, Clients
-from sluice.serving.steps import NO_FAULTS, unshared
+from sluice.serving.steps import NO_FAULTS, Faults, unshared
 
 
 def faults(
@@ -95,10 +95,19 @@ def test_every_client_has_the_same_chance_to_be_drawn() -> None:
 
 
 def test_what_both_arms_do_badly_is_no_fault_of_either() -> None:
-    errors, late, slow = (frozenset({name}) for name in ("errors", "timeouts", "slower"))
+    errors, late, slow = Faults({"errors"}), Faults({"timeouts"}), Faults({"slower"})
 
-    assert unshared(errors, NO_FAULTS) == errors
-    assert unshared(errors, late) == NO_FAULTS, "in whatever way each fails"
-    assert unshared(slow, slow) == NO_FAULTS
-    assert unshared(slow, errors) == NO_FAULTS
-    assert unshared(late | slow, slow) == late
+    assert unshared("challenger", errors, NO_FAULTS) == errors
+    assert unshared("challenger", errors, late) == NO_FAULTS, "in whatever way each fails"
+    assert unshared("challenger", slow, slow) == NO_FAULTS
+    assert unshared("challenger", slow, errors) == NO_FAULTS
+    assert unshared("challenger", late | slow, slow) == late
+    assert unshared("production", errors, errors) == NO_FAULTS
+
+
+def test_a_challenger_that_is_a_little_slower_is_not_the_only_slow_one() -> None:
+    """It is slow whenever production is: what both share of that counts for production."""
+    slow, errors = Faults({"slower"}), Faults({"errors"})
+
+    assert unshared("production", slow, slow) == slow
+    assert unshared("production", slow | errors, errors) == slow
