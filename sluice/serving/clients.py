@@ -8,6 +8,7 @@ each has the larger share, or a challenger that fails for all of them could not 
 
 import math
 import secrets
+from collections import Counter
 from dataclasses import dataclass, field
 
 from sluice.rollout.evidence import GuardName
@@ -38,6 +39,10 @@ class _Period:
         default_factory=lambda: {"production": set(), "challenger": set()}
     )
     requests: dict[int, int] = field(default_factory=dict)
+    total: int = 0
+    clients_by_requests: Counter[int] = field(default_factory=Counter)
+    """How many clients sent how many requests."""
+
     addresses: dict[int, int] = field(default_factory=dict)
     """Requests of each address, whatever users they name."""
 
@@ -53,7 +58,10 @@ class Clients:
         self._ends_at = -math.inf
         self._now, self._last = _Period(), _Period()
         self._counts: dict[ArmName, int] = {"production": 0, "challenger": 0}
-        self._total = self._next_quantile = self._usual = 0
+        self._next_quantile = self._usual = 0
+        self._absent = 0
+        """Clients of the last period that have not come in this one."""
+
         self._key = secrets.token_bytes(8)  # nobody outside can choose clients that are drawn
 
     def see(self, arm: ArmName, client: str, *, address: str, now: float) -> bool:
@@ -76,19 +84,28 @@ class Clients:
             seen.add(bucket)
             self._counts[arm] += bucket not in self._last.seen[arm]
         requests = self._now.requests
-        number = requests[bucket] = requests.get(bucket, 0) + 1
-        self._total += 1
-        if self._total >= self._next_quantile:
+        before = requests.get(bucket, 0)
+        requests[bucket] = before + 1
+        if before:
+            self._now.clients_by_requests[before] -= 1
+        self._now.clients_by_requests[before + 1] += 1
+        self._absent -= not before and bucket in self._last.requests
+        self._now.total += 1
+        if self._now.total >= self._next_quantile:
             self._usual = self._quantile()
-            self._next_quantile = math.ceil(_GROWTH * self._total)
-        return number <= 2 * self._usual + 1
+            self._next_quantile = math.ceil(_GROWTH * self._now.total)
+        return before < 2 * self._usual + 1
 
     def _quantile(self) -> int:
         """Return how many requests of this period nearly all clients have at most."""
-        told = sorted(self._now.requests.values())
-        absent = len(self._last.requests.keys() - self._now.requests.keys())
-        place = math.ceil(_USUAL * (len(told) + absent)) - 1 - absent
-        return told[place] if place >= 0 else 0
+        wanted = math.ceil(_USUAL * (len(self._now.requests) + self._absent)) - self._absent
+        for requests, clients in sorted(self._now.clients_by_requests.items()):
+            if wanted <= 0:
+                break
+            wanted -= clients
+            if wanted <= 0:
+                return requests
+        return 0
 
     def count(self, arm: ArmName) -> int:
         """Return how many clients the arm had in this period and the one before."""
@@ -135,7 +152,7 @@ class Clients:
         """Return which part of the requests came from an address, in this period and the last."""
         periods, origin = (self._now, self._last), self._bucket(address)
         theirs = sum(period.addresses.get(origin, 0) for period in periods)
-        return theirs / max(1, sum(sum(period.addresses.values()) for period in periods))
+        return theirs / max(1, sum(period.total for period in periods))
 
     def may_draw(self, client: str, *, per_s: float, now: float) -> bool:
         """Say whether a request of a client may be drawn as a sample.
@@ -167,7 +184,8 @@ class Clients:
             self._now = _Period()
             self._counts = {arm: len(seen) for arm, seen in self._last.seen.items()}
             self._ends_at = now + PERIOD_S
-            self._total = self._next_quantile = self._usual = 0
+            self._next_quantile = self._usual = 0
+            self._absent = len(self._last.requests)
 
     @staticmethod
     def _bucket(client: str) -> int:
