@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from sluice.commands import registry_audit, registry_files
+from sluice.commands import registry_audit, registry_erase, registry_files
 from sluice.commands.output import print_json
 from sluice.commands.registry_access import (
     Actor,
@@ -55,6 +55,7 @@ def register(app: typer.Typer) -> None:
             "export sp500_volatility 2 sp500_volatility-2.sluice",
         ),
         ("import", registry_files.import_file, "import sp500_volatility-2.sluice"),
+        ("erase", registry_erase.erase, "erase sp500_volatility --user ada"),
         ("sign", registry_files.sign, "sign --key registry.key"),
     ):
         group.command(name, epilog=f"Example: sluice registry {example}")(command)

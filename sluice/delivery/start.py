@@ -83,7 +83,7 @@ def _agreement(
             fix=f"Promote the first one: sluice registry promote {model} {number}",
         )
     ours, theirs = load_deployed(version, store), load_deployed(production, store)
-    if ours.contract != theirs.contract:
+    if not ours.contract.takes_same(theirs.contract):
         raise GateBlocked(
             f"Version {number} must take the inputs that version {production.number} takes, to "
             "answer the same requests, and takes others.",

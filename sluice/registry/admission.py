@@ -120,7 +120,12 @@ def require_standing(standing: Receipt, receipt: Receipt) -> None:
 
 
 def require_text(text: str, *, what: str) -> None:
-    """Refuse what cannot be written: bytes of a command line that are no UTF-8."""
+    """Refuse what not every database can hold: bytes that are no UTF-8, and a NUL."""
+    if "\0" in text:
+        raise ContractError(
+            f"The {what} must hold no NUL character, got one at {text.index(chr(0))}.",
+            fix="Leave it out.",
+        )
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -5,7 +5,7 @@ no evidence by themselves and are not chained: a transition carries what it rest
 """
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal, TypeVar
 
 import sqlalchemy as sa
@@ -16,6 +16,7 @@ from sqlalchemy.exc import DataError
 from sluice.errors import IntegrityError, SamplesRefused
 from sluice.evaluation.verdict import Verdict
 from sluice.registry.database import Database
+from sluice.registry.sample_removal import expire
 from sluice.registry.tables import (
     arm_counts,
     rollout_heads,
@@ -38,8 +39,19 @@ KEPT_SAMPLES = 20_000
 class Observations:
     """The observations of one database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, keep: timedelta | None = None) -> None:
+        """Prepare; nothing is read yet.
+
+        Args:
+            database: Of the registry.
+            keep: Samples older than that go when this writes; None deletes none for their age.
+        """
         self._database = database
+        self._keep = keep
+
+    def keeping(self, *, days: float) -> "Observations":
+        """Return the same observations, which deletes samples older than so many days."""
+        return Observations(self._database, keep=timedelta(days=days))
 
     def write(self, report: Report) -> None:
         """Keep what a server reports: state and counts together, then the samples or none of them.
@@ -59,8 +71,10 @@ class Observations:
             if window is not None:
                 key = {"rollout": window.rollout, "epoch": window.epoch, "server": state.server}
                 _put(connection, arm_counts, key, {"payload": window.model_dump_json()})
+            if self._keep is not None:
+                expire(connection, state.model, before=state.at - self._keep)
         if report.samples:  # by themselves: no counts wait for what a client calls its rows
-            self._keep(state.model, report.samples)
+            self._add(state.model, report.samples)
 
     def servers(self, model: str, *, since: datetime) -> list[ServerState]:
         """Return the servers of a model that were heard of since a moment, the latest first."""
@@ -130,7 +144,7 @@ class Observations:
         """Return every verdict on labelled pairs of a rollout, oldest first."""
         return [_parse(Verdict, text) for text in self._notes(rollout, "quality")]
 
-    def _keep(self, model: str, new: Sequence[Sample]) -> None:
+    def _add(self, model: str, new: Sequence[Sample]) -> None:
         with self._database.write() as connection:
             try:
                 _insert(connection, model, new)

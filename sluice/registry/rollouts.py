@@ -21,10 +21,12 @@ from sluice.registry import (
     queries,
     rollout_rows,
 )
+from sluice.registry.client_secret import find_secret, insert_secret
 from sluice.registry.ledger import Ledger
 from sluice.registry.observations import Observations, insert_note
 from sluice.registry.records import Pointer, Version
 from sluice.registry.refusal_recording import records_refusals
+from sluice.registry.sample_removal import Erased, erase_user
 from sluice.registry.traced import traced
 from sluice.rollout import changes
 from sluice.rollout.agreement import Agreement
@@ -98,8 +100,39 @@ class RolloutLedger(Ledger):
                     _last_checked(connection, model),
                     production=queries.candidate_of(connection, model, pointer.version),
                     pointer_revision=pointer.revision,
+                    secret=find_secret(connection, model),
                 )
         return CheckedWeights(weights=weights, fingerprint=fingerprint)
+
+    def require_secret(self, model: str) -> None:
+        """Make the model's secret, which places its users, where it has none yet.
+
+        A server does so before it answers anybody. All servers share what the first one made, and
+        it stays: with another one every user would be placed again, and samples of a user could be
+        found no more.
+
+        Raises:
+            StorageError: The registry cannot be written.
+        """
+        at = self._clock()
+        with self._database.write() as connection:
+            insert_secret(connection, model, at=at)
+
+    @traced
+    def erase_user(self, model: str, user: str) -> Erased:
+        """Delete every sample of a user: its features, what was answered, and its rows' names.
+
+        Counts, verdicts and transitions are sums over many clients, and stay as they are.
+
+        Args:
+            model: Its name.
+            user: Key that the requests named as ``user``.
+
+        Raises:
+            StorageError: The registry cannot be written; nothing was deleted.
+        """
+        with self._database.write() as connection:
+            return erase_user(connection, model, user)
 
     @traced
     @records_refusals("rollout")

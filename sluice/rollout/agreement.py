@@ -7,6 +7,7 @@ columns, a normaliser.
 Shape legend: N = rows, M = networks, O = outputs.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,13 +15,17 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from sluice.errors import ContractError
-from sluice.rollout.samples import Sample
+from sluice.rollout.samples import Outputs, Sample
 from sluice.rollout.state import PredictionDrift
 from sluice.settings import Record
 
 _LEAST_PART = 0.05
 """Of production's spread: models that agree better than that on held-out rows count as if they did
 not, or a trained-again twin would be held to a difference of nearly zero."""
+
+_MOST_TIMES = 5
+"""One client's difference counts up to as many times the limit as there are halves of clients, and
+up to so many times: so one alone proves nothing among three, nor a fifth among many."""
 
 _NEWEST = 300
 """Pairs that a look compares: older ones would hide a change."""
@@ -71,12 +76,24 @@ def prediction_drift(
         agreement: On the held-out rows.
         limit: Largest distance that is not a breach [x].
         min_pairs: With fewer the distance is NaN: not known.
+
+    Each client has one part, the mean over its pairs, which counts up to a bound.
     """
-    pairs = [(s.production, s.challenger) for s in samples if s.production and s.challenger]
-    pairs = pairs[-_NEWEST:]
+    pairs = [s for s in samples if s.production and s.challenger][-_NEWEST:]
     if len(pairs) < min_pairs:
         return PredictionDrift(distance=float("nan"), limit=limit, rows=len(pairs))
-    live = float(np.mean([np.abs(np.mean(a, axis=0) - np.mean(b, axis=0)) for a, b in pairs]))
     unit = agreement.unit
-    distance = live / unit if unit > 0 else (0.0 if live == 0 else float("inf"))
+    by_client: dict[str, list[float]] = {}
+    for number, pair in enumerate(pairs):
+        live = float(np.abs(_answer(pair.production) - _answer(pair.challenger)).mean())
+        far = live / unit if unit > 0 else (0.0 if live == 0 else math.inf)
+        by_client.setdefault(pair.client or f"{number}", []).append(far)
+    far_C = np.array([np.mean(far) for far in by_client.values()])
+    most = limit * min(_MOST_TIMES, max(2.0, far_C.size / 2))
+    distance = float(np.minimum(far_C, most).mean())
     return PredictionDrift(distance=distance, limit=limit, rows=len(pairs))
+
+
+def _answer(outputs: Outputs | None) -> NDArray[np.float64]:
+    answer: NDArray[np.float64] = np.mean(np.array(outputs, np.float64), axis=0)
+    return answer

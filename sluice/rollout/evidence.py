@@ -136,8 +136,9 @@ def update(
         of a server's arms in a window and the bad ones among them, the challenger's bad ones are
         then hypergeometric, whatever the rate did meanwhile; its mean of any convex function is
         at most the binomial's (Hoeffding), so the binomial is safe. With copies both arms get every
-        request: where both fail, the evidence falls, as r <= ((1 + r) / 2)^2; the rest is a fair
-        coin. A user who makes much of the traffic and fails far more often than others breaks it.
+        request, and each fault that only one of them has is a fair coin. Clients who know their arm
+        and aim at it break this; so faults of both arms are left out, and those of one client count
+        up to a share (``Unshared``).
 
     Source:
         Ville (1939); Hoeffding (1963), JASA 58(301), theorem 4; Ramdas, Gruenwald, Vovk & Shafer
@@ -158,7 +159,7 @@ def _log_likelihood(server: Trials, ratio: float) -> float:
 
 
 def _trials(added: BothArms, guard: GuardName) -> Trials:
-    ours, theirs = added.challenger, added.production
+    ours, theirs = added.evidence.challenger, added.evidence.production
     requests = ours.requests + theirs.requests
     return Trials(
         bad=getattr(ours, guard),
@@ -184,7 +185,8 @@ def _log_sum(log: float, value: float) -> float:
 
 
 def _grew(before: BothArms, now: BothArms) -> bool:
-    arms = (before.production, now.production), (before.challenger, now.challenger)
+    was, found = before.evidence, now.evidence
+    arms = (was.production, found.production), (was.challenger, found.challenger)
     return all(
         getattr(b, name) <= getattr(n, name) for b, n in arms for name in ArmCounts.model_fields
     )
@@ -192,8 +194,8 @@ def _grew(before: BothArms, now: BothArms) -> bool:
 
 def _added(now: BothArms, before: BothArms) -> BothArms | None:
     """Return what was added, or None when an arm's holds more bad answers than requests."""
-    ours = _less(now.challenger, before.challenger)
-    theirs = _less(now.production, before.production)
+    ours = _less(now.evidence.challenger, before.evidence.challenger)
+    theirs = _less(now.evidence.production, before.evidence.production)
     if ours is None or theirs is None:
         return None
     return BothArms(production=theirs, challenger=ours)

@@ -77,6 +77,15 @@ class Look:
         copies = dropped + idle
         if self.rollout.current_step.shadow and dropped > settings.max_dropped * copies:
             yield f"{dropped} of {copies} copies found the queue full."
+        failures = sum(
+            counts.errors + counts.timeouts + counts.not_finite
+            for counts in (self.window.challenger, self.window.production)
+        )
+        if not self.rollout.current_step.shadow and dropped > settings.max_dropped * failures:
+            yield (
+                f"{dropped} of {failures} failures could not be compared with the other arm's "
+                "answer: there was no room to ask it."
+            )
         if drift is not None and not drift.distance <= drift.limit:
             counted = f"{drift.rows} of {settings.min_pairs} requests were answered by both"
             seen = counted if drift.rows < settings.min_pairs else _drift(drift)

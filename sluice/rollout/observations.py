@@ -28,11 +28,33 @@ class ArmCounts(Record):
         return self
 
 
+class Unshared(Record):
+    """What of the counts is evidence: faults that the other arm does not share.
+
+    A fault is left out when the other arm failed on the same request too (of production only those
+    that are not about time), or when its client had
+    its share of the faults already; so are requests of clients that send far more than others.
+    """
+
+    production: ArmCounts = ArmCounts()
+    challenger: ArmCounts = ArmCounts()
+
+
 class BothArms(Record):
     """What one server counted of both arms."""
 
     production: ArmCounts = ArmCounts()
     challenger: ArmCounts = ArmCounts()
+    unshared: Unshared | None = Field(
+        None, description="What of it is evidence; None from a server that compared no faults."
+    )
+
+    @property
+    def evidence(self) -> Unshared:
+        """What the guards judge."""
+        if self.unshared is not None:
+            return self.unshared
+        return Unshared(production=self.production, challenger=self.challenger)
 
 
 class Window(Record):
@@ -44,7 +66,14 @@ class Window(Record):
     until: AwareDatetime = Field(description="Now.")
     production: ArmCounts
     challenger: ArmCounts
-    shadow_dropped: int = Field(0, ge=0, description="Shadow requests the queue had no room for.")
+    unshared: Unshared | None = Field(
+        None, description="What of both is evidence, as of one server; None of several."
+    )
+    shadow_dropped: int = Field(
+        0,
+        ge=0,
+        description="Copies, and failures to ask the other arm, that found no room.",
+    )
     servers: dict[str, BothArms] = Field(
         default_factory=dict, description="The same by server; empty in what one server tells."
     )
@@ -61,13 +90,18 @@ class Window(Record):
     @property
     def by_server(self) -> Mapping[str, BothArms]:
         """What each server counted; one without a name when nobody told them apart."""
-        return self.servers or {
-            "": BothArms(production=self.production, challenger=self.challenger)
-        }
+        return self.servers or {"": self.together}
+
+    @property
+    def together(self) -> BothArms:
+        """The counts without regard to who counted them."""
+        return BothArms(
+            production=self.production, challenger=self.challenger, unshared=self.unshared
+        )
 
     @property
     def compared(self) -> BothArms:
-        """The counts of the servers that asked the challenger; of all while none did.
+        """What is evidence of the servers that asked the challenger; of all while none did.
 
         Only they can show a difference: a server without the challenger, with its own load and its
         own users, would make production look better or worse than the arm beside the challenger.
@@ -75,8 +109,8 @@ class Window(Record):
         told = self.by_server.values()
         both = [arms for arms in told if arms.challenger.requests] or told
         return BothArms(
-            production=_sum(arms.production for arms in both),
-            challenger=_sum(arms.challenger for arms in both),
+            production=_sum(arms.evidence.production for arms in both),
+            challenger=_sum(arms.evidence.challenger for arms in both),
         )
 
 
@@ -102,10 +136,7 @@ def merge(windows: Mapping[str, Window], *, rollout: str, epoch: int, since: dat
         production=_sum(w.production for w in ours),
         challenger=_sum(w.challenger for w in ours),
         shadow_dropped=sum(w.shadow_dropped for w in ours),
-        servers={
-            server: BothArms(production=w.production, challenger=w.challenger)
-            for server, w in found.items()
-        },
+        servers={server: w.together for server, w in found.items()},
     )
 
 

@@ -24,6 +24,11 @@ class Sample(Record):
     rollout: str | None = Field(None, description="Under way at the time; None without one.")
     epoch: int = Field(ge=0, description="Of the weights that routed it.")
     key: str | None = Field(None, description="Name of the row to predict from, as its label's.")
+    client: str | None = Field(
+        None,
+        description="Who sent it: a digest that nobody can make without the model's secret; None "
+        "from an older Sluice.",
+    )
     arm: ArmName = Field(description="Where it was routed.")
     fault: Fault | None = Field(None, description="Of the arm it was routed to.")
     seconds: float = Field(ge=0, description="How long that arm took [s].")

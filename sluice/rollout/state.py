@@ -31,7 +31,7 @@ class Rollout(Record):
     step held, and the pointer is to be moved. promoted and rolled_back are final.
     """
 
-    id: str = Field(description="Also the salt of the router's hash.")
+    id: str = Field(description="Clients are told it; it places no user.")
     model: str
     version: int = Field(description="The challenger's number.")
     candidate: str = Field(description="The challenger's digest.")

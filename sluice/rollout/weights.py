@@ -22,7 +22,13 @@ class Weights(Record):
         "falls.",
     )
     production: str = Field(description="Candidate digest.")
-    rollout: str | None = Field(None, description="Id of the rollout; salt of the split.")
+    rollout: str | None = Field(None, description="Id of the rollout; clients are told it.")
+    secret: str = Field(
+        "",
+        repr=False,
+        description="The model's own, kept in the registry: salt of the split and of the names "
+        "that samples give to clients. In no answer, report, log or page.",
+    )
     challenger: str | None = Field(None, description="Candidate digest.")
     share: float = Field(0.0, ge=0, le=1, description="Of users that the challenger answers.")
     shadow: bool = Field(
@@ -42,6 +48,11 @@ class Weights(Record):
             raise ValueError(f"share and shadow need a challenger, got {self!r}")
         return self
 
+    @property
+    def salt(self) -> str:
+        """What places users; whoever knows the rollout alone cannot compute it."""
+        return f"{self.secret}:{self.rollout}"
+
     def production_only(self) -> "Weights":
         """Return the weights without the challenger."""
         return self.model_copy(
@@ -60,7 +71,9 @@ class Weights(Record):
         return same and self.expires_at > other.expires_at
 
 
-def weights_of(rollout: Rollout | None, *, production: str, pointer_revision: int) -> Weights:
+def weights_of(
+    rollout: Rollout | None, *, production: str, pointer_revision: int, secret: str
+) -> Weights:
     """Return the weights in force, of the model's last rollout and its production pointer.
 
     The epoch adds the pointer's moves and the changes by rollouts. Neither falls, so a promotion
@@ -70,15 +83,17 @@ def weights_of(rollout: Rollout | None, *, production: str, pointer_revision: in
         rollout: The model's last one; None when it never had one.
         production: Digest of the candidate that the pointer names.
         pointer_revision: How often the pointer moved.
+        secret: Of the model.
     """
     if rollout is None:
-        return Weights(epoch=pointer_revision, production=production)
+        return Weights(epoch=pointer_revision, production=production, secret=secret)
     epoch = pointer_revision + rollout.epoch - rollout.pointer_revision
     if rollout.is_over or pointer_revision != rollout.pointer_revision:
-        return Weights(epoch=epoch, production=production)
+        return Weights(epoch=epoch, production=production, secret=secret)
     return Weights(
         epoch=epoch,
         production=production,
+        secret=secret,
         rollout=rollout.id,
         challenger=rollout.candidate,
         share=rollout.share,

@@ -39,6 +39,9 @@ def _plain(key: str) -> str:
     return key
 
 
+LARGEST = 2.0**63
+"""Largest magnitude of a value: the square of a larger one overflows single precision."""
+
 Key = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain)]
 
 
@@ -77,13 +80,22 @@ class InputContract(Record):
 
     columns: tuple[str, ...] = Field(description="Features, in the order of the network.")
     seq_len: int = Field(ge=1, description="Rows of a window.")
+    bounds: tuple[tuple[float, float], ...] | None = Field(
+        None,
+        description="Lowest and highest value of each column that is taken; null where training "
+        f"kept no scale of its columns: then magnitudes up to {LARGEST:g}.",
+    )
+
+    def takes_same(self, other: "InputContract") -> bool:
+        """Say whether both take the same requests, whatever values their training saw."""
+        return (self.columns, self.seq_len) == (other.columns, other.seq_len)
 
     def tensor(self, request: PredictRequest) -> NDArray[np.float32]:
         """Return the windows (N, L, D) in the network's order of columns.
 
         Raises:
             WrongInput: A column is missing, unknown or named twice; a window or row is too long or
-                too short; a value is too large for the network's single precision.
+                too short; a value is outside of the bounds of its column.
         """
         self._require_columns(request.columns)
         if request.keys is not None and len(request.keys) != len(request.windows):
@@ -99,17 +111,27 @@ class InputContract(Record):
             raise self._other_lengths(request.windows) from None
         if given_NLD.shape[1:] != want:
             raise self._other_lengths(request.windows)
-        with np.errstate(over="ignore"):  # beyond single precision: found below, with its place
-            x_NLD = given_NLD.astype(np.float32)
-        if not np.isfinite(x_NLD).all():
-            n, row, d = (int(i) for i in np.argwhere(~np.isfinite(x_NLD))[0])
-            raise WrongInput(
-                f"Every value must be finite in single precision, got one that is not at "
-                f"windows.{n}.{row}, column '{request.columns[d]}'.",
-                fix="Send values as training saw them.",
-            )
         order = [request.columns.index(name) for name in self.columns]
-        return x_NLD[:, :, order]
+        given_NLD = given_NLD[:, :, order]
+        self._require_bounds(given_NLD)
+        return given_NLD.astype(np.float32)
+
+    def _require_bounds(self, given_NLD: NDArray[np.float64]) -> None:
+        """Refuse values on which no model says anything, before an arm could fail on them."""
+        bounds = self.bounds or ((-LARGEST, LARGEST),) * len(self.columns)
+        low_D, high_D = np.array(bounds, np.float64).T
+        # NaN is not within any bounds either.
+        outside_NLD = ~((given_NLD >= low_D) & (given_NLD <= high_D))
+        if not outside_NLD.any():
+            return
+        n, row, d = (int(i) for i in np.argwhere(outside_NLD)[0])
+        raise WrongInput(
+            f"A value of column '{self.columns[d]}' must be from {low_D[d]:.6g} to "
+            f"{high_D[d]:.6g}, got {given_NLD[n, row, d]:.6g} at windows.{n}.{row}.",
+            cause="It is far from everything that the model was trained on, as values in another "
+            "unit are.",
+            fix="Send values in the unit that training saw. GET /model lists the bounds.",
+        )
 
     def _other_lengths(self, windows: list[Window]) -> WrongInput:
         """Return the error that names the first window of another shape; there is one."""

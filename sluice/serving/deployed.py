@@ -17,12 +17,17 @@ from torch import nn
 
 from sluice.artifacts import ArtifactStore
 from sluice.errors import IntegrityError
+from sluice.models.scaled import Scaled
 from sluice.registry.loading import load_members
 from sluice.registry.records import Version
 from sluice.registry.stored_code import CodeChoice
-from sluice.serving.contract import InputContract
+from sluice.serving.contract import LARGEST, InputContract
 from sluice.training.members import Member
 from sluice.workloads.windows import require_windows
+
+_FAR_DEVIATIONS = 1e6
+"""So many standard deviations of the train rows from their mean a value may be: drift is far below
+that, nanoseconds where training saw seconds are beyond."""
 
 Pause = Callable[[], object]
 """Called between two networks: whoever has time may wait there for whoever has not."""
@@ -124,11 +129,33 @@ def load_deployed(
     return Deployed(
         version=version.number,
         candidate=version.candidate,
-        contract=InputContract(columns=workload.feature_columns, seq_len=workload.settings.seq_len),
+        contract=InputContract(
+            columns=workload.feature_columns,
+            seq_len=workload.settings.seq_len,
+            bounds=_bounds(networks, num_columns=len(workload.feature_columns)),
+        ),
         target=workload.target_column,
         networks=tuple(networks),
         input_dtype=input_dtype,
     )
+
+
+def _bounds(
+    networks: Sequence[nn.Module], *, num_columns: int
+) -> tuple[tuple[float, float], ...] | None:
+    """Return what each column may hold, from the scales that the networks learned.
+
+    A column that was constant in training has no scale, and keeps the bounds of single precision.
+    """
+    scaled = [n for n in networks if isinstance(n, Scaled) and n.scale_inputs]
+    if len(scaled) < len(networks) or any(n.num_features != num_columns for n in scaled):
+        return None
+    mean_MD = torch.stack([n.x_mean for n in scaled]).double().cpu().numpy()
+    std_MD = torch.stack([n.x_std for n in scaled]).double().cpu().numpy()
+    reach_MD = np.where(std_MD == 1.0, np.inf, _FAR_DEVIATIONS * std_MD)  # 1: it was constant
+    low_D = np.maximum((mean_MD - reach_MD).min(axis=0), -LARGEST)
+    high_D = np.minimum((mean_MD + reach_MD).max(axis=0), LARGEST)
+    return tuple(zip(low_D.tolist(), high_D.tolist(), strict=True))
 
 
 def require_finite(deployed: Deployed) -> None:

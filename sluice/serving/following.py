@@ -92,7 +92,9 @@ def build_table(
                 challenger = _arm(model, settings)
         except Exception as error:  # a model may be anybody's code, and production must serve
             problem = f"The challenger does not load, production serves alone: {error}"
-    if challenger is not None and challenger.deployed.contract != production.deployed.contract:
+    if challenger is not None and not challenger.deployed.contract.takes_same(
+        production.deployed.contract
+    ):
         challenger = None
         problem = "The challenger takes other columns or windows, so that it cannot answer the "
         problem += "same requests; production serves alone."

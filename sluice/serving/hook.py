@@ -55,9 +55,16 @@ class PostedAlert(BaseModel):
 
     @property
     def reason(self) -> str:
-        """Its summary in one line, or its name."""
-        text = self.annotations.get("summary") or self.labels.get("alertname") or "An alert fires."
-        return " ".join(text.split())[:_REASON_CHARACTERS]
+        """Its summary in one line, or its name.
+
+        Whoever writes an alert's text must not decide whether the rollback succeeds: characters
+        that are not printed, of which no database or terminal takes all, become spaces.
+        """
+        for text in (self.annotations.get("summary", ""), self.labels.get("alertname", "")):
+            words = "".join(c if c.isprintable() else " " for c in text).split()
+            if words:
+                return " ".join(words)[:_REASON_CHARACTERS]
+        return "An alert fires."
 
 
 class Posted(BaseModel):

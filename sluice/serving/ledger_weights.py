@@ -7,7 +7,7 @@ something changed, and at a bounded cadence, which also finds rows that were edi
 import time
 
 from sluice.errors import RegistryUnsound, UnknownVersion
-from sluice.registry.rollouts import RolloutLedger
+from sluice.registry.rollouts import CheckedWeights, RolloutLedger
 from sluice.rollout.weights import Weights
 
 
@@ -41,18 +41,25 @@ class LedgerWeights:
         now = time.monotonic()
         known = self._sound if now < self._check_at else None
         try:
-            found = self._ledger.checked_weights(self._model, known=known)
+            found = self._checked(known)
         except RegistryUnsound:
             self._sound = None
             raise
         if found.fingerprint != known:
             self._sound, self._check_at = found.fingerprint, now + self._recheck_s
         if found.weights is None:
-            known = ", ".join(self._ledger.models()) or "none"
+            models = ", ".join(self._ledger.models()) or "none"
             raise UnknownVersion(
                 f"A version of {self._model} is required in production, and there is none "
-                f"(models in the registry: {known}).",
+                f"(models in the registry: {models}).",
                 cause="The pipeline did not run yet, or its gate promoted nothing.",
                 fix=f"Run: sluice run {self._model}",
             )
         return found.weights
+
+    def _checked(self, known: str | None) -> CheckedWeights:
+        found = self._ledger.checked_weights(self._model, known=known)
+        if found.weights is not None and not found.weights.secret:
+            self._ledger.require_secret(self._model)
+            found = self._ledger.checked_weights(self._model, known=known)
+        return found

@@ -10,9 +10,9 @@ from sluice.serving.body import read_body
 from sluice.serving.contract import PredictRequest, read_request
 from sluice.serving.front import notes_of
 from sluice.serving.refusals import REFUSALS
-from sluice.serving.router import Routed
 from sluice.serving.routes import guarded_routes, token_name
 from sluice.serving.state import serving_of
+from sluice.serving.tried import Routed
 
 GUARDED = guarded_routes("predict")
 
@@ -41,7 +41,7 @@ async def predict(request: Request) -> Response:
         notes.facts["windows"] = len(asked.windows)
         routed = await serving.router.answer(
             asked,
-            user=asked.user or notes.trace,
+            address="" if request.client is None else request.client.host,
             deadline=time.monotonic() + serving.settings.deadline_s,
         )
     tags = _tags(routed)

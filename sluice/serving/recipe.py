@@ -88,5 +88,5 @@ def open_recipe(recipe: ServerRecipe, *, clock: Clock, log: Any) -> Iterator[Ser
             hook=Hook(rollback=rollback) if has_hook else None,
             clock=clock,
             log=log,
-            reports=ledger.observations,
+            reports=ledger.observations.keeping(days=recipe.settings.keep_samples_days),
         )

@@ -5,7 +5,9 @@ original fault is the challenger's, even when nobody but the counts ever hears o
 """
 
 import asyncio
+import secrets
 import time
+from collections import Counter
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,20 +17,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.observability import tracing
+from sluice.registry.client_secret import client_name, client_of
 from sluice.registry.reading import Clock
 from sluice.rollout.observations import Window
-from sluice.rollout.samples import ArmName, Fault, Outputs, Sample
+from sluice.rollout.samples import ArmName, Fault, Sample
 from sluice.rollout.weights import Weights
-from sluice.serving.arm import Arm, Busy, NetworkFailed, NeverStarted, Output
+from sluice.serving.arm import Arm
 from sluice.serving.contract import PredictRequest
 from sluice.serving.metrics import Metrics
 from sluice.serving.recorder import Recorder
-from sluice.serving.refusals import ModelFailed, Refusal, TooLate, WrongInput
 from sluice.serving.settings import ServingSettings
-from sluice.serving.steps import Steps
+from sluice.serving.steps import ARMS, FAILURES, NO_FAULTS, TIMED, Faults, Steps
 from sluice.serving.sticky import is_chosen
+from sluice.serving.tried import Routed, Tried, answer_of, outputs, predict_once, refusal
 
 Input = NDArray[np.float32]
+
+_PARTS = 4
+"""One client's failures may take up such a part of the room to ask the other arm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,39 +58,19 @@ class Table:
         return "production" if self.weights.share >= 1 else "challenger"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Routed:
-    """An answer and who gave it."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """One request, and what was in force when it began."""
 
-    output: Output
-    """Mean of the networks' answers (N, O)."""
-
-    arm: ArmName
-    version: int
-    candidate: str
+    table: Table
     weights: Weights
-    challenger_fault: Fault | None
-    """Why production answered in the challenger's place; None when it did not."""
+    compared: Weights
+    request: PredictRequest
+    x_NLD: Input
+    client: str
+    """As ``client_of`` says."""
 
-    challenger_error: str
-    """Type of what the challenger raised, for the log."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Tried:
-    """What an arm made of a request; without a fault there is an output."""
-
-    output: Output | None
-    """What each network said (M, N, O)."""
-
-    fault: Fault | None
-    place: dict[str, Any]
-    """What a network raised, and where."""
-
-    is_begun: bool
-    """False when the arm never came to the request."""
-
-    seconds: float
+    address: str
 
 
 class Router:
@@ -106,6 +92,7 @@ class Router:
         self._recorder = recorder
         self._expired: datetime | None = None
         self._shadows: set[asyncio.Task[None]] = set()
+        self._asking: Counter[str] = Counter()
         self.steps = Steps(table.compared, now=clock())
         metrics.show_step(self.window)
 
@@ -131,12 +118,12 @@ class Router:
         over = self._expired is not None and weights.expires_at <= self._expired
         return weights.production_only() if over else weights
 
-    async def answer(self, request: PredictRequest, *, user: str, deadline: float) -> Routed:
-        """Answer by the arm that the user belongs to.
+    async def answer(self, request: PredictRequest, *, address: str, deadline: float) -> Routed:
+        """Answer by the arm that the user belongs to; without a user the arm is drawn.
 
         Args:
             request: What is asked.
-            user: Key that decides the arm.
+            address: Where it came from.
             deadline: Latest moment of an answer [s, monotonic].
 
         Raises:
@@ -148,11 +135,16 @@ class Router:
         weights = self.in_force(table.weights)
         compared = self.in_force(table.compared)
         x_NLD = table.production.deployed.contract.tensor(request)
-        challenger, failed = table.challenger, None
+        client = client_of(request.user, address)
+        # Drawn here: of anything that a client sends, its trace id included, it could send again
+        # what reached the challenger once.
+        place_by = request.user if request.user is not None else secrets.token_hex(16)
+        asked = _Asked(table, weights, compared, request, x_NLD, client, address)
+        challenger, failed, ours = table.challenger, None, NO_FAULTS
         if (
             challenger is not None
             and weights.rollout is not None
-            and is_chosen(user, salt=weights.rollout, share=weights.share)
+            and is_chosen(place_by, salt=weights.salt, share=weights.share)
         ):
             tried = await self._try(
                 challenger,
@@ -161,12 +153,14 @@ class Router:
                 timeout_s=min(self._settings.challenger_deadline_s, deadline - time.monotonic()),
                 max_waiting=self._settings.challenger_waiting,
             )
-            self._count("challenger", tried, weights=compared)
-            self._record(table, weights, request, x_NLD, "challenger", tried)
+            ours = self._count("challenger", tried, asked)
+            self._record(asked, "challenger", tried)
             if tried.fault is None:
                 if weights.shadow and table.copied == "production":
-                    self._look_on(table, x_NLD)
-                return _routed(tried, "challenger", challenger, weights, failed=None)
+                    self._look_on(asked, ours)
+                else:
+                    self._ask_other("challenger", ours, asked)
+                return answer_of(tried, "challenger", challenger, weights, failed=None)
             failed = tried
             self._metrics.fallbacks.inc()
         tried = await self._try(
@@ -177,17 +171,24 @@ class Router:
             max_waiting=self._settings.max_in_flight,
         )
         if failed is None:
-            self._count("production", tried, weights=compared)
-            self._record(table, weights, request, x_NLD, "production", tried)
+            theirs = self._count("production", tried, asked)
+            self._record(asked, "production", tried)
             # Also what production failed on, or only its own faults would ever be compared.
             if weights.shadow and table.copied == "challenger":
-                self._look_on(table, x_NLD)
-        elif weights.shadow:
-            # The fallback is production's copy: where both fail, the challenger is no worse.
-            self.steps.count("production", weights=compared, seconds=None, fault=tried.fault)
+                self._look_on(asked, theirs)
+            else:
+                self._ask_other("production", theirs, asked)
+        else:
+            # The fallback is the pair: where both fail, the challenger is no worse.
+            theirs = self._faults(tried)
+            if weights.shadow:
+                self.steps.count("production", weights=compared, seconds=None, fault=tried.fault)
+                self._compare_copies(asked, ours=ours, theirs=theirs)
+            elif self._can_ask(ours, asked):  # as for production's, or these alone would count
+                self._compare("challenger", ours, theirs, asked)
         if tried.fault is not None:
-            raise _refusal(tried)
-        return _routed(tried, "production", table.production, weights, failed=failed)
+            raise refusal(tried)
+        return answer_of(tried, "production", table.production, weights, failed=failed)
 
     def window(self) -> Window | None:
         """Return what was counted since the step under way began; None without a rollout."""
@@ -201,51 +202,126 @@ class Router:
 
     async def _try(
         self, arm: Arm, x_NLD: Input, *, name: str, timeout_s: float, max_waiting: int
-    ) -> _Tried:
+    ) -> Tried:
         with tracing.span(f"arm {name}", version=arm.deployed.version) as span:
-            tried = await _predict(arm, x_NLD, timeout_s=timeout_s, max_waiting=max_waiting)
+            tried = await predict_once(arm, x_NLD, timeout_s=timeout_s, max_waiting=max_waiting)
             if tried.fault is not None:
                 span.fail(tried.fault)
         return tried
 
-    def _count(self, arm: ArmName, tried: _Tried, *, weights: Weights) -> None:
+    def _count(self, arm: ArmName, tried: Tried, asked: _Asked) -> Faults:
+        """Count a request of an arm; return what was wrong with its answer, if it is compared."""
+        self.steps.count(
+            arm, weights=asked.compared, seconds=tried.seconds, fault=self._fault(tried)
+        )
+        self._metrics.count(arm, seconds=tried.seconds, fault=tried.fault)
+        is_compared = asked.weights.shadow or self._compare_request(arm, asked)
+        return self._faults(tried) if is_compared else NO_FAULTS
+
+    def _fault(self, tried: Tried) -> Fault | None:
         # Production may take longer before it is given up, and must not look better for it.
         is_late = tried.fault is None and tried.seconds > self._settings.challenger_deadline_s
-        fault: Fault | None = "timeouts" if is_late else tried.fault
-        self.steps.count(arm, weights=weights, seconds=tried.seconds, fault=fault)
-        self._metrics.count(arm, seconds=tried.seconds, fault=tried.fault)
+        return "timeouts" if is_late else tried.fault
 
-    def _record(
-        self,
-        table: Table,
-        weights: Weights,
-        request: PredictRequest,
-        x_NLD: Input,
-        arm: ArmName,
-        tried: _Tried,
-    ) -> None:
+    def _faults(self, tried: Tried) -> Faults:
+        return self.steps.faults(seconds=tried.seconds, fault=self._fault(tried))
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._shadows) < self._settings.shadow_waiting
+
+    def _compare_request(self, arm: ArmName, asked: _Asked) -> bool:
+        return self.steps.compare_request(
+            arm,
+            weights=asked.compared,
+            client=asked.client,
+            address=asked.address,
+            now=time.monotonic(),
+        )
+
+    def _compare(self, arm: ArmName, ours: Faults, theirs: Faults, asked: _Asked) -> None:
+        self.steps.compare_faults(
+            arm,
+            ours,
+            theirs,
+            weights=asked.compared,
+            client=asked.client,
+            address=asked.address,
+            now=time.monotonic(),
+        )
+
+    def _compare_copies(self, asked: _Asked, *, ours: Faults, theirs: Faults) -> None:
+        """Take a request that both arms answered into the evidence of both."""
+        compared = [self._compare_request(arm, asked) for arm in ARMS]
+        if all(compared):
+            self._compare("challenger", ours, theirs, asked)
+            self._compare("production", theirs, ours, asked)
+
+    def _ask_other(self, arm: ArmName, ours: Faults, asked: _Asked) -> None:
+        """Ask the other arm what this one did not do well; what both do badly is no evidence."""
+        other = asked.table.production if arm == "challenger" else asked.table.challenger
+        if arm == "production" and ours <= TIMED:  # whatever the challenger would say
+            self._compare(arm, ours, NO_FAULTS, asked)
+        elif other is not None and self._can_ask(ours, asked):
+            self._asking[asked.client] += 1
+            self._begin(self._judge(arm, ours, other, asked))
+
+    def _can_ask(self, faults: Faults, asked: _Asked) -> bool:
+        """Say whether there is room to ask the other arm; one client has a part of the room."""
+        if not faults or asked.compared.rollout is None:
+            return False
+        part = max(1, self._settings.shadow_waiting // _PARTS)
+        if self._asking[asked.client] >= part:
+            return False
+        if not self._has_room and faults & FAILURES:
+            self._drop()
+        return self._has_room
+
+    async def _judge(self, arm: ArmName, ours: Faults, other: Arm, asked: _Asked) -> None:
+        tried = await self._try(
+            other,
+            asked.x_NLD,
+            name="compared",
+            timeout_s=self._settings.shadow_deadline_s,
+            max_waiting=self._settings.shadow_waiting,
+        )
+        self._asking[asked.client] -= 1
+        if not self._asking[asked.client]:
+            del self._asking[asked.client]
+        self._compare(arm, ours, self._faults(tried), asked)
+
+    def _record(self, asked: _Asked, arm: ArmName, tried: Tried) -> None:
         """Keep the first window of a request that was drawn, or that an arm failed on."""
         now = time.monotonic()
         failed = tried.fault is not None
-        if not (self._recorder.wants_failure(now) if failed else self._recorder.wants(now)):
+        if not (self._recorder.wants_failure(now) if failed else self._is_drawn(asked, now)):
             return
+        table, weights, request, x_NLD = asked.table, asked.weights, asked.request, asked.x_NLD
         sample = Sample(
             at=self._clock(),
             rollout=weights.rollout,
             epoch=weights.epoch,
             key=None if request.keys is None else request.keys[0],
+            client=client_name(asked.client, secret=weights.secret),
             arm=arm,
             fault=tried.fault,
             seconds=tried.seconds,
             features=tuple(x_NLD[0, -1].tolist()),
-            **{arm: None if failed else _outputs(tried)},
+            **{arm: None if failed else outputs(tried)},
         )
         # Not in_force's: once a lease is over there is nothing to compare.
         other = table.production if arm == "challenger" else table.challenger
         if failed or weights.rollout is None or other is None:
             self._recorder.add(sample)
-        elif len(self._shadows) < self._settings.shadow_waiting:
+        elif self._has_room:
             self._begin(self._pair(sample, other, x_NLD[:1]))
+
+    def _is_drawn(self, asked: _Asked, now: float) -> bool:
+        clients, per_s = self.steps.clients, self._settings.samples_per_s
+        if not (clients.may_draw(asked.client, per_s=per_s, now=now) and self._recorder.wants(now)):
+            return False
+        clients.draw(asked.client)
+        return True
 
     async def _pair(self, sample: Sample, other: Arm, x_NLD: Input) -> None:
         """Ask the other arm the same; how that ends counts for nothing but the comparison."""
@@ -257,7 +333,7 @@ class Router:
             max_waiting=self._settings.shadow_waiting,
         )
         theirs = "production" if sample.arm == "challenger" else "challenger"
-        answer = None if tried.fault is not None else _outputs(tried)
+        answer = None if tried.fault is not None else outputs(tried)
         self._recorder.add(sample.model_copy(update={theirs: answer}))
 
     def _begin(self, copy: Coroutine[Any, Any, None]) -> None:
@@ -265,18 +341,19 @@ class Router:
         self._shadows.add(task)
         task.add_done_callback(self._shadows.discard)
 
-    def _look_on(self, table: Table, x_NLD: Input) -> None:
-        if table.shadow is None:
+    def _look_on(self, asked: _Asked, faults: Faults) -> None:
+        """Give the arm that answers nobody a copy; ``faults`` are those of the other's answer."""
+        if asked.table.shadow is None:
             return
-        if len(self._shadows) >= self._settings.shadow_waiting:
+        if not self._has_room:
             self._drop()
             return
-        self._begin(self._compute(table, table.shadow, x_NLD))
+        self._begin(self._compute(asked, asked.table.shadow, faults))
 
-    async def _compute(self, table: Table, shadow: Arm, x_NLD: Input) -> None:
+    async def _compute(self, asked: _Asked, shadow: Arm, faults: Faults) -> None:
         tried = await self._try(
             shadow,
-            x_NLD,
+            asked.x_NLD,
             name="shadow",
             timeout_s=self._settings.shadow_deadline_s,
             max_waiting=self._settings.shadow_waiting,
@@ -284,73 +361,13 @@ class Router:
         if not tried.is_begun:  # it made way: says nothing about it
             self._drop()
             return
-        self.steps.count(table.copied, weights=table.weights, seconds=None, fault=tried.fault)
+        copied = asked.table.copied
+        self.steps.count(copied, weights=asked.table.weights, seconds=None, fault=tried.fault)
         self._metrics.count_shadow(tried.fault)
+        of_copy = self.steps.faults(seconds=None, fault=tried.fault)
+        ours, theirs = (of_copy, faults) if copied == "challenger" else (faults, of_copy)
+        self._compare_copies(asked, ours=ours, theirs=theirs)
 
     def _drop(self) -> None:
         self.steps.count_dropped()
         self._metrics.shadow_dropped.inc()
-
-
-async def _predict(arm: Arm, x_NLD: Input, *, timeout_s: float, max_waiting: int) -> _Tried:
-    began = time.monotonic()
-    output: Output | None = None
-    fault: Fault | None = None
-    place: dict[str, Any] = {}
-    is_begun = True
-    try:
-        output = await arm.predict(x_NLD, timeout_s=timeout_s, max_waiting=max_waiting)
-        fault = None if np.isfinite(output).all() else "not_finite"
-    except (Busy, NeverStarted):
-        # An arm whose queue is full has not answered in time either: one that hangs must not
-        # look better for it.
-        fault, is_begun = "timeouts", False
-    except TimeoutError:
-        fault = "timeouts"
-    except NetworkFailed as failed:
-        fault, place = "errors", failed.place
-    seconds = time.monotonic() - began
-    return _Tried(output=output, fault=fault, place=place, is_begun=is_begun, seconds=seconds)
-
-
-def _routed(
-    tried: _Tried, name: ArmName, arm: Arm, weights: Weights, *, failed: _Tried | None
-) -> Routed:
-    assert tried.output is not None, "without a fault there is an output"
-    return Routed(
-        output=tried.output.mean(axis=0),
-        arm=name,
-        version=arm.deployed.version,
-        candidate=arm.deployed.candidate,
-        weights=weights,
-        challenger_fault=None if failed is None else failed.fault,
-        challenger_error="" if failed is None else failed.place.get("error", ""),
-    )
-
-
-def _outputs(tried: _Tried) -> Outputs:
-    """Return what each network said of the first window."""
-    assert tried.output is not None, "without a fault there is an output"
-    return tuple(map(tuple, tried.output[:, 0].tolist()))
-
-
-def _refusal(tried: _Tried) -> Refusal:
-    """Say why production did not answer."""
-    if tried.fault == "timeouts":
-        return TooLate(
-            f"The model must answer in time, and did not within {tried.seconds:.3f} s.",
-            cause="The server is overloaded, or the model hangs.",
-            fix="Try again; when it lasts, raise serving.deadline_s or add servers.",
-        )
-    if tried.fault == "not_finite":
-        return WrongInput(
-            "The model has no finite answer for these windows.",
-            cause="They are far from anything it was trained on.",
-            fix="Check the values and their units.",
-        )
-    return ModelFailed(
-        f"The model raised {tried.place['error']}.",
-        cause="Its code does not take this input; the server's log has the place by trace id.",
-        fix="Tell whoever owns the model.",
-        place=tried.place,
-    )

@@ -141,6 +141,13 @@ class ServingSettings(Settings):
         description="Requests drawn by chance whose newest row and predictions are kept, for drift "
         "and to compare the arms; 0 keeps none [1/s].",
     )
+    keep_samples_days: float = Field(
+        30.0,
+        gt=0,
+        le=3650,
+        description="Samples older than that are deleted, labelled or not; a server deletes a few "
+        "hundred at most with each report [days].",
+    )
     source_timeout_s: float = Field(
         5.0, gt=0, le=600, description="A read of the weights that takes longer has failed [s]."
     )

@@ -5,9 +5,11 @@ from datetime import datetime
 
 import numpy as np
 
-from sluice.rollout.observations import ArmCounts, Window
+from sluice.rollout.evidence import GuardName
+from sluice.rollout.observations import ArmCounts, Unshared, Window
 from sluice.rollout.samples import ArmName, Fault
 from sluice.rollout.weights import Weights
+from sluice.serving.clients import Clients
 
 ARMS: tuple[ArmName, ...] = ("production", "challenger")
 KINDS = ("requests", "errors", "timeouts", "not_finite", "slower")
@@ -21,8 +23,39 @@ _PROCESS_S = 0.002
 answer within less than that, and once promoted they have no pipe [s]."""
 
 
+Faults = frozenset[GuardName]
+"""What was wrong with one answer; empty when nothing was."""
+
+NO_FAULTS: Faults = frozenset()
+FAILURES: Faults = frozenset(("errors", "timeouts", "not_finite"))
+"""What leaves a request without an answer in time."""
+
+
+TIMED: Faults = frozenset(("timeouts", "slower"))
+"""What is a matter of degree, and of the machine at that moment."""
+
+
+def unshared(arm: ArmName, ours: Faults, theirs: Faults) -> Faults:
+    """Return what was wrong with an arm's answer and is evidence beside the other arm's.
+
+    An arm that failed gives the other's failure no meaning, in whatever way each of them failed.
+    But production's late and slow answers count whatever the challenger made of the request: or a
+    challenger that is slower by very little, and so is also slow whenever production is, would be
+    the only one with slow answers.
+
+    Args:
+        arm: Whose answer ``ours`` is about.
+        ours: What was wrong with it.
+        theirs: What was wrong with the other arm's answer to the same request.
+    """
+    always = ours & TIMED if arm == "production" else NO_FAULTS
+    return always | (NO_FAULTS if theirs & FAILURES else ours - theirs)
+
+
 class Steps:
     """Counts of the step under way; a new epoch or rollout begins a new one.
+
+    Beside what each arm did there is what of it is evidence: see ``Unshared``.
 
     Without a challenger there is no step: what production did alone, before it was loaded or after
     its lease, would be compared with what the challenger did beside it.
@@ -35,6 +68,7 @@ class Steps:
     def __init__(self, weights: Weights, *, now: datetime) -> None:
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._slow_s: float | None = None
+        self.clients = Clients()
         self._begin(weights, now)
 
     @property
@@ -69,14 +103,72 @@ class Steps:
         counts["requests"] += 1
         if fault is not None:
             counts[fault] += 1
-        # What raised at once was not fast, and says so by its error.
-        if self._weights.shadow:  # copies have no latency, and one arm alone must not be judged
+        counts["slower"] += "slower" in self.faults(seconds=seconds, fault=fault)
+
+    def faults(self, *, seconds: float | None, fault: Fault | None) -> Faults:
+        """Return all that was wrong with an answer.
+
+        Args:
+            seconds: How long the arm took; None for a shadow copy.
+            fault: What went wrong, if anything.
+        """
+        found: set[GuardName] = set() if fault is None else {fault}
+        # What raised at once was not fast, and says so by its error. Copies have no latency, and
+        # one arm alone must not be judged.
+        is_timed = seconds is not None and self._slow_s is not None and not self._weights.shadow
+        if is_timed and fault != "errors" and not seconds <= self._slow_s:  # type: ignore[operator]
+            found.add("slower")
+        return frozenset(found)
+
+    def compare_request(
+        self, arm: ArmName, *, weights: Weights, client: str, address: str, now: float
+    ) -> bool:
+        """Take a request of an arm into the evidence; say whether it is, and so its faults.
+
+        Args:
+            arm: Where it was routed.
+            weights: That routed it.
+            client: Who sent it, as ``client_of`` says.
+            address: Where it came from.
+            now: The moment [s, monotonic].
+        """
+        is_usual = self.clients.see(arm, client, address=address, now=now)
+        is_compared = is_usual and self._is_of(weights)
+        self._evidence[arm]["requests"] += is_compared
+        return is_compared
+
+    def compare_faults(
+        self,
+        arm: ArmName,
+        ours: Faults,
+        theirs: Faults,
+        *,
+        weights: Weights,
+        client: str,
+        address: str,
+        now: float,
+    ) -> None:
+        """Take what was wrong with a compared request into the evidence, where it may count.
+
+        Args:
+            arm: Where the request was routed.
+            ours: What was wrong with its answer.
+            theirs: What was wrong with the other arm's answer to the same request.
+            weights: That routed it.
+            client: Who sent it.
+            address: Where it came from.
+            now: The moment [s, monotonic].
+        """
+        if not self._is_of(weights):
             return
-        if seconds is not None and self._slow_s is not None and fault != "errors":
-            counts["slower"] += not seconds <= self._slow_s
+        for guard in sorted(unshared(arm, ours, theirs)):
+            if self.clients.may_fault(
+                arm, guard, client, address=address, share=weights.share, now=now
+            ):
+                self._evidence[arm][guard] += 1
 
     def count_dropped(self) -> None:
-        """Count a shadow copy that there was no room for."""
+        """Count a copy, or a failure to be asked of the other arm, that there was no room for."""
         self._dropped += 1
 
     def window(self, now: datetime) -> Window | None:
@@ -91,6 +183,7 @@ class Steps:
             until=max(now, self._since),
             production=ArmCounts(**self._counts["production"]),
             challenger=ArmCounts(**self._counts["challenger"]),
+            unshared=Unshared(**{arm: ArmCounts(**self._evidence[arm]) for arm in ARMS}),
             shadow_dropped=self._dropped,
         )
 
@@ -103,6 +196,9 @@ class Steps:
         self._slow_s = self._limit_s()
         self._dropped = 0
         self._counts: dict[ArmName, dict[str, int]] = {arm: dict.fromkeys(KINDS, 0) for arm in ARMS}
+        self._evidence: dict[ArmName, dict[str, int]] = {
+            arm: dict.fromkeys(KINDS, 0) for arm in ARMS
+        }
 
     def _limit_s(self) -> float | None:
         if len(self._recent) < _ENOUGH:

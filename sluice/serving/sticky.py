@@ -11,7 +11,7 @@ def is_chosen(user: str, *, salt: str, share: float) -> bool:
 
     Args:
         user: Key of the user.
-        salt: Id of the rollout.
+        salt: Unknown to users, or they could choose keys that are chosen (``Weights.salt``).
         share: Of all users, in [0, 1]; NaN chooses nobody.
 
     >>> is_chosen("ada", salt="r1", share=1.0), is_chosen("ada", salt="r1", share=0.0)

@@ -330,6 +330,7 @@ def test_unknown_names_are_answered_with_known_ones() -> None:
         ("rollback", "sp500", "--reason", "r"),
         ("at", "sp500", "2025-01-01T00:00:00Z"),
         ("export", "sp500", "1", "file"),
+        ("erase", "sp500", "--user", "ada"),
     ):
         with pytest.raises(UnknownVersion, match=f"no model 'sp500'.*Known: {MODEL}"):
             invoke(*arguments)
@@ -353,7 +354,7 @@ def test_looking_where_there_is_no_registry_makes_none(
     "command",
     [
         *("list", "show", "history", "promote", "approve", "rollback", "verify", "audit"),
-        *("at", "export", "import", "sign"),
+        *("at", "export", "import", "sign", "erase"),
     ],
 )
 def test_help_has_an_example(command: str) -> None:

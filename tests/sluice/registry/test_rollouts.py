@@ -1,6 +1,7 @@
 """ROLL-1, REG-2: rollouts in the ledger: one at a time, nobody overtaken, nothing half done."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from sluice.rollout.observations import ArmCounts, Window
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout, Transition
 from sluice.rollout.weights import Weights
+from sluice.serving.ledger_weights import LedgerWeights
 from tests.sluice.registry.ledger_samples import (
     MODEL,
     Clock,
@@ -378,4 +380,22 @@ def test_every_transition_is_a_link_of_the_log(ledger: RolloutLedger, store: Art
         told = connection.execute(sa.text(query)).scalars().all()
 
     assert told == ["sluice_rollouts"] + ["sluice_rollout_transitions"] * 3
+    assert ledger.verify(None, store=store) == []
+
+
+@ON_BOTH
+def test_all_servers_place_users_by_one_secret_that_stays(
+    ledger: RolloutLedger, url: str, store: ArtifactStore
+) -> None:
+    """A server that starts again, or beside another one, moves no user to another arm."""
+    promote_chain(ledger, store, 1)
+    assert ledger.weights(MODEL).secret == ""  # type: ignore[union-attr]
+    with ThreadPoolExecutor(4) as pool:
+        first = list(pool.map(lambda _: LedgerWeights(ledger, MODEL).read().secret, range(4)))
+    with RolloutLedger.open(url, clock=Clock()) as again:
+        later = LedgerWeights(again, MODEL).read()
+
+    assert len(first[0]) == 64
+    assert {*first, later.secret} == {first[0]}
+    assert first[0] not in repr(later)
     assert ledger.verify(None, store=store) == []

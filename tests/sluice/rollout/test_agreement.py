@@ -77,3 +77,29 @@ def test_only_the_newest_pairs_count_and_half_a_pair_is_none() -> None:
 def test_answers_that_cannot_be_compared_are_refused(theirs: np.ndarray, ours: np.ndarray) -> None:
     with pytest.raises(ContractError, match="finite answers of one shape"):
         measure_agreement(np.array(theirs), np.array(ours))
+
+
+def of_clients(hostile: int, honest: int, *, far: float, near: float = 0.5) -> list[Sample]:
+    """Return pairs of clients of which some send what the arms answer most differently."""
+    differences = [("bad", n, far) for n in range(hostile)] + [
+        ("ok", n, near) for n in range(honest)
+    ]
+    return [
+        pair(0.0, difference).model_copy(update={"client": f"{name} {number}"})
+        for name, number, difference in differences
+    ]
+
+
+def test_one_client_whose_requests_divide_the_arms_is_no_drift() -> None:
+    agreement = Agreement(difference=0.5, spread=1.0, rows=100)
+    one = [pair(0.0, 1e18).model_copy(update={"client": "bad 0"})] * 200
+    honest = of_clients(0, 30, far=0)
+
+    def distance(samples: list[Sample]) -> float:
+        return prediction_drift(samples, agreement, limit=4, min_pairs=20).distance
+
+    assert distance(one + honest) < 4, "200 of 230 pairs are of one client"
+    assert distance(of_clients(3, 97, far=1e18)) < 4, "3 of 100 clients"
+    assert distance(of_clients(0, 100, far=0, near=3.0)) == pytest.approx(6), "it is everybody's"
+    assert distance(of_clients(20, 80, far=1e3)) > 4, "20 of 100 are no single client"
+    assert distance(one) > 4, "there is no other client"

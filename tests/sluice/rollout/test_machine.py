@@ -187,6 +187,15 @@ def test_dropped_copies_hold_a_shadow_step():
     assert "60 of 1060 copies found the queue full" in held.reason
 
 
+def test_failures_that_nobody_compared_let_no_step_end() -> None:
+    """Whoever keeps the server busy must not hide what the challenger does meanwhile."""
+    assert look(rollout(), dropped=1).outcome == "advance", "1 of 20"
+    held = look(rollout(), dropped=2)
+
+    assert held.outcome == "hold"
+    assert "2 of 20 failures could not be compared" in held.reason
+
+
 def test_a_shadow_that_held_answers_nobody_until_it_is_promoted():
     after = look(rollout(settings(strategy="shadow"))).rollout
 
@@ -334,13 +343,15 @@ def test_whatever_happens_weights_rise_only_by_an_advance_and_the_end_is_the_end
 
 
 def served(at: Rollout) -> tuple[object, ...]:
-    found = weights_of(at, production=at.production, pointer_revision=at.pointer_revision)
+    found = weights_of(
+        at, production=at.production, pointer_revision=at.pointer_revision, secret="s"
+    )
     return found.challenger, found.share, found.shadow
 
 
 def test_weights_of_a_rollout_name_its_arms_and_its_lease():
     at = rollout()
-    found = weights_of(at, production=at.production, pointer_revision=3)
+    found = weights_of(at, production=at.production, pointer_revision=3, secret="s")
 
     assert (found.challenger, found.share, found.shadow) == (at.candidate, 0.05, False)
     assert (found.epoch, found.rollout, found.expires_at) == (4, at.id, at.lease_until)
@@ -348,15 +359,15 @@ def test_weights_of_a_rollout_name_its_arms_and_its_lease():
 
 def test_a_pointer_moved_by_hand_takes_the_challenger_out_with_a_higher_epoch():
     at = rollout()
-    found = weights_of(at, production="x" * 64, pointer_revision=4)
+    found = weights_of(at, production="x" * 64, pointer_revision=4, secret="s")
 
     assert (found.challenger, found.share, found.epoch) == (None, 0.0, 5)
     ended = look(at, in_production="x" * 64).rollout
-    assert weights_of(ended, production="x" * 64, pointer_revision=4).epoch == 6
+    assert weights_of(ended, production="x" * 64, pointer_revision=4, secret="s").epoch == 6
 
 
 def test_without_a_rollout_production_answers():
-    found = weights_of(None, production="x" * 64, pointer_revision=0)
+    found = weights_of(None, production="x" * 64, pointer_revision=0, secret="s")
 
     assert (found.production, found.challenger) == ("x" * 64, None)
     assert (found.share, found.epoch) == (0.0, 0)

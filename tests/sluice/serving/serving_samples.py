@@ -202,11 +202,12 @@ def live(
     tokens: Tokens | None = None,
     token_file: TokenFileWatch | None = None,
     tls: Tls | None = None,
+    name: str = MODEL,
 ) -> Iterator[Live]:
     """Run the real server on a free port of this machine."""
     source, log = source or Source(weights), io.StringIO()
     serving = open_serving(
-        MODEL,
+        name,
         source,
         lambda wanted: models[wanted],
         isolate=isolate,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from sluice.errors import SamplesRefused, StorageError
+from sluice.registry.client_secret import client_name, client_of
 from sluice.rollout.samples import Report, Sample
 from sluice.rollout.weights import Weights
 from sluice.serving.settings import ServingSettings
@@ -79,6 +80,20 @@ def test_reports_carry_state_counts_and_pairs_of_answers() -> None:
     # The copy for the pair is no request.
     assert (last.window.challenger.requests, last.window.production.requests) == (1, 0)
     assert len({report.state.server for report in sink.reports}) == 1
+
+
+def test_a_sample_names_its_client_so_that_only_the_secret_tells_who_it_is() -> None:
+    sink = Sink()
+    with serving(sink) as server:
+        server.put(secret="ab" * 32)
+        server.ask(7.0, user="ada")
+        server.ask(8.0)
+        server.wait_for(lambda: len(sink.samples) == 2)
+
+    names = [client_name(client_of(user, "127.0.0.1"), secret="ab" * 32) for user in ("ada", None)]
+    assert [sample.client for sample in sink.samples] == names
+    assert len({*names, client_name(client_of("ada", ""), secret="cd" * 32)}) == 3
+    assert "ada" not in sink.samples[0].model_dump_json()
 
 
 def test_what_a_challenger_failed_on_is_kept_with_its_key() -> None:

@@ -1,0 +1,72 @@
+"""One secret for each model: it places users in a rollout, and names them in samples (ROLL-1).
+
+Clients are told the rollout's id. A split that followed from it alone could be computed outside,
+and keys chosen that all reach the challenger. Users are named in samples by a keyed digest, so that
+nobody who reads a sample can say whose it is, and whoever knows the key of a user can erase theirs.
+"""
+
+import hashlib
+import hmac
+import secrets
+from datetime import datetime
+
+import sqlalchemy as sa
+from pydantic import Field
+from sqlalchemy import Connection
+
+from sluice.digests import digest_json
+from sluice.registry.tables import rollout_notes
+from sluice.settings import Record
+
+_BYTES = 32
+_KIND = "secret"
+_LOCK = 7_236_019_115
+"""Any fixed number: PostgreSQL's advisory lock while a secret is drawn. A server's role may write
+notes, and need not write models, whose rows other writers lock."""
+
+
+class ClientSecret(Record):
+    """The secret of one model, as it is kept."""
+
+    value: str = Field(repr=False, min_length=2 * _BYTES, max_length=2 * _BYTES)
+
+
+def find_secret(connection: Connection, model: str) -> str:
+    """Return the secret of a model; "" when no server of it was ever started."""
+    query = sa.select(rollout_notes.c.payload).where(
+        rollout_notes.c.rollout == _place(model), rollout_notes.c.kind == _KIND
+    )
+    found = connection.execute(query.order_by(rollout_notes.c.id).limit(1)).scalar()
+    return "" if found is None else ClientSecret.model_validate_json(found).value
+
+
+def insert_secret(connection: Connection, model: str, *, at: datetime) -> None:
+    """Draw a secret and keep it, unless another writer was faster."""
+    if connection.dialect.name == "postgresql":  # SQLite has one writer at a time anyway
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+    if find_secret(connection, model):
+        return
+    drawn = ClientSecret(value=secrets.token_hex(_BYTES))
+    row = {"rollout": _place(model), "kind": _KIND, "at": at, "payload": drawn.model_dump_json()}
+    connection.execute(sa.insert(rollout_notes).values(**row))
+
+
+def client_of(user: str | None, address: str) -> str:
+    """Return who a request is from: the user it names, or else the address it came from."""
+    return f"user {user}" if user is not None else f"address {address}"
+
+
+def client_name(client: str, *, secret: str) -> str:
+    """Return what samples call a client: a digest that only whoever has the secret can make.
+
+    Args:
+        client: As ``client_of`` says.
+        secret: Of the model.
+    """
+    text = client.encode(errors="surrogatepass")
+    return hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()[:32]
+
+
+def _place(model: str) -> str:
+    """Notes are kept by rollout; this names no rollout."""
+    return digest_json([_KIND, model])

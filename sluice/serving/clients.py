@@ -1,0 +1,192 @@
+"""What one client may contribute to the evidence: a share, however much it sends (ROLL-2).
+
+A client knows its arm from the first answer on, and may then send whatever speaks against that arm,
+as often as it likes. So what it did counts up to a share of what all clients did: of its faults
+only the first few, and it is drawn as a sample no more often than others. Where clients are few,
+each has the larger share, or a challenger that fails for all of them could not be found.
+"""
+
+import math
+import secrets
+from collections import Counter
+from dataclasses import dataclass, field
+
+from sluice.rollout.evidence import GuardName
+from sluice.rollout.samples import ArmName
+
+PERIOD_S = 300.0
+"""Time after which a client has its share again [s]."""
+
+ENOUGH_FAULTS = 40
+"""Faults of an arm that suffice for a breach; clients that all fail reach them together."""
+
+_USUAL = 0.9
+"""Quantile of the requests of all clients: more than twice as many are unusual. Clients that a
+tenth of all outnumbers cannot move it."""
+
+_GROWTH = 1.1
+"""The quantile is taken again once there are so many times the requests."""
+
+_BUCKETS = 2**14
+"""Clients told apart: of more than that some share their parts, and memory stays bounded."""
+
+
+@dataclass(slots=True)
+class _Period:
+    """What was seen of clients in one period."""
+
+    seen: dict[ArmName, set[int]] = field(
+        default_factory=lambda: {"production": set(), "challenger": set()}
+    )
+    requests: dict[int, int] = field(default_factory=dict)
+    total: int = 0
+    clients_by_requests: Counter[int] = field(default_factory=Counter)
+    """How many clients sent how many requests."""
+
+    addresses: dict[int, int] = field(default_factory=dict)
+    """Requests of each address, whatever users they name."""
+
+    address_faults: dict[tuple[ArmName, GuardName, int], int] = field(default_factory=dict)
+    faults: dict[tuple[ArmName, GuardName, int], int] = field(default_factory=dict)
+    draws: dict[int, int] = field(default_factory=dict)
+
+
+class Clients:
+    """The clients of one server; touched by its event loop only."""
+
+    def __init__(self) -> None:
+        self._ends_at = -math.inf
+        self._now, self._last = _Period(), _Period()
+        self._counts: dict[ArmName, int] = {"production": 0, "challenger": 0}
+        self._next_quantile = self._usual = 0
+        self._absent = 0
+        """Clients of the last period that have not come in this one."""
+
+        self._key = secrets.token_bytes(8)  # nobody outside can choose clients that are drawn
+
+    def see(self, arm: ArmName, client: str, *, address: str, now: float) -> bool:
+        """Note a client's request; say whether it is compared.
+
+        Of a client that sends far more than nearly all others the first requests are: what it
+        sends beyond would hide what the arms do to everybody else.
+
+        Args:
+            arm: Where the request went.
+            client: As ``client_of`` says.
+            address: Where it came from.
+            now: The moment [s, monotonic].
+        """
+        self._turn(now)
+        origin = self._bucket(address)
+        self._now.addresses[origin] = self._now.addresses.get(origin, 0) + 1
+        bucket, seen = self._bucket(client), self._now.seen[arm]
+        if bucket not in seen:
+            seen.add(bucket)
+            self._counts[arm] += bucket not in self._last.seen[arm]
+        requests = self._now.requests
+        before = requests.get(bucket, 0)
+        requests[bucket] = before + 1
+        if before:
+            self._now.clients_by_requests[before] -= 1
+        self._now.clients_by_requests[before + 1] += 1
+        self._absent -= not before and bucket in self._last.requests
+        self._now.total += 1
+        if self._now.total >= self._next_quantile:
+            self._usual = self._quantile()
+            self._next_quantile = math.ceil(_GROWTH * self._now.total)
+        return before < 2 * self._usual + 1
+
+    def _quantile(self) -> int:
+        """Return how many requests of this period nearly all clients have at most."""
+        wanted = math.ceil(_USUAL * (len(self._now.requests) + self._absent)) - self._absent
+        for requests, clients in sorted(self._now.clients_by_requests.items()):
+            if wanted <= 0:
+                break
+            wanted -= clients
+            if wanted <= 0:
+                return requests
+        return 0
+
+    def count(self, arm: ArmName) -> int:
+        """Return how many clients the arm had in this period and the one before."""
+        return self._counts[arm]
+
+    def smaller(self, share: float) -> int:
+        """Return how many clients the arm with fewer of them has, or is to have by its share.
+
+        At the start of a step hardly any has come yet, and the first one must not count for all.
+        """
+        ours, theirs = self.count("challenger"), self.count("production")
+        expected = share * (ours + theirs)
+        return max(1, min(max(ours, int(expected)), max(theirs, int(ours + theirs - expected))))
+
+    def may_fault(
+        self,
+        arm: ArmName,
+        guard: GuardName,
+        client: str,
+        *,
+        address: str,
+        share: float,
+        now: float,
+    ) -> bool:
+        """Say whether one more fault of a client is evidence, and count it when it is.
+
+        Both arms have the same limit, that of the arm with fewer clients: or faults that both
+        have would seem to be those of one. As anybody may name new users, an address has a limit
+        too: as many as its part of the requests, so all where one gateway asks for everybody.
+        """
+        self._turn(now)
+        key, origin = (arm, guard, self._bucket(client)), (arm, guard, self._bucket(address))
+        counted = self._now.faults.get(key, 0)
+        of_address = self._now.address_faults.get(origin, 0)
+        if counted >= math.ceil(ENOUGH_FAULTS / self.smaller(share)):
+            return False
+        if of_address >= math.ceil(ENOUGH_FAULTS * self._part(address)):
+            return False
+        self._now.faults[key] = counted + 1
+        self._now.address_faults[origin] = of_address + 1
+        return True
+
+    def _part(self, address: str) -> float:
+        """Return which part of the requests came from an address, in this period and the last."""
+        periods, origin = (self._now, self._last), self._bucket(address)
+        theirs = sum(period.addresses.get(origin, 0) for period in periods)
+        return theirs / max(1, sum(period.total for period in periods))
+
+    def may_draw(self, client: str, *, per_s: float, now: float) -> bool:
+        """Say whether a request of a client may be drawn as a sample.
+
+        All clients have the same chance, whatever they send.
+
+        Args:
+            client: As ``client_of`` says.
+            per_s: Samples that are drawn of all clients [1/s].
+            now: The moment [s, monotonic].
+        """
+        self._turn(now)
+        bucket = self._bucket(client)
+        quota = per_s * PERIOD_S / max(1, sum(self._counts.values()))
+        drawn = self._now.draws.get(bucket, 0)
+        if drawn >= math.ceil(quota):
+            return False
+        return hash((self._key, self._ends_at, bucket)) % _BUCKETS < quota * _BUCKETS
+
+    def draw(self, client: str) -> None:
+        """Count that a request of a client was drawn."""
+        bucket = self._bucket(client)
+        self._now.draws[bucket] = self._now.draws.get(bucket, 0) + 1
+
+    def _turn(self, now: float) -> None:
+        if now >= self._ends_at:
+            is_next = now < self._ends_at + PERIOD_S
+            self._last = self._now if is_next else _Period()
+            self._now = _Period()
+            self._counts = {arm: len(seen) for arm, seen in self._last.seen.items()}
+            self._ends_at = now + PERIOD_S
+            self._next_quantile = self._usual = 0
+            self._absent = len(self._last.requests)
+
+    @staticmethod
+    def _bucket(client: str) -> int:
+        return hash(client) % _BUCKETS  # of texts, hash is keyed anew in each process

@@ -1,0 +1,61 @@
+"""What a column may hold follows from what training saw of it."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sluice.models.scaled import Scaled
+from sluice.serving.contract import LARGEST, InputContract, PredictRequest
+from sluice.serving.deployed import _bounds
+from sluice.serving.refusals import WrongInput
+
+
+def scaled(mean: float, std: float, *, constant: float = 5.0) -> Scaled:
+    """A network of two columns, of which the second was constant in training."""
+    network = Scaled(
+        nn.Linear(2, 1), num_features=2, num_outputs=1, scale_inputs=True, scale_target=False
+    )
+    network.x_mean = torch.tensor([mean, constant])
+    network.x_std = torch.tensor([std, 1.0])
+    return network
+
+
+def asked(*values: float, columns: tuple[str, ...] = ("a", "b")) -> PredictRequest:
+    return PredictRequest(columns=list(columns), windows=[[list(values)]])
+
+
+def test_bounds_are_a_million_deviations_of_the_widest_network() -> None:
+    found = _bounds([scaled(10.0, 2.0), scaled(12.0, 3.0)], num_columns=2)
+
+    assert found is not None
+    assert found[0] == pytest.approx((12 - 3e6, 12 + 3e6))
+    assert found[1] == (-LARGEST, LARGEST), "a constant column has no scale"
+
+
+def test_networks_without_scales_keep_what_single_precision_takes() -> None:
+    assert _bounds([scaled(0.0, 1.5), nn.Linear(2, 1)], num_columns=2) is None
+    assert _bounds([scaled(0.0, 1.5)], num_columns=3) is None
+    assert np.isfinite(np.float32(LARGEST) ** 2)
+
+
+@pytest.mark.parametrize("value", [11.0, -11.0, 1.7e18, 3e38, 1e39])
+def test_a_value_outside_is_refused_by_its_column_whatever_the_order(value: float) -> None:
+    contract = InputContract(columns=("a", "b"), seq_len=1, bounds=((-10.0, 10.0), (0.0, 1.0)))
+
+    with pytest.raises(WrongInput) as refused:
+        contract.tensor(asked(0.5, value, columns=("b", "a")))
+
+    assert refused.value.what == (
+        f"A value of column 'a' must be from -10 to 10, got {value:.6g} at windows.0.0."
+    )
+    assert contract.tensor(asked(1.0, 10.0, columns=("b", "a"))).tolist() == [[[10.0, 1.0]]]
+
+
+def test_models_that_saw_other_values_take_the_same_requests() -> None:
+    one = InputContract(columns=("a", "b"), seq_len=1, bounds=((-10.0, 10.0), (0.0, 1.0)))
+    two = InputContract(columns=("a", "b"), seq_len=1)
+
+    assert one.takes_same(two)
+    assert not one.takes_same(InputContract(columns=("b", "a"), seq_len=1))
+    assert not one.takes_same(InputContract(columns=("a", "b"), seq_len=2))

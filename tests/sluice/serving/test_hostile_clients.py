@@ -1,0 +1,239 @@
+"""One client can neither end the rollout of a healthy challenger nor save a sick one (ROLL-2)."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from torch import Tensor, nn
+
+from sluice.rollout.machine import advance
+from sluice.rollout.observations import Window
+from sluice.rollout.state import Rollout
+from sluice.rollout.weights import Weights
+from sluice.serving.sticky import is_chosen
+from tests.sluice.rollout.rollout_samples import PRODUCTION, rollout
+from tests.sluice.serving.serving_samples import (
+    Live,
+    Raises,
+    Says,
+    body,
+    candidate,
+    deployed,
+    live,
+    quick_settings,
+)
+
+TOLD = "r1"
+"""Id of the rollout, which every answer holds."""
+OWN = "0f" * 32
+SHARE = 0.25
+HUGE = 9e18
+"""Within the bounds of a value; the models make infinity of it."""
+TRIGGER = 666.0
+
+
+class Powers(Says):
+    """Its number plus the last row, cubed: infinity for values that are taken."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) ** 3
+
+
+class Picky(Powers):
+    """Healthy, but for one value that no honest client sends."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if (x[:, -1] == TRIGGER).any():
+            raise RuntimeError("that one")
+        return super().forward(x)
+
+
+@contextlib.contextmanager
+def rolling(challenger: nn.Module, *, share: float = SHARE) -> Iterator[Live]:
+    """Run a server in the middle of a rollout."""
+    models = [deployed("one", 1, Powers(1.0)), deployed("two", 2, challenger)]
+    weights = Weights(
+        epoch=rollout().epoch,
+        production=candidate("one"),
+        challenger=candidate("two"),
+        rollout=TOLD,
+        secret=OWN,
+        share=share,
+        shadow=share in (0.0, 1.0),
+    )
+    # A busy machine is not what is tested: neither deadline is near.
+    settings = quick_settings(challenger_deadline_s=4.0, deadline_s=9.0, shadow_deadline_s=9.0)
+    with live({m.candidate: m for m in models}, weights, settings=settings) as server:
+        yield server
+
+
+@pytest.fixture
+def twins() -> Iterator[Live]:
+    with rolling(Powers(1.0)) as server:
+        yield server
+
+
+def window(server: Live) -> Window:
+    """What the server tells once the other arm was asked all that it is to be asked."""
+    server.wait_for(lambda: not server.serving.router._shadows)
+    return Window.model_validate(server.client.get("/rollout").json()["window"])
+
+
+def looked(server: Live) -> Rollout:
+    seen = window(server)
+    at = rollout()
+    seen = seen.model_copy(update={"since": at.step_since, "until": at.seen_at})
+    return advance(at, seen, now=at.seen_at, production=PRODUCTION).rollout
+
+
+def honest(server: Live, count: int) -> None:
+    for number in range(count):
+        assert server.ask(1.0, user=f"honest {number}").status_code == 200
+
+
+def on(server: Live, arm: str, count: int) -> list[str]:
+    """Return users that an arm answers: found out by asking, as any client can."""
+    found: list[str] = []
+    for number in range(10_000):
+        user = f"hostile {number}"
+        said = server.ask(1.0, user=user).json()
+        if ("challenger" if said["fallback"] else said["arm"]) == arm:
+            found.append(user)
+        if len(found) == count:
+            return found
+    raise AssertionError(f"no {count} users are on {arm}")
+
+
+def test_what_is_told_does_not_say_whom_the_challenger_answers(twins: Live) -> None:
+    told = twins.ask(1.0).json()["rollout"]
+    chosen = [u for u in map(str, range(1000)) if is_chosen(u, salt=told, share=SHARE)][:60]
+    arms = [twins.ask(1.0, user=user).json()["arm"] for user in chosen]
+
+    assert arms.count("challenger") < 30, "of 60 it is 15 on average"
+    said = twins.client.get("/model").text + twins.client.get("/rollout").text
+    said += twins.client.get("/metrics").text + twins.log.getvalue() + repr(twins.source.weights)
+    assert OWN not in said
+
+
+def test_a_request_without_a_user_is_drawn_whatever_it_sends_again(twins: Live) -> None:
+    trace = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
+    content = json.dumps({"columns": ["a", "b"], "windows": [[[0.0, 0.0]] * 3]})
+    headers = trace | {"content-type": "application/json"}
+    arms = {
+        twins.client.post("/predict", content=content, headers=headers).json()["arm"]
+        for _ in range(60)
+    }
+
+    assert arms == {"challenger", "production"}
+
+
+def test_values_that_no_model_takes_are_the_clients_error_and_no_arms(twins: Live) -> None:
+    """60 such requests of users on the challenger ended the rollout of a twin within 2 s."""
+    users = on(twins, "challenger", 5)
+    before = window(twins)
+    statuses = {twins.ask(3e38, user=user).status_code for user in users * 12}
+    after = window(twins)
+
+    assert statuses == {422}
+    assert after.challenger == before.challenger
+    assert (
+        twins.metrics()['sluice_http_requests_total{method="POST",route="/predict",status="422"}']
+        == 60
+    )
+    assert looked(twins).phase == "rolling"
+
+
+@pytest.mark.parametrize("share", [0.0, SHARE, 1.0])
+def test_what_both_arms_fail_on_is_no_evidence(share: float) -> None:
+    with rolling(Powers(1.0), share=share) as server:
+        users = on(server, "production" if share == 0 else "challenger", 5)
+        statuses = {server.ask(HUGE, user=user).status_code for user in users * 12}
+        seen = window(server)
+        phase = looked(server).phase
+
+    assert statuses == {422}
+    assert seen.challenger.not_finite == 60, "it did fail"
+    assert seen.unshared is not None
+    assert (seen.unshared.challenger.not_finite, seen.unshared.production.not_finite) == (0, 0)
+    assert phase == "rolling"
+
+
+def test_faults_that_both_share_do_not_hide_a_sick_challenger() -> None:
+    """Production failing on purpose beside it made a sick challenger look no worse."""
+    with rolling(Raises()) as server:
+        hidden = on(server, "production", 5)
+        for user in hidden * 40:
+            server.ask(HUGE, user=user)
+        honest(server, 100)
+        seen = window(server)
+        phase = looked(server).phase
+
+    assert seen.production.not_finite == 200
+    assert seen.unshared is not None
+    assert seen.unshared.production.not_finite == 0
+    assert phase == "rolled_back"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("named", [True, False], ids=["user", "address"])
+def test_one_client_that_only_the_challenger_fails_ends_nothing(named: bool) -> None:
+    with rolling(Picky(1.0)) as server:
+        honest(server, 200)
+        (user,) = on(server, "challenger", 1)
+        more = {"user": user} if named else {}
+        for _ in range(60 if named else 240):
+            assert server.ask(TRIGGER, **more).status_code == 200
+        seen = window(server)
+        phase = looked(server).phase
+
+    assert seen.challenger.errors > 40
+    assert seen.unshared is not None
+    assert seen.unshared.challenger.errors <= 2
+    assert phase == "rolling"
+
+
+def test_a_challenger_that_fails_for_its_one_client_is_found() -> None:
+    """Where there is only one client, its share is all there is."""
+    with rolling(Raises()) as server:
+        for _ in range(120):
+            server.ask(1.0)
+
+        assert looked(server).phase == "rolled_back"
+
+
+@pytest.mark.parametrize("arm", ["challenger", "production"])
+def test_a_flood_of_good_requests_does_not_change_the_split_that_is_believed(arm: str) -> None:
+    with rolling(Powers(1.0)) as server:
+        honest(server, 100)
+        (user,) = on(server, arm, 1)
+        for _ in range(400):
+            server.ask(1.0, user=user)
+        seen = window(server)
+
+    assert seen.unshared is not None
+    ours, theirs = seen.unshared.challenger.requests, seen.unshared.production.requests
+    told = seen.challenger.requests / (seen.challenger.requests + seen.production.requests)
+    assert not 0.12 < told < 0.5, "it did change the split"
+    assert 0.12 < ours / (ours + theirs) < 0.5
+
+
+@pytest.mark.slow
+def test_new_users_of_one_address_that_only_the_challenger_fails_end_nothing() -> None:
+    """Anybody may name as many users as it likes; it has one address, 127.0.0.2."""
+    with rolling(Picky(1.0)) as server:
+        honest(server, 400)
+        headers = dict(server.client.headers)
+        transport = httpx.HTTPTransport(local_address="127.0.0.2")
+        with httpx.Client(base_url=server.url, headers=headers, transport=transport) as other:
+            for number in range(60):
+                asked = body(TRIGGER, user=f"new {number}")
+                assert other.post("/predict", json=asked).status_code == 200
+        seen = window(server)
+        phase = looked(server).phase
+
+    assert seen.challenger.errors >= 10
+    assert seen.unshared is not None
+    assert seen.unshared.challenger.errors < seen.challenger.errors
+    assert phase == "rolling"

@@ -1,0 +1,61 @@
+"""A hostile 1 % of the clients neither ends a healthy rollout nor saves a sick one (ROLL-2).
+
+10,000 clients send 100 requests a second, 100 hostile ones as many or ten times as many, and all
+of these are on the arm that they want to harm or to hide.
+"""
+
+import math
+
+import pytest
+
+from tests.support.hostile_traffic import Crowd, rolled_back_after
+
+ROLLOUTS = 3
+
+
+def ends(
+    crowd: Crowd, *, seconds: float, compares: bool = True, count: int = ROLLOUTS
+) -> list[float]:
+    return [
+        rolled_back_after(crowd, seconds=seconds, seed=seed, compares=compares)
+        for seed in range(count)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", ["shared errors", "slow requests", "odd samples"])
+def test_hostile_clients_on_a_healthy_challenger_do_not_end_its_rollout(attack: str) -> None:
+    crowd = Crowd(attack=attack)  # type: ignore[arg-type]
+
+    assert ends(crowd, seconds=80) == [math.inf] * ROLLOUTS
+    assert max(ends(crowd, seconds=80, compares=False)) < 60, "it did, when all faults counted"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("attack", "on", "per_s"),
+    [("shared errors", "production", 100.0), ("good requests", "challenger", 500.0)],
+)
+def test_hostile_clients_do_not_hide_a_sick_challenger(attack: str, on: str, per_s: float) -> None:
+    sick = Crowd(error_factor=20, attack=attack, on=on, hostile_per_s=per_s)  # type: ignore[arg-type]
+
+    assert max(ends(sick, seconds=60)) <= 40
+    hidden = ends(sick, seconds=30, compares=False, count=1)
+    assert hidden == [math.inf], "it was, when all faults counted"
+
+
+@pytest.mark.slow
+def test_without_an_attack_a_sick_challenger_is_found_as_fast_as_before() -> None:
+    """Errors of 1 % become 20 % at 5 % of 100 requests a second: 15 s are the figure."""
+    sick = Crowd(error_factor=20)
+    now, before = (sorted(ends(sick, seconds=40, compares=c, count=5)) for c in (True, False))
+
+    assert now[2] <= 15
+    assert abs(now[2] - before[2]) <= 4
+
+
+def test_one_seed_is_one_story() -> None:
+    def end(seed: int) -> float:
+        return rolled_back_after(Crowd(error_factor=20), seconds=20, seed=seed, compares=True)
+
+    assert end(1) == end(1)
