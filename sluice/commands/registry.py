@@ -19,6 +19,7 @@ from sluice.commands.registry_access import (
     artifact_store,
     current_user,
     known,
+    newest_own,
     open_ledger,
     read_key,
     show_result,
@@ -77,7 +78,8 @@ def show(
         int | None,
         typer.Argument(
             min=1,
-            help="Number of the version; the one in production, or else the newest, when left out.",
+            help="Number of the version; the one in production, or else the newest that was "
+            "trained here, when left out.",
             show_default=False,
         ),
     ] = None,
@@ -233,8 +235,7 @@ def _chosen(ledger: Ledger, model: str, number: int | None) -> Version:
     if number is None:
         number = ledger.production_number(model)
     if number is None:
-        numbers = [version.number for version in ledger.versions(model)]
-        number = max(numbers, default=1)
+        return newest_own(ledger, model)
     return ledger.version(model, number)
 
 

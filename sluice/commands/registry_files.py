@@ -16,6 +16,7 @@ from sluice.commands.registry_access import (
     artifact_store,
     current_user,
     open_ledger,
+    pipeline_code,
     read_key,
     show_result,
 )
@@ -43,16 +44,35 @@ def export_file(
 
 
 def import_file(
-    file: File, actor: Actor = None, key: KeyFile = None, as_json: AsJson = False
+    file: File,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trust",
+            metavar="MODULE:CLASS",
+            help="Code that the version names and that may run here, with the modules stored in "
+            "the file. The code of the pipeline here, and of Sluice, needs no trust.",
+            show_default=False,
+        ),
+    ] = None,
+    actor: Actor = None,
+    key: KeyFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """File the version in a file as dev, once every part of it was checked.
 
-    Its receipts come along and promote nothing: the gates have to pass here. With a key the file
-    must be signed with it.
+    Nothing in the file is run. Its receipts come along and promote nothing: the gates have to pass
+    here. With a key the file must be signed with it.
     """
     with open_ledger(key, create=True) as ledger:
         done = import_version(
-            ledger, file, store=artifact_store(), actor=actor or current_user(), key=read_key(key)
+            ledger,
+            file,
+            store=artifact_store(),
+            actor=actor or current_user(),
+            key=read_key(key),
+            own=pipeline_code,
+            trust=trust or (),
         )
     version = done.version
     if as_json:

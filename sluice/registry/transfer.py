@@ -1,5 +1,6 @@
 """Taking a version from one registry to another (REG-1, REG-3)."""
 
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from sluice.artifacts import ArtifactStore
@@ -7,6 +8,8 @@ from sluice.digests import digest_bytes
 from sluice.errors import IntegrityError
 from sluice.files import write_atomic
 from sluice.registry.admission import require_consistent
+from sluice.registry.code_paths import accept_code, named_code
+from sluice.registry.import_limits import LIMITS, ImportLimits
 from sluice.registry.ledger import Ledger
 from sluice.registry.records import Registration
 from sluice.registry.signing import SigningKey
@@ -61,9 +64,20 @@ def export_version(
 
 
 def import_version(
-    ledger: Ledger, source: Path, *, store: ArtifactStore, actor: str, key: SigningKey | None
+    ledger: Ledger,
+    source: Path,
+    *,
+    store: ArtifactStore,
+    actor: str,
+    key: SigningKey | None,
+    own: Callable[[str], Collection[str]],
+    trust: Collection[str],
+    limits: ImportLimits = LIMITS,
 ) -> Registration:
     """File the version in ``source`` as dev, after checking all of it.
+
+    Nothing in the file is run or imported. The code that it names must be Sluice's own, that of
+    the pipeline here, or trusted; which of these it is goes into the history.
 
     Args:
         ledger: Takes it under the next number of its model.
@@ -71,12 +85,18 @@ def import_version(
         store: Takes its artifacts.
         actor: Who, for the history.
         key: Requires the file's signature with this key.
+        own: Returns the import paths that the pipeline of a name has here. Those of versions that
+            were trained here are known without it.
+        trust: Import paths that the importer trusts, with the modules in the file.
+        limits: Bounds of everything that the author of the file chooses.
 
     Raises:
         StorageError, ContractError, IntegrityError: See ``read_version``; or weights are no
             safetensors file. Nothing is filed then.
+        UntrustedCode: The version names code that is neither known here nor trusted.
+        SettingsError: A trusted path is not one that the version names.
     """
-    file = read_version(source, key=key)
+    file = read_version(source, key=key, limits=limits)
     exported = file.exported
     lineage = exported.lineage
     for role, digest in lineage.weights().items():
@@ -89,6 +109,13 @@ def import_version(
             fix="Export it again; nothing was imported.",
         )
     require_consistent(lineage.model, lineage)  # before anything is stored
+    trained_here = {
+        path
+        for version in ledger.versions(lineage.model)
+        if not version.is_imported
+        for path in named_code(version.lineage)
+    }
+    code = accept_code(lineage, own={*own(lineage.model), *trained_here}, trust=trust)
     for content in file.artifacts.values():
         store.put(content)
     registered = next((e for e in exported.history if e.revision is None), None)
@@ -98,5 +125,6 @@ def import_version(
         exported.receipts,
         actor=actor,
         reason=f"imported from {source.name}: version {exported.number} of its registry{when}; "
-        f"SHA-256 {digest_bytes(source.read_bytes())}",
+        f"SHA-256 {file.digest}",
+        code=code,
     )

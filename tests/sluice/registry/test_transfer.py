@@ -11,12 +11,14 @@ import sqlalchemy as sa
 from sluice.artifacts import ArtifactStore
 from sluice.digests import digest_bytes
 from sluice.errors import ContractError, GateBlocked, IntegrityError, SluiceError, StorageError
+from sluice.registry.code_paths import CodeAcceptance
 from sluice.registry.ledger import Ledger
 from sluice.registry.signing import SigningKey
 from sluice.registry.tables import own_lineages
 from sluice.registry.transfer import export_version, import_version
 from tests.sluice.registry.ledger_samples import (
     MODEL,
+    SETTINGS,
     Clock,
     poc_receipt,
     promote_chain,
@@ -46,7 +48,15 @@ def file(ledger: Ledger, store: ArtifactStore, tmp_path: Path) -> Path:
 
 
 def bring(away: tuple[Ledger, ArtifactStore], file: Path, key: SigningKey | None = None) -> str:
-    done = import_version(away[0], file, store=away[1], actor="eve", key=key)
+    done = import_version(
+        away[0],
+        file,
+        store=away[1],
+        actor="eve",
+        key=key,
+        own=lambda _: [str(SETTINGS["workload"])],
+        trust=(),
+    )
     return f"{done.version.number} {done.version.state} {done.created}"
 
 
@@ -63,13 +73,14 @@ def test_imported_version_is_dev_with_its_receipts(
         linked.receipt.digest for linked in ledger.receipts(MODEL, 2)
     ]
     assert there.receipts(MODEL, 1) == []
-    (line,) = there.history(MODEL)
+    line, accepted = there.history(MODEL)
     assert (line.action, line.actor) == ("import", "eve")
+    assert (accepted.action, accepted.reason) == ("accept", SETTINGS["workload"])
     assert "imported from v2.sluice: version 2 of its registry" in line.reason
     assert digest_bytes(file.read_bytes()) in line.reason
     assert there.verify(None, store=store) == []
     assert bring(away, file) == "1 dev False"
-    assert len(there.history(MODEL)) == 1
+    assert len(there.history(MODEL)) == 2
 
 
 def test_imported_receipts_promote_nothing(
@@ -149,7 +160,7 @@ def test_drift_of_an_imported_version_is_judged_against_what_was_learned_here(
     there.register(MODEL, honest.model_copy(update={"training_seconds": 9.0}), [poc_receipt()])
 
     assert there.version(MODEL, 1).lineage == honest
-    assert [e.action for e in there.history(MODEL)] == ["import", "register"]
+    assert [e.action for e in there.history(MODEL)] == ["import", "accept", "register"]
 
 
 def test_import_and_the_same_training_are_one_version(
@@ -305,7 +316,7 @@ def unreadable_name(parts: Parts) -> None:
         (with_manifest(other_data), "not as it was exported: its candidate is"),
         (with_manifest(other_workload), "its settings make"),
         (with_manifest(pickle_for_weights), "and is a Python pickle"),
-        (with_manifest(unreadable_name), "A model's name has 1 to 200 printable"),
+        (with_manifest(unreadable_name), "a model's name has 1 to 200 lower-case"),
         (lambda parts: parts.pop("manifest.json"), "holds no manifest.json"),
         (lambda parts: parts.update({"manifest.json": b"[]"}), "manifest cannot be read"),
         (with_manifest(lambda parts: parts.update({"version.json": b"{}"})), "description cannot"),
@@ -373,6 +384,7 @@ def test_lineage_of_another_shape_is_a_contract(
     away: tuple[Ledger, ArtifactStore], store: ArtifactStore
 ) -> None:
     changed = sample_lineage(store).model_copy(update={"data": "e" * 64})
+    code = CodeAcceptance(accepted=(), trusted=())
 
     with pytest.raises(ContractError, match="data, config, code and weights make"):
-        away[0].adopt(changed, [], actor="a", reason="r")
+        away[0].adopt(changed, [], actor="a", reason="r", code=code)
