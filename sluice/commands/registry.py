@@ -53,6 +53,7 @@ def register(app: typer.Typer) -> None:
             "export sp500_volatility 2 sp500_volatility-2.sluice",
         ),
         ("import", registry_files.import_file, "import sp500_volatility-2.sluice"),
+        ("new-key", registry_files.new_key, "new-key exports.pem --name team_a"),
         ("sign", registry_files.sign, "sign --key registry.key"),
     ):
         group.command(name, epilog=f"Example: sluice registry {example}")(command)

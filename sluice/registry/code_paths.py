@@ -5,9 +5,10 @@ one. Importing a module runs it, so a path that only a file states is refused be
 Every caller that builds something from a version comes through here, by ``loading.rebuild``.
 """
 
+import contextlib
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from sluice.errors import ContractError, SettingsError, UntrustedCode
@@ -63,6 +64,19 @@ def named_code(lineage: Lineage) -> tuple[str, ...]:
                 fix="Do not use the version; find out who made it.",
             )
     return tuple(p for p in map(str, paths) if not p.startswith(_SLUICES_OWN))
+
+
+def code_trained_here(versions: Iterable[Version]) -> set[str]:
+    """Return the import paths of the versions that were trained here, which are the pipeline's own.
+
+    A version from before its workload was recorded names none.
+    """
+    found: set[str] = set()
+    for version in versions:
+        if not version.is_imported:
+            with contextlib.suppress(ContractError):
+                found.update(named_code(version.lineage))
+    return found
 
 
 def accept_code(

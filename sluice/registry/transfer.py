@@ -1,6 +1,7 @@
 """Taking a version from one registry to another (REG-1, REG-3)."""
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.artifacts import ArtifactStore
@@ -8,13 +9,26 @@ from sluice.digests import digest_bytes
 from sluice.errors import IntegrityError
 from sluice.files import write_atomic
 from sluice.registry.admission import require_consistent
-from sluice.registry.code_paths import accept_code, named_code
+from sluice.registry.code_paths import accept_code, code_trained_here
 from sluice.registry.import_limits import LIMITS, ImportLimits
 from sluice.registry.ledger import Ledger
-from sluice.registry.records import Registration
+from sluice.registry.public_keys import PrivateKey, TrustedKeys
+from sluice.registry.records import Version
 from sluice.registry.signing import SigningKey
 from sluice.registry.version_file import ExportedVersion, VersionFile, pack_version, read_version
 from sluice.registry.weights import require_safetensors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedVersion:
+    """The version that a file became, and who signed the file."""
+
+    version: Version
+    created: bool
+    """False for a candidate that the registry had already."""
+
+    signed_by: str
+    """A phrase: "unsigned", "signed by NAME", or by an unknown key, which is stated."""
 
 
 def export_version(
@@ -25,6 +39,7 @@ def export_version(
     store: ArtifactStore,
     target: Path,
     key: SigningKey | None,
+    private_key: PrivateKey | None,
 ) -> str:
     """Write one version to a file and return the file's SHA-256.
 
@@ -34,7 +49,8 @@ def export_version(
         number: Its number.
         store: Holds its artifacts; each is checked as it is read.
         target: The file; one that is there is replaced.
-        key: Signs the file.
+        key: Signs the file for those who have the same key.
+        private_key: Signs the file for everybody who has its public half.
 
     Raises:
         UnknownVersion: There is no such version.
@@ -58,7 +74,7 @@ def export_version(
         ),
     )
     file = VersionFile(exported=exported, artifacts={d: store.get(d) for d in digests})
-    content = pack_version(file, key=key)
+    content = pack_version(file, key=key, private_key=private_key)
     write_atomic(target, content)
     return digest_bytes(content)
 
@@ -70,10 +86,11 @@ def import_version(
     store: ArtifactStore,
     actor: str,
     key: SigningKey | None,
+    trusted: TrustedKeys | None,
     own: Callable[[str], Collection[str]],
     trust: Collection[str],
     limits: ImportLimits = LIMITS,
-) -> Registration:
+) -> ImportedVersion:
     """File the version in ``source`` as dev, after checking all of it.
 
     Nothing in the file is run or imported. The code that it names must be Sluice's own, that of
@@ -85,6 +102,7 @@ def import_version(
         store: Takes its artifacts.
         actor: Who, for the history.
         key: Requires the file's signature with this key.
+        trusted: Requires an Ed25519 signature with one of these keys.
         own: Returns the import paths that the pipeline of a name has here. Those of versions that
             were trained here are known without it.
         trust: Import paths that the importer trusts, with the modules in the file.
@@ -96,7 +114,7 @@ def import_version(
         UntrustedCode: The version names code that is neither known here nor trusted.
         SettingsError: A trusted path is not one that the version names.
     """
-    file = read_version(source, key=key, limits=limits)
+    file = read_version(source, key=key, trusted=trusted, limits=limits)
     exported = file.exported
     lineage = exported.lineage
     for role, digest in lineage.weights().items():
@@ -109,22 +127,18 @@ def import_version(
             fix="Export it again; nothing was imported.",
         )
     require_consistent(lineage.model, lineage)  # before anything is stored
-    trained_here = {
-        path
-        for version in ledger.versions(lineage.model)
-        if not version.is_imported
-        for path in named_code(version.lineage)
-    }
-    code = accept_code(lineage, own={*own(lineage.model), *trained_here}, trust=trust)
+    known = {*own(lineage.model), *code_trained_here(ledger.versions(lineage.model))}
+    code = accept_code(lineage, own=known, trust=trust)
     for content in file.artifacts.values():
         store.put(content)
     registered = next((e for e in exported.history if e.revision is None), None)
     when = f", registered {registered.at:%Y-%m-%d %H:%M:%S} UTC" if registered else ""
-    return ledger.adopt(
+    done = ledger.adopt(
         lineage,
         exported.receipts,
         actor=actor,
         reason=f"imported from {source.name}: version {exported.number} of its registry{when}; "
-        f"SHA-256 {file.digest}",
+        f"SHA-256 {file.digest}; {file.signed_by}",
         code=code,
     )
+    return ImportedVersion(version=done.version, created=done.created, signed_by=file.signed_by)

@@ -248,7 +248,9 @@ def test_version_leaves_and_arrives_as_one_file(
     with pytest.raises(UntrustedCode, match=r"and names tests\.support\.synthetic:SineWorkload"):
         invoke("import", str(file))
     given = ("import", str(file), "--trust", "tests.support.synthetic:SineWorkload")
-    assert invoke(*given, "--actor", "eve").strip() == f"{MODEL} version 1, dev."
+    assert (
+        invoke(*given, "--actor", "eve").strip() == f"{MODEL} version 1, dev. The file is unsigned."
+    )
     assert "known already" in invoke(*given)
     assert not invoke_json(*given)["created"]
 
@@ -262,6 +264,29 @@ def test_version_leaves_and_arrives_as_one_file(
     assert "Nothing wrong" in invoke("verify")
     with pytest.raises(UnknownVersion, match="holds only imported ones: 1"):
         invoke("show", MODEL)
+
+
+def test_key_pair_tells_who_exported_a_version(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, private, trusted = tmp_path / "v2.sluice", tmp_path / "team_a.pem", tmp_path / "trusted"
+    made = invoke_json("new-key", str(private), "--name", "team_a")
+    trusted.write_text(Path(f"{private}.pub").read_text())
+    assert trusted.read_text() == f"team_a {made['public_key']}\n"
+    invoke("export", MODEL, "2", str(file), "--private-key", str(private))
+    unsigned = tmp_path / "unsigned.sluice"
+    invoke("export", MODEL, "2", str(unsigned))
+
+    monkeypatch.setenv("SLUICE_HOME", str(home / "elsewhere"))
+    code = ("--trust", "tests.support.synthetic:SineWorkload")
+    with pytest.raises(IntegrityError, match=r"trusted key \(team_a\), and is unsigned"):
+        invoke("import", str(unsigned), *code, "--trusted-keys", str(trusted))
+    monkeypatch.setenv("SLUICE_TRUSTED_KEYS", str(trusted))
+    with pytest.raises(IntegrityError, match="and is unsigned"):
+        invoke("import", str(unsigned), *code)
+    said = invoke("import", str(file), *code)
+
+    assert said.strip() == f"{MODEL} version 1, dev. The file is signed by team_a."
 
 
 def test_escape_codes_of_an_imported_version_do_not_reach_the_terminal(
@@ -343,7 +368,7 @@ def test_looking_where_there_is_no_registry_makes_none(
     "command",
     [
         *("list", "show", "history", "promote", "rollback", "verify"),
-        *("at", "export", "import", "sign"),
+        *("at", "export", "import", "new-key", "sign"),
     ],
 )
 def test_help_has_an_example(command: str) -> None:

@@ -67,6 +67,7 @@ class Home:
             store=self.store,
             actor="eve",
             key=None,
+            trusted=None,
             own=lambda _: own,
             trust=trust,
         )
@@ -84,7 +85,9 @@ def file(tmp_path: Path) -> Path:
     store = ArtifactStore(tmp_path / "away")
     with Ledger.open(f"sqlite:///{tmp_path / 'away.db'}", clock=Clock()) as ledger:
         register_sample(ledger, store, salt=1)
-        export_version(ledger, MODEL, 1, store=store, target=tmp_path / "v.sluice", key=None)
+        export_version(
+            ledger, MODEL, 1, store=store, target=tmp_path / "v.sluice", key=None, private_key=None
+        )
     return tmp_path / "v.sluice"
 
 
@@ -94,7 +97,9 @@ def user_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Us
     code, store = UserCode(tmp_path / "user", monkeypatch), ArtifactStore(tmp_path / "away")
     with Ledger.open(f"sqlite:///{tmp_path / 'away.db'}", clock=Clock()) as ledger:
         ledger.register(MODEL, code.lineage(store), [])
-        export_version(ledger, MODEL, 1, store=store, target=tmp_path / "v.sluice", key=None)
+        export_version(
+            ledger, MODEL, 1, store=store, target=tmp_path / "v.sluice", key=None, private_key=None
+        )
     code.forget()
     return tmp_path / "v.sluice", code
 
@@ -337,6 +342,7 @@ def test_sizes_of_a_file_are_bounded(home: Home, file: Path) -> None:
                 store=home.store,
                 actor="a",
                 key=None,
+                trusted=None,
                 own=lambda _: [WORKLOAD],
                 trust=(),
                 limits=LIMITS.model_copy(update=limits),

@@ -43,7 +43,7 @@ def away(tmp_path: Path) -> Iterator[tuple[Ledger, ArtifactStore]]:
 def file(ledger: Ledger, store: ArtifactStore, tmp_path: Path) -> Path:
     promote_chain(ledger, store, 2)
     target = tmp_path / "v2.sluice"
-    export_version(ledger, MODEL, 2, store=store, target=target, key=KEY)
+    export_version(ledger, MODEL, 2, store=store, target=target, key=KEY, private_key=None)
     return target
 
 
@@ -54,6 +54,7 @@ def bring(away: tuple[Ledger, ArtifactStore], file: Path, key: SigningKey | None
         store=away[1],
         actor="eve",
         key=key,
+        trusted=None,
         own=lambda _: [str(SETTINGS["workload"])],
         trust=(),
     )
@@ -89,7 +90,7 @@ def test_imported_receipts_promote_nothing(
     """They say PROMOTE against the baseline, which is what is needed here, and are not ours."""
     promote_chain(ledger, store, 1)
     target = tmp_path / "v1"
-    export_version(ledger, MODEL, 1, store=store, target=target, key=None)
+    export_version(ledger, MODEL, 1, store=store, target=target, key=None, private_key=None)
     bring(away, target)
     there, their_store = away
     with pytest.raises(GateBlocked, match="receipt of the poc gate is required, and there is none"):
@@ -216,7 +217,7 @@ def test_same_version_gives_the_same_bytes(
     ledger: Ledger, store: ArtifactStore, file: Path, tmp_path: Path
 ) -> None:
     again = tmp_path / "again"
-    digest = export_version(ledger, MODEL, 2, store=store, target=again, key=KEY)
+    digest = export_version(ledger, MODEL, 2, store=store, target=again, key=KEY, private_key=None)
 
     assert again.read_bytes() == file.read_bytes()
     assert digest == digest_bytes(file.read_bytes())
@@ -376,7 +377,9 @@ def test_missing_artifact_is_not_exported(
     store.path(lineage.members[0].weights).unlink()
 
     with pytest.raises(IntegrityError, match="required and missing"):
-        export_version(ledger, MODEL, 1, store=store, target=tmp_path / "x", key=None)
+        export_version(
+            ledger, MODEL, 1, store=store, target=tmp_path / "x", key=None, private_key=None
+        )
     assert not (tmp_path / "x").exists()
 
 

@@ -168,7 +168,9 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     store = ArtifactStore(folder / "artifacts")
     with Ledger.open(f"sqlite:///{folder / 'away.db'}", clock=Clock()) as ledger:
         register_sample(ledger, store, salt=1)
-        export_version(ledger, MODEL, 1, store=store, target=folder / "v", key=None)
+        export_version(
+            ledger, MODEL, 1, store=store, target=folder / "v", key=None, private_key=None
+        )
     return (folder / "v").read_bytes()
 
 
@@ -184,6 +186,7 @@ def test_every_malformed_file_ends_in_one_refusal(sound: bytes, tmp_path: Path) 
                 store=store,
                 actor="eve",
                 key=None,
+                trusted=None,
                 own=lambda _: [str(SETTINGS["workload"])],
                 trust=(),
             )
