@@ -26,6 +26,7 @@ _DTYPE_BYTES: Mapping[str, int] = {
     "I8": 1,
     "F8_E4M3": 1,
     "F8_E5M2": 1,
+    "F8_E8M0": 1,
     "I16": 2,
     "U16": 2,
     "F16": 2,
@@ -36,6 +37,7 @@ _DTYPE_BYTES: Mapping[str, int] = {
     "I64": 8,
     "U64": 8,
     "F64": 8,
+    "C64": 8,
 }
 """Size of one number of each type [bytes]."""
 
