@@ -189,7 +189,7 @@ def what_is_seen(
             fix=f"Run: sluice run {pipeline.name}",
         )
     now = utc_now()
-    workload, _ = rebuild(version.lineage)
+    workload, _ = rebuild(version)
     with users_code("compute_features of the workload"):
         frame = workload.compute_features(raw)
     return Seen(

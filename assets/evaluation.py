@@ -98,7 +98,7 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
 
         def scores_of(version: Version) -> ModelScores:
             return score_version(
-                version.lineage,
+                version,
                 workload,
                 load_table(raw_data, store),
                 frame,

@@ -76,7 +76,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         open_inputs(tuned, sluice_state, data=data)
         if production is not None:  # hours before the evaluation would refuse it
             require_scorable(
-                production.lineage,
+                production,
                 pipeline.loaded_workload,
                 load_table(features.table, sluice_state.store),
                 sluice_state.store,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sluice.digests import digest_bytes
 from sluice.errors import ContractError, IntegrityError, StorageError
-from sluice.files import write_atomic
+from sluice.files import read_regular, write_atomic
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -55,12 +55,12 @@ class ArtifactStore:
 
         Raises:
             IntegrityError: It is missing, or its bytes are not those of ``digest``.
-            StorageError: It is there and cannot be read.
+            StorageError: It is there and cannot be read, or is no regular file.
             ContractError: ``digest`` is none.
         """
         path = self.path(digest)
         try:
-            content = path.read_bytes()
+            content = read_regular(path)
         except FileNotFoundError:
             raise IntegrityError(
                 f"Artifact {digest} is required and missing at {path}.",
@@ -83,6 +83,6 @@ class ArtifactStore:
     @staticmethod
     def _holds(path: Path, content: bytes) -> bool:
         try:
-            return path.read_bytes() == content
+            return read_regular(path) == content
         except OSError:  # missing or unreadable: writing it anew says what is wrong, if anything
             return False

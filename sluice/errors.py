@@ -17,6 +17,7 @@ SluiceError
 |-- OutOfMemory          an allocator refused a request of a training or an evaluation
 |-- SearchFailed         no trial of a search ended with a finite loss
 |-- UnknownVersion       the registry has no such version
+|-- UntrustedCode        an imported version names code that was not trusted when it came
 |-- OtherCode            a version was trained with other code than the present one
 |-- RequestRefused       the server cannot answer a request; kinds in sluice/serving/refusals.py
 `-- Interrupted          the user stopped the work
@@ -26,6 +27,7 @@ A message has up to three parts: what was seen, why it is likely, what to do.
 
 from typing import Any, ClassVar
 
+from sluice.printable import printable
 from sluice.redaction import redact
 
 GATE_SAID_NO = 1
@@ -36,11 +38,12 @@ BROKEN = 3
 
 
 def writable(text: str) -> str:
-    """Return text that can be written as UTF-8.
+    """Return text that can be written as UTF-8, and shown in a terminal.
 
-    What cannot, such as the byte of a file name that is no letter, is spelled out.
+    What cannot, such as the byte of a file name that is no letter, or an escape code in the reason
+    of an imported receipt, is spelled out.
     """
-    return text.encode("utf-8", "backslashreplace").decode()
+    return printable(text.encode("utf-8", "backslashreplace").decode())
 
 
 class SluiceError(Exception):
@@ -155,6 +158,12 @@ class UnknownVersion(SluiceError):
 
 class OtherCode(SluiceError):
     """A version was trained with other code than the present one, which must not run it."""
+
+    exit_code = USER_MISTAKE
+
+
+class UntrustedCode(SluiceError):
+    """An imported version names code that is not the pipeline's own and was not trusted."""
 
     exit_code = USER_MISTAKE
 

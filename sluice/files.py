@@ -1,9 +1,10 @@
-"""Whole-or-nothing file writes: temporary name, flush, rename; and who may read what is made."""
+"""Whole-or-nothing writes, who may read what is made, and reads of regular files only."""
 
 import contextlib
 import errno
 import os
 import shutil
+import stat
 import uuid
 from pathlib import Path
 
@@ -86,6 +87,35 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         if temporary is not None:
             with contextlib.suppress(FileNotFoundError):
                 temporary.unlink()
+
+
+def read_regular(path: Path, *, max_bytes: int | None = None) -> bytes:
+    """Return the content of a regular file.
+
+    Reading a pipe would wait for its writer, and a device may have no end, so neither is opened
+    for reading.
+
+    Args:
+        path: The file; a link to one is followed.
+        max_bytes: Largest size that is read; None reads any.
+
+    Raises:
+        FileNotFoundError: There is none.
+        OSError: It cannot be read, is a pipe, a socket, a device or a folder, or is larger.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe opens at once
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is a pipe, a device or a folder, and no regular file")
+        if max_bytes is not None and found.st_size > max_bytes:
+            raise OSError(
+                errno.EFBIG, f"it has {found.st_size:,} bytes, at most {max_bytes:,} are read"
+            )
+        with open(handle, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(handle)
 
 
 def write_new(path: Path, content: bytes) -> bool:

@@ -231,7 +231,7 @@ def _served(home: Home, production: "Version") -> str:
     require_finite(load_deployed(production, ArtifactStore(home.artifacts)))
     left_out = "".join(
         f"; its setting '{removed.name}' exists no longer: {removed.effect}"
-        for removed in removed_settings(production.lineage)
+        for removed in removed_settings(production)
     )
     warning = compare_version(production).warning(number)
     return f"{number} loads{left_out}" + (f"; {warning}" if warning else "")

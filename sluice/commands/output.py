@@ -4,15 +4,35 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
+from sluice.printable import printable
 from sluice.settings import Record
 
 PLAIN_WIDTH = 120
 """Characters per line in a file or a pipe, where there is no window to fit."""
+
+
+class SafeConsole(Console):
+    """A console that writes no control characters but its own.
+
+    What is printed may come from an imported version, a client or another user of the registry,
+    and every result goes through here, whoever prints it.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield the segments of a renderable with the control characters of texts spelled out."""
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(printable(segment.text), segment.style)
 
 
 def results(*, markup: bool = True) -> Console:
@@ -22,7 +42,7 @@ def results(*, markup: bool = True) -> Console:
         markup: False prints square brackets as they are.
     """
     fits_itself = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(
+    return SafeConsole(
         file=sys.stdout,
         markup=markup,
         highlight=False,

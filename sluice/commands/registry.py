@@ -19,6 +19,7 @@ from sluice.commands.registry_access import (
     as_moment,
     current_user,
     known,
+    newest_own,
     open_ledger,
     read_key,
     show_result,
@@ -56,6 +57,7 @@ def register(app: typer.Typer) -> None:
         ),
         ("import", registry_files.import_file, "import sp500_volatility-2.sluice"),
         ("erase", registry_erase.erase, "erase sp500_volatility --user ada"),
+        ("new-key", registry_files.new_key, "new-key exports.pem --name team_a"),
         ("sign", registry_files.sign, "sign --key registry.key"),
     ):
         group.command(name, epilog=f"Example: sluice registry {example}")(command)
@@ -81,7 +83,8 @@ def show(
         int | None,
         typer.Argument(
             min=1,
-            help="Number of the version; the one in production, or else the newest, when left out.",
+            help="Number of the version; the one in production, or else the newest that was "
+            "trained here, when left out.",
             show_default=False,
         ),
     ] = None,
@@ -273,8 +276,7 @@ def _chosen(ledger: Ledger, model: str, number: int | None) -> Version:
     if number is None:
         number = ledger.production_number(model)
     if number is None:
-        numbers = [version.number for version in ledger.versions(model)]
-        number = max(numbers, default=1)
+        return newest_own(ledger, model)
     return ledger.version(model, number)
 
 

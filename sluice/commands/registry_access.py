@@ -11,10 +11,11 @@ from rich.console import RenderableType
 
 from sluice.artifacts import ArtifactStore
 from sluice.commands.output import results
-from sluice.errors import ContractError
+from sluice.errors import ContractError, UnknownVersion
 from sluice.home import Home
 from sluice.registry.admission import require_text
 from sluice.registry.ledger import Ledger
+from sluice.registry.records import Version
 from sluice.registry.signing import SigningKey
 
 if TYPE_CHECKING:
@@ -119,11 +120,44 @@ def artifact_store() -> ArtifactStore:
     return ArtifactStore(_home().artifacts)
 
 
+def pipeline_code(model: str) -> tuple[str, ...]:
+    """Return the import paths that the pipeline of this name has; none when there is no such one.
+
+    Raises:
+        SettingsError: The pipeline's file is wrong.
+    """
+    from sluice.pipeline import defs_folder, find_pipeline, known_pipelines
+
+    if model not in known_pipelines(defs_folder()):
+        return ()
+    settings = find_pipeline(model, defs_folder())
+    return (settings.workload, settings.model.architecture)
+
+
 def known(ledger: Ledger, model: str) -> str:
     """Return the model's name, or say which names there are."""
     if model not in ledger.models():
         ledger.version(model, 1)  # raises, and names what there is
     return model
+
+
+def newest_own(ledger: Ledger, model: str) -> Version:
+    """Return the newest version that was trained here; an import has to be named by its number.
+
+    Raises:
+        UnknownVersion: There is none.
+    """
+    versions = ledger.versions(known(ledger, model))
+    own = [version for version in versions if not version.is_imported]
+    if not own:
+        imported = ", ".join(str(version.number) for version in versions)
+        raise UnknownVersion(
+            f"A version of {model} that was trained here is required, and the registry holds only "
+            f"imported ones: {imported}.",
+            cause="A version that came in a file is used only where its number is given.",
+            fix=f"Give its number, or train one: sluice run {model}",
+        )
+    return own[-1]
 
 
 def show_result(content: RenderableType) -> None:

@@ -10,8 +10,9 @@ from rich.table import Table
 
 from sluice.artifacts import ArtifactStore
 from sluice.commands.output import print_json, results
+from sluice.commands.registry_access import newest_own
 from sluice.counted import counted
-from sluice.errors import GATE_SAID_NO, SettingsError, UnknownVersion
+from sluice.errors import GATE_SAID_NO, SettingsError
 from sluice.home import Home
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from sluice.evaluation.suites.suite import Suite
     from sluice.pipeline import PipelineSettings
     from sluice.registry.ledger import Ledger
-    from sluice.registry.records import Version
 
 Pipeline = Annotated[
     str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.", show_default=False)
@@ -114,7 +114,9 @@ def add(
     ] = None,
     hard: Annotated[
         bool,
-        typer.Option("--hard", help="Rows that production, or the newest version, does worst."),
+        typer.Option(
+            "--hard", help="Rows that production, or the newest version trained here, does worst."
+        ),
     ] = False,
     revise: Annotated[
         bool, typer.Option("--revise", help="Make the next version of a suite that there is.")
@@ -144,7 +146,9 @@ def run(
     pipeline: Pipeline,
     version: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of the registered version.", show_default="the newest"),
+        typer.Option(
+            min=1, help="Number of the registered version.", show_default="the newest trained here"
+        ),
     ] = None,
     examples: Annotated[int, typer.Option(min=1, help="Rows of a suite on the page.")] = 40,
     as_json: AsJson = False,
@@ -186,7 +190,7 @@ def _made(settings: "PipelineSettings", name: str, query: str | None, file: Path
     if file is not None:
         return file_suite(name, file, rows.frame.index)
     with _ledger() as ledger:
-        version = ledger.production(settings.name) or _newest(ledger, settings.name)
+        version = ledger.production(settings.name) or newest_own(ledger, settings.name)
     store = ArtifactStore(_home().artifacts)
     return hard_suite(
         name,
@@ -209,7 +213,7 @@ def _report(settings: "PipelineSettings", number: int | None) -> "tuple[SuiteRep
     workload = settings.loaded_workload
     with _ledger() as ledger:
         model = settings.name
-        version = ledger.version(model, number) if number else _newest(ledger, model)
+        version = ledger.version(model, number) if number else newest_own(ledger, model)
         rows = Rows.load(workload)
         store = ArtifactStore(_home().artifacts)
         code = settings.production_code
@@ -244,16 +248,6 @@ def _settings(pipeline: str) -> "PipelineSettings":
     from sluice.pipeline import defs_folder, find_pipeline
 
     return find_pipeline(pipeline, defs_folder())
-
-
-def _newest(ledger: "Ledger", model: str) -> "Version":
-    versions = ledger.versions(model)
-    if not versions:
-        raise UnknownVersion(
-            f"The registry holds no version of {model} to score.",
-            fix=f"Train one: sluice run {model}",
-        )
-    return versions[-1]
 
 
 def _ledger() -> "Ledger":

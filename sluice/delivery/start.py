@@ -92,7 +92,7 @@ def _agreement(
             fix="Serve it under another name, or promote it by hand and restart the clients: "
             f"sluice registry promote {model} {number}",
         )
-    workload, _ = rebuild(version.lineage)
+    workload, _ = rebuild(version)
     x = workload.examples(frame, folds[-1].test).x.numpy()[-_NEWEST_ROWS:].astype(np.float32)
 
     def answers(deployed: Deployed) -> NDArray[np.float64]:

@@ -17,6 +17,7 @@ from sluice.evaluation.scoring import ModelScores, score_production
 from sluice.registry.lineage import Lineage
 from sluice.registry.loading import read_stored_code, rebuild, removed_settings
 from sluice.registry.own_code import CodeComparison, commit_of, compare_code
+from sluice.registry.records import Version
 from sluice.registry.stored_code import CodeChoice, stored_modules
 from sluice.training.weights import load_member
 from sluice.workloads.workload import Workload
@@ -28,7 +29,7 @@ _OWN_CODE = "--set production_code=stored, or production_code: stored in the pip
 
 
 def score_version(
-    lineage: Lineage,
+    version: Version,
     workload: Workload,
     raw: pd.DataFrame,
     frame: pd.DataFrame,
@@ -47,7 +48,7 @@ def score_version(
     otherwise it would be judged on features or by a network it never had.
 
     Args:
-        lineage: Of the version; names its workload, model and members.
+        version: Names its workload, model and members.
         workload: The candidate's.
         raw: Raw rows, as the candidate's features were computed from.
         frame: The candidate's feature frame.
@@ -57,13 +58,15 @@ def score_version(
             for a person who asked for it.
 
     Raises:
+        UntrustedCode: The version was imported, and names or brings code that was not trusted.
         OtherCode: The version has other code, and its losses cannot be compared, or its stored
             code was asked for and is missing.
         ContractError: The version predicts another target, cannot be scored on these rows, or no
             longer reproduces its own losses.
         IntegrityError: Its weights are missing or damaged.
     """
-    built = _build(lineage, store, code)
+    lineage = version.lineage
+    built = _build(version, store, code)
     own = built.workload
     if own.settings == workload.settings and type(own) is type(workload):
         own_frame, own_folds = frame, tuple(folds)
@@ -86,7 +89,7 @@ def score_version(
 
 
 def require_scorable(
-    lineage: Lineage,
+    version: Version,
     workload: Workload,
     frame: pd.DataFrame,
     store: ArtifactStore,
@@ -96,7 +99,7 @@ def require_scorable(
     """Refuse a version that ``score_version`` would refuse for its code, before a training.
 
     Args:
-        lineage: Of the version.
+        version: The version.
         workload: The candidate's.
         frame: The candidate's feature frame. Where the version has other features, that its losses
             come out again is left to the evaluation.
@@ -106,11 +109,11 @@ def require_scorable(
     Raises:
         OtherCode, ContractError, IntegrityError: As ``score_version``.
     """
-    built = _build(lineage, store, code)
+    built = _build(version, store, code)
     own = built.workload
     has_same_features = own.settings == workload.settings and type(own) is type(workload)
     if has_same_features and not built.is_unchanged:
-        _note(lineage, built, frame, store)
+        _note(version.lineage, built, frame, store)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +132,10 @@ class _Built:
         return self.comparison is not None and self.comparison.before == self.comparison.now
 
 
-def _build(lineage: Lineage, store: ArtifactStore, code: CodeChoice) -> _Built:
-    comparison = None
+def _build(version: Version, store: ArtifactStore, code: CodeChoice) -> _Built:
+    lineage, comparison = version.lineage, None
     try:
-        own, model = rebuild(lineage)
+        own, model = rebuild(version)
         comparison = compare_code(lineage, own, model)
     except ContractError as error:
         if code == "present":
@@ -144,16 +147,16 @@ def _build(lineage: Lineage, store: ArtifactStore, code: CodeChoice) -> _Built:
                 f"name, or score the version with its own code: {_OWN_CODE}.",
             ) from error
     else:
-        _require_comparable_rows(lineage)
+        _require_comparable_rows(version)
     if code == "present" or (comparison is not None and comparison.outcome != "other"):
         return _Built(
             workload=own,
             load=lambda member: load_member(member, own, model, store),
             comparison=comparison,
         )
-    with stored_modules(read_stored_code(_name(lineage), lineage, store)):
-        own, model = rebuild(lineage)
-        _require_comparable_rows(lineage)
+    with stored_modules(read_stored_code(_name(lineage), version, store)):
+        own, model = rebuild(version)
+        _require_comparable_rows(version)
         networks = {m.weights: load_member(m, own, model, store) for m in lineage.members}
     return _Built(
         workload=own,
@@ -163,16 +166,16 @@ def _build(lineage: Lineage, store: ArtifactStore, code: CodeChoice) -> _Built:
     )
 
 
-def _require_comparable_rows(lineage: Lineage) -> None:
+def _require_comparable_rows(version: Version) -> None:
     """Refuse a version whose rows were in an order that no setting gives any more."""
-    removed = [each for each in removed_settings(lineage) if each.orders_rows]
+    removed = [each for each in removed_settings(version) if each.orders_rows]
     if removed:
         raise ContractError(
             f"The version in production was trained with '{removed[0].name}', a setting that "
             "Sluice has no longer, so which of the test rows it has learned from is not known.",
             cause=removed[0].effect,
             fix="Give the pipeline another name: its first model is compared with the baseline. "
-            f"The version goes on being served as {lineage.model}.",
+            f"The version goes on being served as {version.model}.",
         )
 
 

@@ -54,9 +54,7 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
             f"Known: {', '.join(sorted(ARCHITECTURES))}.",
             fix="Name one of these, or your own class as 'module:Class'.",
         )
-    make = import_named(name, what="architecture")
-    if isinstance(make, type) and not issubclass(make, nn.Module):
-        raise _no_network(f"architecture '{name}'", make)
+    make = require_architecture_type(import_named(name, what="architecture"), name)
     try:
         network = make(num_features, num_outputs, settings)
     except TypeError as error:
@@ -66,6 +64,23 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
             fix="Let the class take these three arguments.",
         ) from error
     return require_network(network, f"architecture '{name}'")
+
+
+def require_architecture_type(found: object, path: str) -> type[nn.Module]:
+    """Return ``found``, which ``path`` named, when it is a class of networks.
+
+    It is checked before it is called: a setting may come from a file, and any other callable
+    would run with arguments of the file's choice.
+
+    Raises:
+        SettingsError: It is a function, or a class that does not inherit from ``nn.Module``.
+    """
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        kind = found if isinstance(found, type) else type(found)
+        raise _no_network(
+            f"The architecture '{path}' must be a class of torch.nn.Module, it is one", kind
+        )
+    return found
 
 
 def require_network(network: object, source: str) -> nn.Module:
@@ -79,14 +94,13 @@ def require_network(network: object, source: str) -> nn.Module:
         SettingsError: It is no ``nn.Module``.
     """
     if not isinstance(network, nn.Module):
-        raise _no_network(source, type(network))
+        raise _no_network(f"The {source} must make a torch.nn.Module, it made one", type(network))
     return network
 
 
-def _no_network(source: str, kind: type) -> SettingsError:
+def _no_network(said: str, kind: type) -> SettingsError:
     return SettingsError(
-        f"The {source} must make a torch.nn.Module, it made one of type "
-        f"{kind.__module__}.{kind.__qualname__}.",
+        f"{said} of type {kind.__module__}.{kind.__qualname__}.",
         cause="A candidate is a torch.nn.Module today: it is trained by gradients. An estimator "
         "of scikit-learn or of another library cannot be a candidate.",
         fix="Let the class inherit from torch.nn.Module. To compare a candidate with an "

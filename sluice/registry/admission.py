@@ -1,6 +1,7 @@
 """What may be filed in the registry, and what is said when it may not."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -13,6 +14,8 @@ from sluice.settings import nearest
 
 MAX_NAME = 200
 """Longest name of a model [characters]; the width of the ledger's column."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 QUESTION = ("candidate", "reference", "window")
 """Roles in the subject of a promotion receipt that make up the question it answers."""
@@ -37,9 +40,10 @@ MAX_NAMED = 3
 
 def require_consistent(model: str, lineage: Lineage) -> None:
     """Refuse lineage of another model, or whose parts do not make its candidate."""
-    if not model.strip() or not model.isprintable() or len(model) > MAX_NAME:
+    named_wrong = name_problem(model)
+    if named_wrong:
         raise ContractError(
-            f"A model's name has 1 to {MAX_NAME} printable characters, got {model[:80]!r}.",
+            f"A candidate must have a usable name of its model, and {named_wrong}.",
             fix="Name the pipeline so.",
         )
     if lineage.model != model:
@@ -54,6 +58,19 @@ def require_consistent(model: str, lineage: Lineage) -> None:
             fix="Take candidate, data, config, code and members from one TrainedModels, and the "
             "settings that it was trained with.",
         )
+
+
+def name_problem(model: str) -> str:
+    """Return what is wrong with the name of a model, as part of a sentence; "" when nothing.
+
+    The name becomes part of addresses, of paths and of lines in a terminal.
+    """
+    if len(model) <= MAX_NAME and _NAME.fullmatch(model):
+        return ""
+    return (
+        f"a model's name has 1 to {MAX_NAME} lower-case letters, digits and underscores and begins "
+        f"with a letter, got {model[:80]!r}"
+    )
 
 
 def own_reason(reason: str, *, imported: Lineage, own: Lineage) -> str:

@@ -25,11 +25,13 @@ from sluice.registry import (
     verification,
 )
 from sluice.registry.anchor import anchor_of
+from sluice.registry.code_paths import CodeAcceptance
 from sluice.registry.evidence import Judge
 from sluice.registry.keyring import Keyring
 from sluice.registry.lineage import Lineage
 from sluice.registry.outbox import Deliver, Publication
 from sluice.registry.records import (
+    Action,
     Finding,
     Promotion,
     Registration,
@@ -75,7 +77,7 @@ class Ledger(SignedWriting):
             queries.lock_model(connection, model, at=at)
             known = queries.find_version(connection, model, candidate=lineage.candidate)
             number = known.number if known else queries.insert_version(connection, lineage, at=at)
-            is_foreign = known is not None and queries.is_only_imported(connection, known)
+            is_foreign = known is not None and known.is_imported
             if known is not None and is_foreign:
                 queries.keep_own_lineage(connection, known, lineage, at=at)
                 reason = admission.own_reason(reason, imported=known.lineage, own=lineage)
@@ -104,17 +106,25 @@ class Ledger(SignedWriting):
 
     @records_refusals("import")
     def adopt(
-        self, lineage: Lineage, receipts: Sequence[Receipt], *, actor: str, reason: str
+        self,
+        lineage: Lineage,
+        receipts: Sequence[Receipt],
+        *,
+        actor: str,
+        reason: str,
+        code: CodeAcceptance,
     ) -> Registration:
         """File a version of another registry as dev; a known candidate stays as it is.
 
-        Its receipts are kept and shown. They promote nothing: no gate here gave them.
+        Its receipts are kept and shown. They promote nothing: no gate here gave them. Of a
+        candidate that was imported before, code that is trusted now is added to the history.
 
         Args:
             lineage: As the other registry has it.
             receipts: As the other registry has them.
             actor: Who, for the history.
             reason: Where it is from, for the history.
+            code: Why the code that it names may run here, for the history.
 
         Raises:
             ContractError: The digests in the lineage are not those of its parts.
@@ -126,24 +136,38 @@ class Ledger(SignedWriting):
         with self._write(actor) as connection:
             queries.lock_model(connection, model, at=at)
             known = queries.find_version(connection, model, candidate=lineage.candidate)
-            if known is not None:
+            if known is not None and not known.is_imported:
                 return Registration(version=known, created=False)
-            number = queries.insert_version(connection, lineage, at=at)
-            queries.append_history(
-                connection,
-                at=at,
-                model=model,
-                action="import",
-                from_version=None,
-                to_version=number,
-                actor=actor,
-                reason=reason,
-                receipt=None,
-                revision=None,
-            )
-            evidence.keep_imported(connection, receipts, model=model, number=number, at=at)
+            lines: list[tuple[Action, str]] = [
+                *(("accept", path) for path in code.accepted),
+                *(("trust", path) for path in code.trusted),
+            ]
+            if known is None:
+                number = queries.insert_version(connection, lineage, at=at)
+                lines.insert(0, ("import", reason))
+                evidence.keep_imported(connection, receipts, model=model, number=number, at=at)
+            else:
+                number = known.number
+                noted = {
+                    *(("accept", path) for path in known.accepted_code),
+                    *(("trust", path) for path in known.trusted_code),
+                }
+                lines = [line for line in lines if line not in noted]
+            for action, said in lines:
+                queries.append_history(
+                    connection,
+                    at=at,
+                    model=model,
+                    action=action,
+                    from_version=None,
+                    to_version=number,
+                    actor=actor,
+                    reason=said,
+                    receipt=None,
+                    revision=None,
+                )
             version = queries.load_version(connection, model, number)
-        return Registration(version=version, created=True)
+        return Registration(version=version, created=known is None)
 
     def record_receipt(self, receipt: Receipt) -> None:
         """File a gate's receipt before there is a version to tie it to."""

@@ -10,10 +10,16 @@ from torch import nn
 
 from sluice.artifacts import ArtifactStore
 from sluice.digests import digest_bytes, short
-from sluice.errors import ContractError, IntegrityError, OtherCode, SettingsError
+from sluice.errors import (
+    ContractError,
+    IntegrityError,
+    OtherCode,
+    SettingsError,
+    UntrustedCode,
+)
 from sluice.imports import import_named
 from sluice.models.settings import ModelSettings
-from sluice.registry.lineage import Lineage
+from sluice.registry.code_paths import require_accepted_code, require_trusted_modules
 from sluice.registry.own_code import (
     CodeComparison,
     code_sentence,
@@ -37,14 +43,17 @@ from sluice.workloads.load import build_workload, require_workload_type
 from sluice.workloads.workload import Workload
 
 
-def rebuild(lineage: Lineage) -> tuple[Workload, ModelSettings]:
+def rebuild(version: Version) -> tuple[Workload, ModelSettings]:
     """Return the workload and the model settings that a version was trained with.
 
-    Settings that Sluice has no longer are left out; see ``stored_settings``.
+    Settings that Sluice has no longer are left out; see ``stored_settings``. This is the one place
+    where a version's import paths are followed.
 
     Raises:
         ContractError: They are not recorded, or no longer import, or a setting is unknown.
+        UntrustedCode: It was imported, and names code that was not accepted then.
     """
+    lineage = version.lineage
     where = f"{lineage.model}, candidate {short(lineage.candidate)}"
     config = lineage.resolved_config
     missing = [key for key in ("workload", "workload_settings", "model") if key not in config]
@@ -54,7 +63,7 @@ def rebuild(lineage: Lineage) -> tuple[Workload, ModelSettings]:
             fix="Register the candidate again from a pipeline that records them.",
         )
     path = str(config["workload"])
-    cls = _workload_type(path)
+    cls = _workload_type(version)
     current, _ = migrate(config["workload_settings"], cls.settings_type)
     try:
         settings = cls.settings_type.parse(current, where=where)
@@ -70,17 +79,20 @@ def rebuild(lineage: Lineage) -> tuple[Workload, ModelSettings]:
     return build_workload(cls, settings, path=path), model
 
 
-def removed_settings(lineage: Lineage) -> tuple[RemovedSetting, ...]:
+def removed_settings(version: Version) -> tuple[RemovedSetting, ...]:
     """Return the stored settings of a version that Sluice has no longer.
 
     Raises:
         SettingsError: Its workload does not import.
+        UntrustedCode: As ``rebuild``.
     """
-    cls = _workload_type(str(lineage.resolved_config["workload"]))
-    return migrate(lineage.resolved_config["workload_settings"], cls.settings_type)[1]
+    stored = version.lineage.resolved_config["workload_settings"]
+    return migrate(stored, _workload_type(version).settings_type)[1]
 
 
-def _workload_type(path: str) -> type[Workload]:
+def _workload_type(version: Version) -> type[Workload]:
+    require_accepted_code(version)
+    path = str(version.lineage.resolved_config["workload"])
     return require_workload_type(import_named(path, what="workload"), path)
 
 
@@ -94,7 +106,7 @@ def load_networks(version: Version, store: ArtifactStore) -> list[nn.Module]:
         IntegrityError: As ``load_members``.
     """
     with _explained(version):
-        return _load(version.lineage, version.lineage.members, store)[1]
+        return _load(version, version.lineage.members, store)[1]
 
 
 def load_members(
@@ -117,16 +129,17 @@ def load_members(
     Raises:
         OtherCode: The version was trained with other code than the present one; or its own code
             was asked for and is not stored.
+        UntrustedCode: It was imported, and names or brings code that was not trusted then.
         IntegrityError: Weights are missing, changed, no safetensors file, or do not fit; or the
             network cannot be built here. The message names the version and the part.
     """
     who, lineage = _name(version), version.lineage
     with _explained(version):
         if code == "stored":
-            with stored_modules(read_stored_code(who, lineage, store)):
-                return _load(lineage, members, store)
+            with stored_modules(read_stored_code(who, version, store)):
+                return _load(version, members, store)
         require_same_code(who, lineage, compare_version(version))
-        return _load(lineage, members, store)
+        return _load(version, members, store)
 
 
 def require_loadable(version: Version, store: ArtifactStore) -> None:
@@ -156,18 +169,21 @@ def require_restorable(version: Version, store: ArtifactStore) -> str:
     return code_sentence(_name(version), version.lineage, compare_version(version))
 
 
-def read_stored_code(who: str, lineage: Lineage, store: ArtifactStore) -> dict[str, StoredModule]:
+def read_stored_code(who: str, version: Version, store: ArtifactStore) -> dict[str, StoredModule]:
     """Return the modules that are stored with a version; they are those of its code digest.
 
     Args:
-        who: Names the version.
-        lineage: Of the version.
+        who: Names the version in messages.
+        version: Whose code is meant.
         store: Holds the archive.
 
     Raises:
         OtherCode: The version was stored without its code.
+        UntrustedCode: It was imported, and its code was not trusted then.
         IntegrityError: The archive is missing or damaged, or holds other modules.
     """
+    require_trusted_modules(version)
+    lineage = version.lineage
     identity = lineage.code_identity
     if identity is None or CODE not in lineage.artifacts:
         raise OtherCode(
@@ -193,7 +209,7 @@ def compare_version(version: Version) -> CodeComparison:
     Raises:
         ContractError: Its workload or architecture is not importable here.
     """
-    return compare_code(version.lineage, *rebuild(version.lineage))
+    return compare_code(version.lineage, *rebuild(version))
 
 
 def code_findings(version: Version) -> list[Finding]:
@@ -206,7 +222,7 @@ def code_findings(version: Version) -> list[Finding]:
         require_same_code(_name(version), version.lineage, comparison)
     except ContractError:
         return []
-    except OtherCode as error:
+    except (OtherCode, UntrustedCode) as error:
         return [
             Finding(
                 model=version.model,
@@ -238,9 +254,9 @@ def _explained(version: Version) -> Iterator[None]:
 
 
 def _load(
-    lineage: Lineage, members: Sequence[Member], store: ArtifactStore
+    version: Version, members: Sequence[Member], store: ArtifactStore
 ) -> tuple[Workload, list[nn.Module]]:
-    workload, settings = rebuild(lineage)
+    workload, settings = rebuild(version)
     return workload, [load_member(m, workload, settings, store) for m in members]
 
 

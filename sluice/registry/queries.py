@@ -178,7 +178,12 @@ def load_version(connection: Connection, model: str, number: int) -> Version:
     lineage = _parse_lineage((own or row).lineage, row.model, row.number)
     state = _state(connection, row.model, row.number, row.candidate)
     what = f"{row.model} version {row.number}"
-    return _parse(Version, what, {**row._mapping, "state": state, "lineage": lineage})
+    told: dict[str, Any] = {"state": state, "lineage": lineage}
+    if own is None:
+        told |= _import_facts(connection, model, number)
+    else:
+        told["is_imported"] = False
+    return _parse(Version, what, {**row._mapping, **told})
 
 
 def candidate_of(connection: Connection, model: str, number: int) -> str:
@@ -189,17 +194,22 @@ def candidate_of(connection: Connection, model: str, number: int) -> str:
     return str(connection.execute(query).scalar_one())
 
 
-def is_only_imported(connection: Connection, version: Version) -> bool:
-    """Say whether all that is known of the version came from another registry."""
-    imported = sa.select(history.c.id).where(
-        history.c.model == version.model,
-        history.c.to_version == version.number,
-        history.c.action == "import",
-    )
-    own = _own_lineage(version.model, version.number)
-    return (
-        connection.execute(imported).first() is not None and connection.execute(own).first() is None
-    )
+def _import_facts(connection: Connection, model: str, number: int) -> dict[str, Any]:
+    """Return what the history says of a version that nothing here was trained for since."""
+    rows = connection.execute(
+        sa.select(history.c.action, history.c.reason)
+        .where(
+            history.c.model == model,
+            history.c.to_version == number,
+            history.c.action.in_(("import", "accept", "trust")),
+        )
+        .order_by(history.c.id)
+    ).all()
+    return {
+        "is_imported": any(row.action == "import" for row in rows),
+        "accepted_code": tuple(row.reason for row in rows if row.action == "accept"),
+        "trusted_code": tuple(row.reason for row in rows if row.action == "trust"),
+    }
 
 
 def require_as_logged(connection: Connection, version: Version) -> None:

@@ -10,7 +10,10 @@ from sluice.registry.lineage import Lineage
 from sluice.settings import Record
 
 State = Literal["dev", "staging", "production", "archived"]
-Action = Literal["register", "import", "stage", "unstage", "promote", "rollback"]
+Action = Literal["register", "import", "accept", "trust", "stage", "unstage", "promote", "rollback"]
+"""accept and trust belong to an import, one line for each import path of code that the version
+names: accept for a path that is the pipeline's own here, trust for one that the user named."""
+
 Problem = Literal[
     "artifact",
     "receipt",
@@ -37,6 +40,15 @@ class Version(Record):
     )
     registered_at: datetime
     lineage: Lineage
+    is_imported: bool = Field(
+        description="Whether all that is known of it came in a file of another registry."
+    )
+    accepted_code: tuple[str, ...] = Field(
+        (), description="Import paths of an imported version that are the pipeline's own here."
+    )
+    trusted_code: tuple[str, ...] = Field(
+        (), description="Import paths of an imported version that its importer trusts."
+    )
 
 
 class Registration(Record):

@@ -1,5 +1,7 @@
 """Taking a version from one registry to another (REG-1, REG-3)."""
 
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.artifacts import ArtifactStore
@@ -7,11 +9,26 @@ from sluice.digests import digest_bytes
 from sluice.errors import IntegrityError
 from sluice.files import write_atomic
 from sluice.registry.admission import require_consistent
+from sluice.registry.code_paths import accept_code, code_trained_here
+from sluice.registry.import_limits import LIMITS, ImportLimits
 from sluice.registry.ledger import Ledger
-from sluice.registry.records import Registration
+from sluice.registry.public_keys import PrivateKey, TrustedKeys
+from sluice.registry.records import Version
 from sluice.registry.signing import SigningKey
 from sluice.registry.version_file import ExportedVersion, VersionFile, pack_version, read_version
 from sluice.registry.weights import require_safetensors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedVersion:
+    """The version that a file became, and who signed the file."""
+
+    version: Version
+    created: bool
+    """False for a candidate that the registry had already."""
+
+    signed_by: str
+    """A phrase: "unsigned", "signed by NAME", or by an unknown key, which is stated."""
 
 
 def export_version(
@@ -22,6 +39,7 @@ def export_version(
     store: ArtifactStore,
     target: Path,
     key: SigningKey | None,
+    private_key: PrivateKey | None,
 ) -> str:
     """Write one version to a file and return the file's SHA-256.
 
@@ -31,7 +49,8 @@ def export_version(
         number: Its number.
         store: Holds its artifacts; each is checked as it is read.
         target: The file; one that is there is replaced.
-        key: Signs the file.
+        key: Signs the file for those who have the same key.
+        private_key: Signs the file for everybody who has its public half.
 
     Raises:
         UnknownVersion: There is no such version.
@@ -55,15 +74,27 @@ def export_version(
         ),
     )
     file = VersionFile(exported=exported, artifacts={d: store.get(d) for d in digests})
-    content = pack_version(file, key=key)
+    content = pack_version(file, key=key, private_key=private_key)
     write_atomic(target, content)
     return digest_bytes(content)
 
 
 def import_version(
-    ledger: Ledger, source: Path, *, store: ArtifactStore, actor: str, key: SigningKey | None
-) -> Registration:
+    ledger: Ledger,
+    source: Path,
+    *,
+    store: ArtifactStore,
+    actor: str,
+    key: SigningKey | None,
+    trusted: TrustedKeys | None,
+    own: Callable[[str], Collection[str]],
+    trust: Collection[str],
+    limits: ImportLimits = LIMITS,
+) -> ImportedVersion:
     """File the version in ``source`` as dev, after checking all of it.
+
+    Nothing in the file is run or imported. The code that it names must be Sluice's own, that of
+    the pipeline here, or trusted; which of these it is goes into the history.
 
     Args:
         ledger: Takes it under the next number of its model.
@@ -71,12 +102,19 @@ def import_version(
         store: Takes its artifacts.
         actor: Who, for the history.
         key: Requires the file's signature with this key.
+        trusted: Requires an Ed25519 signature with one of these keys.
+        own: Returns the import paths that the pipeline of a name has here. Those of versions that
+            were trained here are known without it.
+        trust: Import paths that the importer trusts, with the modules in the file.
+        limits: Bounds of everything that the author of the file chooses.
 
     Raises:
         StorageError, ContractError, IntegrityError: See ``read_version``; or weights are no
             safetensors file. Nothing is filed then.
+        UntrustedCode: The version names code that is neither known here nor trusted.
+        SettingsError: A trusted path is not one that the version names.
     """
-    file = read_version(source, key=key)
+    file = read_version(source, key=key, trusted=trusted, limits=limits)
     exported = file.exported
     lineage = exported.lineage
     for role, digest in lineage.weights().items():
@@ -89,14 +127,18 @@ def import_version(
             fix="Export it again; nothing was imported.",
         )
     require_consistent(lineage.model, lineage)  # before anything is stored
+    known = {*own(lineage.model), *code_trained_here(ledger.versions(lineage.model))}
+    code = accept_code(lineage, own=known, trust=trust)
     for content in file.artifacts.values():
         store.put(content)
     registered = next((e for e in exported.history if e.revision is None), None)
     when = f", registered {registered.at:%Y-%m-%d %H:%M:%S} UTC" if registered else ""
-    return ledger.adopt(
+    done = ledger.adopt(
         lineage,
         exported.receipts,
         actor=actor,
         reason=f"imported from {source.name}: version {exported.number} of its registry{when}; "
-        f"SHA-256 {digest_bytes(source.read_bytes())}",
+        f"SHA-256 {file.digest}; {file.signed_by}",
+        code=code,
     )
+    return ImportedVersion(version=done.version, created=done.created, signed_by=file.signed_by)

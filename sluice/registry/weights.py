@@ -6,6 +6,8 @@ import safetensors
 
 from sluice.artifacts import ArtifactStore
 from sluice.errors import IntegrityError
+from sluice.registry.import_limits import LIMITS
+from sluice.registry.weights_header import WeightsFacts
 
 _FOREIGN: Mapping[bytes, str] = {
     **{bytes([0x80, version]): "a Python pickle" for version in range(2, 6)},
@@ -45,14 +47,19 @@ def require_intact(store: ArtifactStore, digest: str, *, what: str, is_weights: 
 
 
 def require_safetensors(content: bytes, *, what: str) -> None:
-    """Refuse weights in another format than safetensors; nothing in them is ever run.
+    """Refuse weights that are not as Sluice writes them; nothing in them is ever run.
+
+    Our own reader of the header comes first, because it is the stricter one; the library that
+    loads the tensors must agree with it.
 
     Raises:
-        IntegrityError: They are a pickle, or another kind of file, or hold no tensor.
+        IntegrityError: They are a pickle, or another kind of file, hold no tensor, or their
+            header is malformed or out of bounds.
     """
     try:
-        num_tensors = len(safetensors.deserialize(content))  # type: ignore[no-untyped-call]
-    except safetensors.SafetensorError as error:
+        WeightsFacts.read(content, LIMITS)
+        safetensors.deserialize(content)  # type: ignore[no-untyped-call]
+    except (ValueError, safetensors.SafetensorError) as error:
         foreign = foreign_format(content)
         if foreign is not None:
             raise IntegrityError(
@@ -61,8 +68,6 @@ def require_safetensors(content: bytes, *, what: str) -> None:
                 fix="Save the weights with safetensors.torch.save_file, or run the pipeline again.",
             ) from error
         raise _no_weights(what, str(error)) from error
-    if num_tensors == 0:
-        raise _no_weights(what, "it holds no tensor")
 
 
 def _no_weights(what: str, why: str) -> IntegrityError:

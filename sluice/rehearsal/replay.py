@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sluice.errors import ContractError
 from sluice.evaluation.production import row_labels
-from sluice.registry.lineage import Lineage
+from sluice.registry.records import Version
 
 _USERS = 5000
 _FEWEST = 50
@@ -55,7 +55,7 @@ class Replay:
         return self.frame.iloc[: max(0, int(self.rows_N[place]) + 1 - self.horizon_rows)]
 
 
-def open_replay(lineage: Lineage) -> Replay:
+def open_replay(version: Version) -> Replay:
     """Return the test rows of the last fold, computed as the version's workload does it.
 
     Raises:
@@ -65,7 +65,7 @@ def open_replay(lineage: Lineage) -> Replay:
     from sluice.failfast.user_code import users_code
     from sluice.registry.loading import rebuild
 
-    workload, _ = rebuild(lineage)
+    workload, _ = rebuild(version)
     with users_code("load_rows, compute_features, plan_folds or examples of the workload"):
         frame = workload.compute_features(workload.load_rows())
         fold = workload.plan_folds(frame)[-1]

@@ -11,14 +11,15 @@ from torch import Tensor
 
 from sluice.artifacts import ArtifactStore
 from sluice.errors import ContractError
+from sluice.models.build import require_network
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
+from sluice.registry.import_limits import LIMITS
 from sluice.registry.weights import foreign_format
+from sluice.registry.weights_header import FACTS, WeightsFacts
 from sluice.training.members import Member
 from sluice.training.seeds import Stream
 from sluice.workloads.workload import Workload
-
-_FACTS = "sluice"
 
 
 def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
@@ -31,7 +32,7 @@ def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
         facts: Plain JSON.
     """
     # One header entry: safetensors writes several in an order that differs between processes.
-    header = {_FACTS: json.dumps(facts, sort_keys=True)}
+    header = {FACTS: json.dumps(facts, sort_keys=True)}
     apart = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()
@@ -53,8 +54,8 @@ def unpack(content: bytes, *, where: str) -> tuple[dict[str, Tensor], dict[str, 
         tensors = safetensors.torch.load(content)
         # load() checked the header; it only does not hand it out.
         length = int.from_bytes(content[:8], "little")
-        facts = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][_FACTS])
-    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        facts = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][FACTS])
+    except (safetensors.SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise ContractError(
             f"{where} must be a safetensors file written by Sluice, and is "
             f"{foreign_format(content) or f'not ({error!r})'}.",
@@ -90,17 +91,26 @@ def load_member(
         ContractError: They are of another architecture or size; the differing names are listed.
     """
     where = f"The weights of seed {member.seed}, fold {member.fold_id} ({member.weights[:12]})"
-    tensors, facts = unpack(store.get(member.weights), where=where)
+    content = store.get(member.weights)
+    tensors, _ = unpack(content, where=where)
+    try:
+        facts = WeightsFacts.read(content, LIMITS)
+    except ValueError as error:
+        raise ContractError(
+            f"{where} must be weights as Sluice stores them: {error}.",
+            cause="The file was not written by Sluice, or was changed.",
+            fix="Restore the artifact from a backup, or run the pipeline again to make it.",
+        ) from error
     with Stream(0).active():  # the initial weights are drawn and overwritten
-        network = workload.build_model(facts["num_features"], facts["num_outputs"], settings)
+        network = workload.build_model(facts.num_features, facts.num_outputs, settings)
     model = Scaled(
-        network,
-        num_features=facts["num_features"],
-        num_outputs=facts["num_outputs"],
-        scale_inputs=facts["scale_inputs"],
-        scale_target=facts["scale_target"],
+        require_network(network, f"build_model() of {type(workload).__name__}"),
+        num_features=facts.num_features,
+        num_outputs=facts.num_outputs,
+        scale_inputs=facts.scale_inputs,
+        scale_target=facts.scale_target,
     )
-    differing = differing_shapes(model.state_dict(), tensors)
+    differing = differing_tensors(model.state_dict(), tensors)
     if differing:
         raise ContractError(
             f"{where} must fit the network of the settings given; these differ: "
@@ -110,6 +120,18 @@ def load_member(
         )
     model.load_state_dict(tensors)
     return model.eval()
+
+
+def differing_tensors(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
+    """Return the lines of ``differing_shapes``, and one for every tensor of another kind.
+
+    Floating-point precisions may differ; a count in place of a weight may not.
+    """
+    return differing_shapes(wanted, given) + [
+        f"{name} is {wanted[name].dtype} in the network and {given[name].dtype} in the file"
+        for name in sorted(wanted.keys() & given.keys())
+        if wanted[name].is_floating_point() != given[name].is_floating_point()
+    ]
 
 
 def differing_shapes(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:

@@ -73,7 +73,7 @@ def score_registered(
 ) -> Scores:
     """Score each seed of one version on the present test rows; refuses what score_version does."""
     return score_version(
-        version.lineage,
+        version,
         workload,
         rows.raw,
         rows.frame,

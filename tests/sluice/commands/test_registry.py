@@ -1,6 +1,8 @@
 """``sluice registry``: what a person and a script see."""
 
 import json
+import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,10 @@ from sluice.errors import (
     SettingsError,
     SluiceError,
     UnknownVersion,
+    UntrustedCode,
 )
 from sluice.registry.ledger import Ledger
+from tests.sluice.registry.hostile_files import forge_version
 from tests.sluice.registry.ledger_samples import (
     CODE,
     CONFIG,
@@ -242,16 +246,75 @@ def test_version_leaves_and_arrives_as_one_file(
     assert "is in" in invoke("export", MODEL, "2", str(file))
 
     monkeypatch.setenv("SLUICE_HOME", str(home / "elsewhere"))
-    assert invoke("import", str(file), "--actor", "eve").strip() == f"{MODEL} version 1, dev."
-    assert "known already" in invoke("import", str(file))
-    assert not invoke_json("import", str(file))["created"]
+    with pytest.raises(UntrustedCode, match=r"and names tests\.support\.synthetic:SineWorkload"):
+        invoke("import", str(file))
+    given = ("import", str(file), "--trust", "tests.support.synthetic:SineWorkload")
+    assert (
+        invoke(*given, "--actor", "eve").strip() == f"{MODEL} version 1, dev. The file is unsigned."
+    )
+    assert "known already" in invoke(*given)
+    assert not invoke_json(*given)["created"]
 
     shown = invoke_json("show", MODEL, "1")
     assert (shown["state"], shown["receipts"]) == ("dev", [])
     assert [r["gate"] for r in shown["imported_receipts"]] == ["poc", "promotion"]
     assert "Receipts from another registry" in invoke("show", MODEL, "1")
-    assert "imported from v2.sluice" in " ".join(invoke("history", MODEL).split())
+    audit = " ".join(invoke("history", MODEL).split())
+    assert "imported from v2.sluice" in audit
+    assert "trust 1 eve tests.support.synthetic:SineWorkload" in audit.replace("none -> ", "")
     assert "Nothing wrong" in invoke("verify")
+    with pytest.raises(UnknownVersion, match="holds only imported ones: 1"):
+        invoke("show", MODEL)
+
+
+def test_key_pair_tells_who_exported_a_version(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, private, trusted = tmp_path / "v2.sluice", tmp_path / "team_a.pem", tmp_path / "trusted"
+    made = invoke_json("new-key", str(private), "--name", "team_a")
+    trusted.write_text(Path(f"{private}.pub").read_text())
+    assert trusted.read_text() == f"team_a {made['public_key']}\n"
+    invoke("export", MODEL, "2", str(file), "--private-key", str(private))
+    unsigned = tmp_path / "unsigned.sluice"
+    invoke("export", MODEL, "2", str(unsigned))
+
+    monkeypatch.setenv("SLUICE_HOME", str(home / "elsewhere"))
+    code = ("--trust", "tests.support.synthetic:SineWorkload")
+    with pytest.raises(IntegrityError, match=r"trusted key \(team_a\), and is unsigned"):
+        invoke("import", str(unsigned), *code, "--trusted-keys", str(trusted))
+    monkeypatch.setenv("SLUICE_TRUSTED_KEYS", str(trusted))
+    with pytest.raises(IntegrityError, match="and is unsigned"):
+        invoke("import", str(unsigned), *code)
+    said = invoke("import", str(file), *code)
+
+    assert said.strip() == f"{MODEL} version 1, dev. The file is signed by team_a."
+
+
+def test_escape_codes_of_an_imported_version_do_not_reach_the_terminal(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, evil = tmp_path / "v3.sluice", "\x1b[2J\x1b]52;c;ZXZpbA==\x07\x9b31m\u202e\rpassed"
+    invoke("export", MODEL, "3", str(file))
+
+    def forge(version: dict[str, Any]) -> None:
+        for receipt in version["receipts"]:
+            receipt["reason"] = evil
+        version["lineage"]["metrics"] = {evil: 1.0}
+        version["lineage"]["git"]["commit"] = evil
+        version["lineage"]["environment"]["libraries"] = {evil: evil}
+        version["lineage"]["environment"]["device"] = evil
+
+    forge_version(file, forge)
+    monkeypatch.setenv("SLUICE_HOME", str(home / "elsewhere"))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    invoke("import", str(file), "--trust", "tests.support.synthetic:SineWorkload")
+
+    for command in (("list",), ("show", MODEL, "1"), ("history", MODEL)):
+        for arguments in (command, (*command, "--json")):
+            printed = re.sub(r"\x1b\[[0-9;]*m", "", invoke(*arguments))  # our own colours
+            assert not [c for c in printed if unicodedata.category(c) in ("Cc", "Cf") and c != "\n"]
+    assert r"\x1b[2J" in invoke("show", MODEL, "1")
+    assert "\x1b" not in str(ContractError(evil, fix=evil))
 
 
 def test_key_file_signs_and_verifies(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +417,7 @@ def test_looking_where_there_is_no_registry_makes_none(
     "command",
     [
         *("list", "show", "history", "promote", "approve", "rollback", "verify", "audit"),
-        *("at", "export", "import", "sign", "erase"),
+        *("at", "export", "import", "new-key", "sign", "erase"),
     ],
 )
 def test_help_has_an_example(command: str) -> None:

@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 from sluice.artifacts import ArtifactStore
 from sluice.commands import suites
 from sluice.digests import digest_json
-from sluice.errors import ContractError, SettingsError, UnknownVersion
+from sluice.errors import ContractError, SettingsError, UnknownVersion, UntrustedCode
 from sluice.models.scaled import prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.pipeline_file import COMPONENT
+from sluice.registry.code_paths import CodeAcceptance
 from sluice.registry.ledger import Ledger
 from sluice.training.code import code_digest
 from sluice.training.weights import pack_model
@@ -162,3 +163,29 @@ def test_a_version_that_is_not_there_is_said(sluice):
     sluice("add", "loud", "--query", "call > 2")
 
     assert isinstance(sluice("run", "--version", 9).exception, UnknownVersion)
+
+
+@pytest.mark.slow
+def test_no_command_takes_an_import_as_its_default(sluice, home, tmp_path, monkeypatch):
+    """The newest version is a stranger's: only its number brings it in, and not its code."""
+    mark = tmp_path / "executed"
+    (tmp_path / "evil_net.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sluice("add", "loud", "--query", "call > 2")
+    with Ledger.open(f"sqlite:///{home / 'registry.db'}", clock=Clock()) as ledger:
+        lineage = ledger.version("echo", 1).lineage
+        settings = lineage.resolved_config | {"model": {"architecture": "evil_net:Net"}}
+        changes = {"resolved_config": settings, "config": digest_json(settings)}
+        lineage = lineage.model_copy(update=changes)
+        lineage = lineage.model_copy(update={"candidate": lineage.candidate_of_parts()})
+        nothing = CodeAcceptance(accepted=(), trusted=())
+        ledger.adopt(lineage, [], actor="eve", reason="a file", code=nothing)
+        assert [version.is_imported for version in ledger.versions("echo")] == [False, True]
+
+    assert "version-1" in json.loads(sluice("run", "--json").stdout)["page"]
+    assert sluice("add", "hard", "--hard").exit_code == 0
+    refused = sluice("run", "--version", 2).exception
+
+    assert isinstance(refused, UntrustedCode)
+    assert "evil_net:Net" in str(refused)
+    assert not mark.exists()

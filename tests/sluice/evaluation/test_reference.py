@@ -24,6 +24,7 @@ from sluice.training.members import Member
 from sluice.training.weights import load_member, pack_model
 from sluice.workloads.digits import DigitsWorkload
 from tests.sluice.registry.code_samples import LAYERS, UserCode
+from tests.sluice.registry.ledger_samples import as_version
 from tests.support.echo import Echo, EchoSettings
 
 MODEL = ModelSettings(architecture="linear")
@@ -84,7 +85,8 @@ def score_both(
     frame = workload.compute_features(raw)
     folds = workload.plan_folds(frame)
     window = window_digest(frame, folds)
-    return score_version(lineage, workload, raw, frame, folds, store, code=code), window
+    version = as_version(lineage)
+    return score_version(version, workload, raw, frame, folds, store, code=code), window
 
 
 def score(lineage: Lineage, workload: Echo, store: ArtifactStore):

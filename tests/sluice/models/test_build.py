@@ -19,8 +19,8 @@ class Stubborn(nn.Module):
     pass
 
 
-def no_module(num_features: int, num_outputs: int, settings: ModelSettings) -> int:
-    return num_features + num_outputs + settings.hidden
+def no_module(*_: object) -> nn.Module:
+    raise AssertionError("only a class of networks may be called")
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -53,7 +53,7 @@ def test_own_class_is_called_with_sizes_and_settings():
         ("grru", "Did you mean 'gru'"),
         ("no_such_module_here:Net", "no_such_module_here"),
         (f"{__name__}:Owm", "Did you mean 'Own'"),
-        (f"{__name__}:no_module", "one of type builtins.int"),
+        (f"{__name__}:no_module", "a class of torch.nn.Module, it is one of type builtins.func"),
         (f"{__name__}:Stubborn", "three arguments"),
         ("sklearn.linear_model:LinearRegression", "A candidate is a torch.nn.Module today"),
     ],

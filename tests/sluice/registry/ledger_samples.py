@@ -14,6 +14,7 @@ from sluice.receipts import Receipt
 from sluice.registry.environment import Environment, GitState
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE, Lineage
+from sluice.registry.records import Version
 from sluice.training.members import Member
 from sluice.training.weights import pack_model
 
@@ -105,6 +106,19 @@ def sample_lineage(store: ArtifactStore, *, salt: int = 0, model: str = MODEL) -
         created_at=NOW,
     )
     return draft.model_copy(update={"candidate": draft.candidate_of_parts()})
+
+
+def as_version(lineage: Lineage, *, is_imported: bool = False) -> Version:
+    """Return lineage as version 1 of its model, without a ledger."""
+    return Version(
+        model=lineage.model,
+        number=1,
+        candidate=lineage.candidate,
+        state="dev",
+        registered_at=NOW,
+        lineage=lineage,
+        is_imported=is_imported,
+    )
 
 
 def search_receipt(*, searched: str, found: str = CONFIG) -> Receipt:

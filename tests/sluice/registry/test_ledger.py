@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sluice.artifacts import ArtifactStore
 from sluice.errors import ContractError, StorageError, UnknownVersion
 from sluice.receipts import Receipt
+from sluice.registry.code_paths import CodeAcceptance
 from sluice.registry.database import Database
 from sluice.registry.evidence import Judge
 from sluice.registry.ledger import Ledger
@@ -254,8 +255,8 @@ def test_register_refuses_parts_of_another_candidate(ledger: Ledger, store: Arti
         ledger.register(MODEL, lineage, [])
     with pytest.raises(ContractError, match="lineage of model 'x' is required"):
         ledger.register("x", sample_lineage(store), [])
-    for name in ("", " ", "a\nb", "m" * 201):
-        with pytest.raises(ContractError, match="1 to 200 printable"):
+    for name in ("", " ", "a\nb", "m" * 201, "../../evil", "a b", "A", "\u202eb", "1a"):
+        with pytest.raises(ContractError, match="1 to 200 lower-case letters"):
             ledger.register(name, sample_lineage(store, model=name), [])
 
 
@@ -294,7 +295,8 @@ def test_history_cannot_be_rewritten(url: str, store: ArtifactStore) -> None:
         )
         ledger.start_rollout(MODEL, number, RolloutSettings(), actor="a", reason="r")
         imported = sample_lineage(store, salt=7)
-        ledger.adopt(imported, [poc_receipt()], actor="a", reason="r")
+        code = CodeAcceptance(accepted=(), trusted=())
+        ledger.adopt(imported, [poc_receipt()], actor="a", reason="r", code=code)
         ledger.register(MODEL, imported, [])
         before = ledger.history(MODEL)
     database = Database.open(url, create=False)

@@ -18,7 +18,7 @@ from sluice.registry.stored_settings import REMOVED
 from sluice.serving.deployed import load_deployed, require_finite
 from sluice.training.weights import pack_model
 from sluice.workloads.digits import DigitsSettings, DigitsWorkload
-from tests.sluice.registry.ledger_samples import MODEL, Clock, sample_lineage
+from tests.sluice.registry.ledger_samples import MODEL, Clock, as_version, sample_lineage
 from tests.sluice.registry.test_loading import approve, promote, with_settings, with_weights
 
 NETWORK = {"architecture": "sluice.models.small_cnn:SmallCnn", "hidden": 16}
@@ -136,8 +136,8 @@ def test_an_unknown_setting_that_nobody_removed_is_refused_with_what_to_do(
 def test_a_workload_that_inherits_is_migrated_and_one_that_has_the_setting_keeps_it(
     own: ArtifactStore,
 ) -> None:
-    inheriting, _ = rebuild(old_lineage(own, f"{__name__}:Inheriting"))
-    reseeded, _ = rebuild(old_lineage(own, f"{__name__}:Reseeded"))
+    inheriting, _ = rebuild(as_version(old_lineage(own, f"{__name__}:Inheriting")))
+    reseeded, _ = rebuild(as_version(old_lineage(own, f"{__name__}:Reseeded")))
 
     assert not hasattr(inheriting.settings, "order_seed")
     assert reseeded.settings.order_seed == 0

@@ -12,12 +12,14 @@ from sluice.artifacts import ArtifactStore
 from sluice.digests import digest_bytes
 from sluice.errors import ContractError, GateBlocked, IntegrityError, SluiceError, StorageError
 from sluice.registry import append_only
+from sluice.registry.code_paths import CodeAcceptance
 from sluice.registry.ledger import Ledger
 from sluice.registry.signing import SigningKey
 from sluice.registry.tables import own_lineages
 from sluice.registry.transfer import export_version, import_version
 from tests.sluice.registry.ledger_samples import (
     MODEL,
+    SETTINGS,
     Clock,
     poc_receipt,
     promote_chain,
@@ -42,12 +44,21 @@ def away(tmp_path: Path) -> Iterator[tuple[Ledger, ArtifactStore]]:
 def file(ledger: Ledger, store: ArtifactStore, tmp_path: Path) -> Path:
     promote_chain(ledger, store, 2)
     target = tmp_path / "v2.sluice"
-    export_version(ledger, MODEL, 2, store=store, target=target, key=KEY)
+    export_version(ledger, MODEL, 2, store=store, target=target, key=KEY, private_key=None)
     return target
 
 
 def bring(away: tuple[Ledger, ArtifactStore], file: Path, key: SigningKey | None = None) -> str:
-    done = import_version(away[0], file, store=away[1], actor="eve", key=key)
+    done = import_version(
+        away[0],
+        file,
+        store=away[1],
+        actor="eve",
+        key=key,
+        trusted=None,
+        own=lambda _: [str(SETTINGS["workload"])],
+        trust=(),
+    )
     return f"{done.version.number} {done.version.state} {done.created}"
 
 
@@ -64,13 +75,14 @@ def test_imported_version_is_dev_with_its_receipts(
         linked.receipt.digest for linked in ledger.receipts(MODEL, 2)
     ]
     assert there.receipts(MODEL, 1) == []
-    (line,) = there.history(MODEL)
+    line, accepted = there.history(MODEL)
     assert (line.action, line.actor) == ("import", "eve")
+    assert (accepted.action, accepted.reason) == ("accept", SETTINGS["workload"])
     assert "imported from v2.sluice: version 2 of its registry" in line.reason
     assert digest_bytes(file.read_bytes()) in line.reason
     assert there.verify(None, store=store) == []
     assert bring(away, file) == "1 dev False"
-    assert len(there.history(MODEL)) == 1
+    assert len(there.history(MODEL)) == 2
 
 
 def test_imported_receipts_promote_nothing(
@@ -79,7 +91,7 @@ def test_imported_receipts_promote_nothing(
     """They say PROMOTE against the baseline, which is what is needed here, and are not ours."""
     promote_chain(ledger, store, 1)
     target = tmp_path / "v1"
-    export_version(ledger, MODEL, 1, store=store, target=target, key=None)
+    export_version(ledger, MODEL, 1, store=store, target=target, key=None, private_key=None)
     bring(away, target)
     there, their_store = away
     with pytest.raises(GateBlocked, match="receipt of the poc gate is required, and there is none"):
@@ -150,7 +162,7 @@ def test_drift_of_an_imported_version_is_judged_against_what_was_learned_here(
     there.register(MODEL, honest.model_copy(update={"training_seconds": 9.0}), [poc_receipt()])
 
     assert there.version(MODEL, 1).lineage == honest
-    assert [e.action for e in there.history(MODEL)] == ["import", "register"]
+    assert [e.action for e in there.history(MODEL)] == ["import", "accept", "register"]
 
 
 def test_import_and_the_same_training_are_one_version(
@@ -207,7 +219,7 @@ def test_same_version_gives_the_same_bytes(
     ledger: Ledger, store: ArtifactStore, file: Path, tmp_path: Path
 ) -> None:
     again = tmp_path / "again"
-    digest = export_version(ledger, MODEL, 2, store=store, target=again, key=KEY)
+    digest = export_version(ledger, MODEL, 2, store=store, target=again, key=KEY, private_key=None)
 
     assert again.read_bytes() == file.read_bytes()
     assert digest == digest_bytes(file.read_bytes())
@@ -307,7 +319,7 @@ def unreadable_name(parts: Parts) -> None:
         (with_manifest(other_data), "not as it was exported: its candidate is"),
         (with_manifest(other_workload), "its settings make"),
         (with_manifest(pickle_for_weights), "and is a Python pickle"),
-        (with_manifest(unreadable_name), "A model's name has 1 to 200 printable"),
+        (with_manifest(unreadable_name), "a model's name has 1 to 200 lower-case"),
         (lambda parts: parts.pop("manifest.json"), "holds no manifest.json"),
         (lambda parts: parts.update({"manifest.json": b"[]"}), "manifest cannot be read"),
         (with_manifest(lambda parts: parts.update({"version.json": b"{}"})), "description cannot"),
@@ -367,7 +379,9 @@ def test_missing_artifact_is_not_exported(
     store.path(lineage.members[0].weights).unlink()
 
     with pytest.raises(IntegrityError, match="required and missing"):
-        export_version(ledger, MODEL, 1, store=store, target=tmp_path / "x", key=None)
+        export_version(
+            ledger, MODEL, 1, store=store, target=tmp_path / "x", key=None, private_key=None
+        )
     assert not (tmp_path / "x").exists()
 
 
@@ -375,6 +389,7 @@ def test_lineage_of_another_shape_is_a_contract(
     away: tuple[Ledger, ArtifactStore], store: ArtifactStore
 ) -> None:
     changed = sample_lineage(store).model_copy(update={"data": "e" * 64})
+    code = CodeAcceptance(accepted=(), trusted=())
 
     with pytest.raises(ContractError, match="data, config, code and weights make"):
-        away[0].adopt(changed, [], actor="a", reason="r")
+        away[0].adopt(changed, [], actor="a", reason="r", code=code)

@@ -1,0 +1,110 @@
+"""What a version from a file must look like before anything of it is stored."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from sluice.errors import SettingsError
+from sluice.models.settings import ModelSettings
+from sluice.registry.admission import name_problem
+from sluice.registry.import_limits import ImportLimits
+from sluice.registry.lineage import Lineage
+from sluice.settings import Record
+
+_ROLE = re.compile(r"[a-z][a-z0-9 _.-]{0,99}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_ -]{0,39}")
+_MAX_INTEGER = 2**63 - 1
+
+
+def find_text_problem(value: Any, limits: ImportLimits) -> str:
+    """Return what a database or a terminal could not hold of parsed JSON; "" when nothing.
+
+    Args:
+        value: Plain values, as parsed.
+        limits: Bounds the length of a text.
+    """
+    for leaf in _leaves(value):
+        if isinstance(leaf, int) and abs(leaf) > _MAX_INTEGER:
+            return "an integer has more than 64 bits"
+        if isinstance(leaf, str):
+            if len(leaf) > limits.max_text:
+                return f"a text has {len(leaf):,} characters (max {limits.max_text:,})"
+            if "\0" in leaf:
+                return f"a text holds a NUL character: {leaf[:80]!r}"
+            if not _is_unicode(leaf):
+                return f"a text is no Unicode: {leaf[:80]!r}"
+    return ""
+
+
+def find_import_problem(
+    lineage: Lineage,
+    *,
+    receipts: tuple[Any, ...],
+    history: tuple[Record, ...],
+    limits: ImportLimits,
+) -> str:
+    """Return why a version may not be imported, as part of a sentence; "" when it may.
+
+    Args:
+        lineage: From the file.
+        receipts: From the file.
+        history: From the file.
+        limits: Bounds of counts.
+    """
+    for what, count, most in (
+        ("members", len(lineage.members), limits.max_members),
+        ("receipts", len(receipts), limits.max_receipts),
+        ("lines of history", len(history), limits.max_history),
+    ):
+        if count > most:
+            return f"it has {count:,} {what} (max {most:,})"
+    problem = name_problem(lineage.model)
+    if problem:
+        return problem
+    missing = lineage.missing_fields()
+    if missing:
+        return f"its lineage lacks {', '.join(missing)}"
+    for role, digest in (lineage.other_artifacts() | lineage.weights()).items():
+        if _DIGEST.fullmatch(digest) is None:
+            return f"its {role[:80]!r} has no digest but {digest[:80]!r}"
+    for role in lineage.artifacts:
+        if _ROLE.fullmatch(role) is None:
+            return f"an artifact has the role {role[:80]!r}"
+    for receipt in receipts:
+        if not (_WORD.fullmatch(receipt.gate) and _WORD.fullmatch(receipt.outcome)):
+            return f"a receipt names the gate {receipt.gate[:80]!r} and {receipt.outcome[:80]!r}"
+    return _settings_problem(lineage)
+
+
+def _settings_problem(lineage: Lineage) -> str:
+    config = lineage.resolved_config
+    if not isinstance(config.get("workload_settings"), dict):
+        return "its settings lack workload_settings"
+    if not isinstance(config.get("model"), dict):
+        return "its settings lack those of the model"
+    try:
+        ModelSettings.parse(config["model"], where="model")
+    except SettingsError as error:
+        return f"its settings are refused: {error.what[:500].rstrip('.')}"
+    return ""
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            waiting += [*found.keys(), *found.values()]
+        elif isinstance(found, list):
+            waiting += found
+        else:
+            yield found
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can write
+        return False
+    return True

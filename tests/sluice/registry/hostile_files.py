@@ -1,0 +1,99 @@
+"""Version files forged so that every digest in them fits: what an attacker can write."""
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sluice.digests import digest_bytes, digest_json
+from sluice.registry.lineage import Lineage
+
+Parts = dict[str, bytes]
+
+
+def read_parts(file: Path) -> Parts:
+    with zipfile.ZipFile(file) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def write_parts(file: Path, parts: Parts) -> None:
+    """Write a file whose manifest fits its parts."""
+    manifest = json.loads(parts["manifest.json"])
+    manifest["parts"] = {
+        name: digest_bytes(content)
+        for name, content in parts.items()
+        if name == "version.json" or name.startswith("artifacts/")
+    }
+    parts["manifest.json"] = json.dumps(manifest).encode()
+    write_zip(file, parts)
+
+
+def write_zip(file: Path, parts: Parts) -> None:
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+
+
+def forge_version(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the description and let config and candidate be the digests of what is there."""
+    parts = read_parts(file)
+    version = json.loads(parts["version.json"])
+    change(version)
+    lineage = version["lineage"]
+    lineage["config"] = digest_json(lineage["resolved_config"])
+    lineage["candidate"] = Lineage.model_validate(lineage).candidate_of_parts()
+    parts["version.json"] = json.dumps(version).encode()
+    write_parts(file, parts)
+
+
+def forge_model(file: Path, **settings: object) -> None:
+    """Change settings of the network."""
+    forge_version(file, lambda v: v["lineage"]["resolved_config"]["model"].update(settings))
+
+
+def forge_weights(file: Path, change: Callable[[bytes], bytes]) -> None:
+    """Change the bytes of every member's weights, and name them by their new digest."""
+    parts = read_parts(file)
+    text = parts["version.json"].decode()
+    for member in json.loads(text)["lineage"]["members"]:
+        content = change(parts.pop(f"artifacts/{member['weights']}"))
+        parts[f"artifacts/{digest_bytes(content)}"] = content
+        text = text.replace(member["weights"], digest_bytes(content))
+    parts["version.json"] = text.encode()
+    write_parts(file, parts)
+    forge_version(file, lambda _: None)
+
+
+def with_header(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
+    """Return a change of weights that changes their header, whose length fits again."""
+
+    def changed(content: bytes) -> bytes:
+        length = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8 : 8 + length])
+        found = change(header)
+        return with_text(found if isinstance(found, bytes) else json.dumps(header).encode())(
+            content
+        )
+
+    return changed
+
+
+def with_text(text: bytes) -> Callable[[bytes], bytes]:
+    """Return a change of weights that puts another text in the place of the header."""
+
+    def changed(content: bytes) -> bytes:
+        rest = content[8 + int.from_bytes(content[:8], "little") :]
+        return len(text).to_bytes(8, "little") + text + rest
+
+    return changed
+
+
+def with_facts(**facts: object) -> Callable[[bytes], bytes]:
+    """Return a change of weights that changes what the header states of the network."""
+
+    def change(header: dict[str, Any]) -> None:
+        stated = json.loads(header["__metadata__"]["sluice"]) | facts
+        header["__metadata__"]["sluice"] = json.dumps(stated)
+
+    return with_header(change)

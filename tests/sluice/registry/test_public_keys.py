@@ -1,0 +1,250 @@
+"""Ed25519: who exported a version is known to everybody who has the public key."""
+
+import json
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import IntegrityError, SettingsError
+from sluice.registry.ledger import Ledger
+from sluice.registry.public_keys import (
+    ManifestSignature,
+    PrivateKey,
+    PublicKey,
+    TrustedKeys,
+    make_key_pair,
+)
+from sluice.registry.transfer import ImportedVersion, export_version, import_version
+from tests.sluice.registry.hostile_files import (
+    Parts,
+    forge_version,
+    forge_weights,
+    read_parts,
+    with_header,
+    write_parts,
+    write_zip,
+)
+from tests.sluice.registry.ledger_samples import MODEL, SETTINGS, Clock, register_sample
+
+SIGNATURE = "signature.ed25519.txt"
+
+# RFC 8032, section 7.1: TEST 1, TEST 2 and TEST 3 as secret key, public key, message, signature.
+RFC_8032 = [
+    (
+        "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60",
+        "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a",
+        "",
+        "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e06522490155"
+        "5fb8821590a33bacc61e39701cf9b46bd25bf5f0595bbe24655141438e7a100b",
+    ),
+    (
+        "4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb",
+        "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c",
+        "72",
+        "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da"
+        "085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00",
+    ),
+    (
+        "c5aa8df43f9f837bedb7442f31dcb7b166d38535076f094b85ce3a2e0b4458f7",
+        "fc51cd8e6218a1a38da47ed00230f0580816ed13ba3303ac5deb911548908025",
+        "af82",
+        "6291d657deec24024827e69c3abe01a30ce548a284743a445e3680d7db5ac3ac"
+        "18ff9b538d16f290ae67f760984dc6594a7c15e9716ed28dc027beceea1ec40a",
+    ),
+]
+
+
+@pytest.mark.parametrize(("secret", "public", "message", "signature"), RFC_8032)
+def test_known_answers_of_rfc_8032(secret: str, public: str, message: str, signature: str) -> None:
+    key, said = PrivateKey(bytes.fromhex(secret)), bytes.fromhex(message)
+
+    assert key.public.content.hex() == public
+    assert key.sign(said).hex() == signature
+    assert key.public.verifies(bytes.fromhex(signature), said)
+    assert not key.public.verifies(bytes.fromhex(signature), said + b"\0")
+    assert not key.public.verifies(bytes(64), said)
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> PrivateKey:
+    make_key_pair(tmp_path / "team_a.pem", name="team_a")
+    return PrivateKey.read(tmp_path / "team_a.pem")
+
+
+@pytest.fixture
+def trusted(key: PrivateKey) -> TrustedKeys:
+    other = PrivateKey(bytes.fromhex(RFC_8032[0][0]))
+    return TrustedKeys({"team_a": key.public, "team_b": other.public})
+
+
+@pytest.fixture
+def away(tmp_path: Path) -> Iterator[tuple[Ledger, ArtifactStore]]:
+    store = ArtifactStore(tmp_path / "away")
+    with Ledger.open(f"sqlite:///{tmp_path / 'away.db'}", clock=Clock()) as ledger:
+        register_sample(ledger, store, salt=1)
+        yield ledger, store
+
+
+@pytest.fixture
+def file(away: tuple[Ledger, ArtifactStore], key: PrivateKey, tmp_path: Path) -> Path:
+    return export(away, tmp_path / "v.sluice", key)
+
+
+def export(away: tuple[Ledger, ArtifactStore], target: Path, key: PrivateKey | None) -> Path:
+    ledger, store = away
+    export_version(ledger, MODEL, 1, store=store, target=target, key=None, private_key=key)
+    return target
+
+
+def bring(file: Path, folder: Path, trusted: TrustedKeys | None) -> ImportedVersion:
+    with Ledger.open(f"sqlite:///{folder / 'home.db'}", clock=Clock()) as ledger:
+        done = import_version(
+            ledger,
+            file,
+            store=ArtifactStore(folder / "home"),
+            actor="eve",
+            key=None,
+            trusted=trusted,
+            own=lambda _: [str(SETTINGS["workload"])],
+            trust=(),
+        )
+        assert ledger.history(MODEL)[0].reason.endswith(f"; {done.signed_by}")
+    return done
+
+
+def test_who_signed_is_said_and_kept(
+    file: Path,
+    away: tuple[Ledger, ArtifactStore],
+    key: PrivateKey,
+    trusted: TrustedKeys,
+    tmp_path: Path,
+) -> None:
+    unsigned = export(away, tmp_path / "unsigned", None)
+    for folder, source, keys, said in (
+        ("a", file, trusted, "signed by team_a"),
+        ("b", file, None, f"signed by an unknown key, {key.public.text}"),
+        ("c", unsigned, None, "unsigned"),
+    ):
+        (tmp_path / folder).mkdir()
+        assert bring(source, tmp_path / folder, keys).signed_by == said
+
+
+def test_with_a_list_unsigned_and_unknown_are_refused(
+    away: tuple[Ledger, ArtifactStore], trusted: TrustedKeys, tmp_path: Path
+) -> None:
+    stranger = PrivateKey(bytes(32))
+    with pytest.raises(IntegrityError, match=r"trusted key \(team_a, team_b\), and is unsigned"):
+        bring(export(away, tmp_path / "u", None), tmp_path, trusted)
+    with pytest.raises(IntegrityError, match="signed by the unknown key ed25519:3b6a27bc"):
+        bring(export(away, tmp_path / "s", stranger), tmp_path, trusted)
+
+    assert not (tmp_path / "home").exists()
+
+
+def change_header(file: Path) -> None:
+    forge_weights(file, with_header(lambda header: header.update(x_mean=header.pop("x_mean"))))
+
+
+def change_weights(file: Path) -> None:
+    forge_weights(file, lambda content: content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def change_receipt(file: Path) -> None:
+    forge_version(file, lambda version: version["receipts"][0].update(reason="Better than ever."))
+
+
+def change_metrics(file: Path) -> None:
+    forge_version(file, lambda version: version["lineage"]["metrics"].update(mse=0.1))
+
+
+def sign_again(file: Path) -> None:
+    """Keep the trusted key's name beside a stranger's signature."""
+    change_metrics(file)
+
+    def signed(parts: Parts) -> bytes:
+        key = parts[SIGNATURE].partition(b" ")[0]
+        other = ManifestSignature.make(parts["manifest.json"], PrivateKey(bytes(32)))
+        return key + b" " + other.text.partition(b" ")[2]
+
+    parts = read_parts(file)
+    write_zip(file, parts | {SIGNATURE: signed(parts)})
+
+
+def malformed(file: Path) -> None:
+    write_parts(file, read_parts(file) | {SIGNATURE: b"ed25519:zz 00"})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [change_header, change_weights, change_receipt, change_metrics, sign_again, malformed],
+)
+@pytest.mark.parametrize("has_list", [True, False])
+def test_what_was_changed_after_it_was_signed_is_refused(
+    file: Path,
+    trusted: TrustedKeys,
+    tmp_path: Path,
+    change: Callable[[Path], None],
+    has_list: bool,
+) -> None:
+    change(file)
+
+    with pytest.raises(IntegrityError, match="must have the Ed25519 signature of its content"):
+        bring(file, tmp_path, trusted if has_list else None)
+
+    assert not (tmp_path / "home").exists()
+
+
+def test_removed_signature_is_no_way_round_a_list(
+    file: Path, trusted: TrustedKeys, tmp_path: Path
+) -> None:
+    parts = read_parts(file)
+    del parts[SIGNATURE]
+    write_zip(file, parts)
+
+    with pytest.raises(IntegrityError, match="and is unsigned"):
+        bring(file, tmp_path, trusted)
+
+
+def test_a_new_key_is_its_owners_alone_and_replaces_none(tmp_path: Path) -> None:
+    path = tmp_path / "key.pem"
+    public = make_key_pair(path, name="team_a")
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert (tmp_path / "key.pem.pub").read_text() == f"team_a {public.text}\n"
+    assert PrivateKey.read(path).public == public
+    assert public.content.hex() not in repr(PrivateKey.read(path))
+    with pytest.raises(SettingsError, match="is there"):
+        make_key_pair(path, name="team_a")
+    with pytest.raises(SettingsError, match="64 lower-case"):
+        make_key_pair(tmp_path / "b.pem", name="../evil")
+    path.chmod(0o640)
+    with pytest.raises(SettingsError, match="has mode 0640"):
+        PrivateKey.read(path)
+    path.write_text("no key")
+    path.chmod(0o600)
+    with pytest.raises(SettingsError, match="must be an Ed25519 private key"):
+        PrivateKey.read(path)
+
+
+def test_a_list_of_trusted_keys_is_read_strictly(tmp_path: Path) -> None:
+    path, line = tmp_path / "trusted", f"team_a ed25519:{'a1' * 32}"
+    path.write_text(f"# people\n\n  {line}\nteam_b ed25519:{'b2' * 32}\n")
+
+    assert TrustedKeys.read(path).name_of(PublicKey(bytes([0xA1] * 32))) == "team_a"
+    assert TrustedKeys.read(path).name_of(PublicKey(bytes(32))) is None
+    for text in ("", "# none\n", line[:-2], f"{line}\n{line}", line.upper(), f"x{line}y", "a b c"):
+        path.write_text(text)
+        with pytest.raises(SettingsError):
+            TrustedKeys.read(path)
+    with pytest.raises(SettingsError, match="cannot be read"):
+        TrustedKeys.read(tmp_path / "nowhere")
+
+
+def test_signature_covers_every_part_by_the_manifest(file: Path) -> None:
+    parts = read_parts(file)
+    named = json.loads(parts["manifest.json"])["parts"]
+
+    assert set(named) == set(parts) - {"manifest.json", SIGNATURE}
