@@ -12,8 +12,8 @@ from sluice.observability import tracing
 from sluice.receipts import Receipt
 from sluice.registry import (
     admission,
-    approval,
     append_only,
+    approval,
     evidence,
     log_verification,
     outbox,
