@@ -21,8 +21,7 @@ from pydantic import Field, ValidationError
 from sqlalchemy.engine import make_url
 
 from sluice.errors import IntegrityError, StorageError
-from sluice.files import storage_error
-from sluice.registry.keyring import Keyring
+from sluice.registry.keyring import KNOWN_KEYS, Keyring
 from sluice.settings import Record
 
 
@@ -121,7 +120,12 @@ class FileAnchor:
                     file.flush()
                     os.fsync(file.fileno())
             except OSError as error:
-                raise storage_error(self.path, error) from error
+                raise StorageError(
+                    f"The last signed line cannot be kept at {self.path} ({error.strerror}); "
+                    "nothing was changed.",
+                    fix="Make the key's folder writable, or name another place as anchor in "
+                    f"{KNOWN_KEYS} beside the key.",
+                ) from error
             yield
             try:
                 self._replace(temporary, signed.line)
@@ -183,8 +187,6 @@ class ObjectAnchor:
             files.makedirs(root, exist_ok=True)
             name = f"{root}/{signed.line:012d}.json"
             files.pipe_file(name, signed.model_dump_json().encode(), mode="create")
-        except FileExistsError:
-            return  # the same line was kept before; read() compares it with the database
         except (OSError, ImportError, ValueError) as error:
             raise _not_kept(signed, self.place, error) from error
 

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sluice.artifacts import ArtifactStore
 from sluice.errors import GateBlocked, IntegrityError, StorageError
 from sluice.registry import log
+from sluice.registry.anchor import registry_identity
 from sluice.registry.database import Database
 from sluice.registry.keyring import KNOWN_KEYS
 from sluice.registry.ledger import Ledger
@@ -367,11 +368,34 @@ def test_change_that_cannot_be_kept_outside_is_not_made(signed: str, key: Signin
     moved = folder.with_name("moved")
     with Ledger.open(signed, clock=Clock(), key=key) as ledger:
         folder.rename(moved)  # root may write anywhere but into a folder that is not there
-        with pytest.raises(StorageError, match="Cannot write"):
+        with pytest.raises(StorageError, match=r"cannot be kept at .*nothing was changed"):
             ledger.record_receipt(poc_receipt(data="f" * 64))
         moved.rename(folder)
         assert ledger.unsigned()[1] == []
         ledger.record_receipt(poc_receipt(data="f" * 64))
+
+
+@pytest.mark.slow
+def test_place_that_takes_no_object_is_named_after_the_change(
+    tmp_path: Path, path: Path, store: ArtifactStore, key: SigningKey
+) -> None:
+    """An object is added once the change is certain: the change must not be made again."""
+    assert key.path is not None
+    known, place = key.path.with_name(KNOWN_KEYS), tmp_path / "kept"
+    known.write_text(f"actors: {{pipeline: 'file:registry.key'}}\nanchor: '{place}'\n")
+    known.chmod(0o600)
+    place.mkdir()
+    url = f"sqlite:///{path}"
+    in_the_way = place / registry_identity(url)[:16]
+    in_the_way.write_text("")
+    with Ledger.open(url, clock=Clock(), key=key) as ledger:
+        with pytest.raises(StorageError, match=r"made and signed.*not be kept.*do not repeat"):
+            register_sample(ledger, store, salt=1)
+        versions = len(ledger.versions(MODEL))
+    in_the_way.unlink()
+    file_receipt(url, key)  # goes on, and keeps its line
+    assert versions == 1
+    assert len(list(place.rglob("*.json"))) == 1
 
 
 def test_two_machines_share_a_registry_and_a_key(
