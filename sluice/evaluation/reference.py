@@ -10,7 +10,7 @@ import pandas as pd
 from sluice.artifacts import ArtifactStore
 from sluice.data.folds import Fold, RowRange
 from sluice.digests import short
-from sluice.errors import ContractError, OtherCode
+from sluice.errors import ContractError, IntegrityError, OtherCode
 from sluice.evaluation.outputs import LoadMember, predict
 from sluice.evaluation.production import row_labels
 from sluice.evaluation.scoring import ModelScores, score_production
@@ -189,7 +189,16 @@ def _count_reproduced(
     """
     if "losses" not in lineage.artifacts:
         return 0
-    recorded = pd.read_parquet(io.BytesIO(store.get(lineage.artifacts["losses"])))
+    content = store.get(lineage.artifacts["losses"])
+    try:
+        recorded = pd.read_parquet(io.BytesIO(content), columns=["seed", "fold", "row", "loss"])
+    except ValueError as error:  # no Parquet, or without one of the columns
+        raise IntegrityError(
+            f"{_name(lineage)} must have its recorded losses as a Parquet table, and they do not "
+            f"open: {error}",
+            cause="The artifact was not written by Sluice; it may have come in a version file.",
+            fix="Train the version here, or do not use it.",
+        ) from error
     labels = pd.Index(row_labels(frame.index))
     own = built.workload
     num_rows = 0

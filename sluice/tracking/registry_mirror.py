@@ -20,6 +20,10 @@ from sluice.tracking.wandb_mirror import TrackingSettings, mirror
 LOSSES: tuple[tuple[Split, str], ...] = (("train", "train_loss"), ("val", "val_loss"))
 
 
+_NOT_MIRRORED = ("accept", "trust", "stage", "unstage")
+"""Actions that change neither a version's results nor what is in production."""
+
+
 def mirror_history(
     ledger: Ledger,
     model: str,
@@ -49,7 +53,7 @@ def mirror_history(
 
     def deliver(event: Event) -> Delivery:
         entry = event.entry
-        if entry.action in ("stage", "unstage"):
+        if entry.action in _NOT_MIRRORED:
             return Delivery(ok=True, reason=f"Not mirrored: {entry.action} is the registry's own.")
         try:
             run = _run(ledger.version(model, entry.to_version), entry, store)
@@ -82,7 +86,7 @@ def _run(version: Version, entry: HistoryEntry, store: ArtifactStore) -> Tracked
 
 def _curves(version: Version, store: ArtifactStore) -> list[Scalar]:
     digest = version.lineage.artifacts.get("event log")
-    if digest is None:
+    if digest is None or version.is_imported:  # a stranger's log is kept, and parsed by nobody
         return []
     store.get(digest)  # its bytes are checked here; the reader takes a path
     return [

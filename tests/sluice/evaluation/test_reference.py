@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sluice.artifacts import ArtifactStore
 from sluice.data.folds import Fold, walk_forward
-from sluice.errors import ContractError, OtherCode
+from sluice.errors import ContractError, IntegrityError, OtherCode
 from sluice.evaluation.reference import score_version
 from sluice.evaluation.scoring import ModelScores, score_production, window_digest
 from sluice.models.scaled import prepare_model
@@ -194,6 +194,17 @@ def test_other_code_is_refused_when_no_recorded_row_is_left(tmp_path: Path, user
 
     with pytest.raises(OtherCode, match="no row of its recorded losses is left"):
         score(lineage.model_copy(update={"artifacts": kept}), workload, store)
+
+
+@pytest.mark.parametrize("content", [b"", b"no table", b"PAR1" * 9])
+def test_recorded_losses_that_are_no_table_are_refused(tmp_path: Path, content: bytes) -> None:
+    """They may have come in a version file."""
+    store, workload = ArtifactStore(tmp_path), Echo()
+    lineage = version_of(workload, ECHO, store)
+    lineage = lineage.model_copy(update={"artifacts": {"losses": store.put(content)}})
+
+    with pytest.raises(IntegrityError, match="and they do not open"):
+        score(lineage, workload, store)
 
 
 def test_a_version_without_parts_of_its_code_is_scored_with_a_note(tmp_path: Path) -> None:

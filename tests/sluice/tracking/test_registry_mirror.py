@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from sluice.artifacts import ArtifactStore
+from sluice.registry.code_paths import CodeAcceptance
 from sluice.registry.ledger import Ledger
 from sluice.tracking import registry_mirror
 from sluice.tracking.registry_mirror import mirror_history
 from sluice.tracking.tracked_run import TrackedRun
 from sluice.tracking.wandb_mirror import MirrorResult, TrackingSettings, mirror
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, sample_lineage
+from tests.sluice.registry.ledger_samples import SETTINGS as SAMPLE
 
 SETTINGS = TrackingSettings(mode="offline")
 
@@ -115,6 +117,21 @@ def test_lost_event_log_waits_and_stops_nothing(
 
         assert publish(ledger, store) == (0, 1)
     assert wandb.runs == []
+
+
+def test_event_log_of_an_import_is_not_parsed(
+    tmp_path: Path, store: ArtifactStore, wandb: Wandb
+) -> None:
+    """A malformed one would stop the mirror, and the training that calls it, for ever."""
+    log = store.put(b'{"event": "epoch_complete", "seed": []}\n')
+    lineage = sample_lineage(store).model_copy(update={"artifacts": {"event log": log}})
+    code = CodeAcceptance(accepted=(str(SAMPLE["workload"]),), trusted=())
+    with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
+        ledger.adopt(lineage, [], actor="eve", reason="a file", code=code)
+
+        assert publish(ledger, store) == (2, 0)
+    assert len(wandb.runs) == 1
+    assert not [s for s in wandb.runs[0].scalars if s.epoch]
 
 
 def test_alias_does_not_rename_runs_without_one(wandb: Wandb) -> None:
