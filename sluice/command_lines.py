@@ -13,6 +13,8 @@ from pathlib import Path
 
 import yaml
 
+from sluice.yaml_text import load_yaml
+
 _OF_A_PIPELINE = (
     "run|poc|tune|serve|dev|rollout rehearse|suites list|suites show|suites add|suites run"
 )
@@ -75,7 +77,7 @@ def _named_files(arguments: Sequence[str]) -> list[tuple[str, str]]:
         if not argument.endswith((".yaml", ".yml")):
             continue
         try:
-            name = yaml.safe_load(Path(argument).read_text())["attributes"]["name"]
+            name = load_yaml(Path(argument).read_text())["attributes"]["name"]
         except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
             continue
         found.append((str(name), argument))

@@ -13,6 +13,7 @@ import yaml
 from sluice.errors import SettingsError
 from sluice.imports import search_beside
 from sluice.settings import nearest
+from sluice.yaml_text import load_yaml
 
 COMPONENT = "sluice.pipelines.component.ModelPipeline"
 """The ``type`` that every pipeline's YAML names."""
@@ -123,7 +124,7 @@ def overridden(attributes: Mapping[str, Any], overrides: Sequence[str]) -> dict[
                 fix="Write it as in --set training.learning_rate=0.01.",
             )
         try:
-            value = yaml.safe_load(text)
+            value = load_yaml(text)
         except (yaml.YAMLError, ValueError) as error:  # the second: a day that no month has
             raise SettingsError(
                 f"The value of the override {given!r} cannot be read as YAML: {error}.",
@@ -141,7 +142,7 @@ def _same_kind(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def _attributes(path: Path) -> dict[str, Any]:
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingsError(
             f"A pipeline file is required at {path}, and there is none.",

@@ -4,11 +4,11 @@ import json
 from typing import Annotated
 
 import typer
-import yaml
 from rich import box
 from rich.table import Table
 
 from sluice.commands.output import results
+from sluice.yaml_text import load_yaml
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
         rows = []
         for name in known_pipelines(folder):
             file = folder / name / "defs.yaml"
-            attributes = yaml.safe_load(file.read_text()).get("attributes", {})
+            attributes = load_yaml(file.read_text()).get("attributes", {})
             rows.append(
                 {
                     "name": name,

@@ -7,6 +7,7 @@ import pandas as pd
 
 from sluice.data.raw_rows import row_place, shape_rows
 from sluice.data.schema import Schema
+from sluice.data.size_limits import require_bounded_csv, require_bounded_parquet, too_large
 from sluice.data.source_settings import CsvSource, ParquetSource
 from sluice.data.source_url import hide, resolve
 from sluice.data.validation import nearest_name
@@ -23,7 +24,10 @@ def read_csv(source: CsvSource, schema: Schema, *, environ: Mapping[str, str]) -
     """
     content = _read(source, environ)
     try:
+        require_bounded_csv(content, source)
         rows = pd.read_csv(io.BytesIO(content), sep=source.separator, dtype={source.index: "str"})
+    except SourceError:
+        raise
     except pd.errors.EmptyDataError:
         raise _empty(source.uri) from None
     except (pd.errors.ParserError, UnicodeDecodeError, ValueError) as error:
@@ -49,6 +53,7 @@ def read_parquet(
 
     content = _read(source, environ)
     try:
+        require_bounded_parquet(content, source)
         rows = pd.read_parquet(io.BytesIO(content), engine="pyarrow")
     except (pa.ArrowInvalid, OSError) as error:
         raise SourceError(
@@ -102,7 +107,7 @@ def _read(source: CsvSource | ParquetSource, environ: Mapping[str, str]) -> byte
                 parts.append(part)
                 num_bytes += len(part)
                 if num_bytes > source.max_bytes:
-                    raise too_large(uri, f"over {num_bytes - 1:,} bytes of file", source.max_bytes)
+                    raise too_large(source, "a larger file")
     except FileNotFoundError:
         near = hide(neighbour(resolved), uri, environ)
         raise SourceError(
@@ -126,15 +131,6 @@ def _read(source: CsvSource | ParquetSource, environ: Mapping[str, str]) -> byte
     if not content.strip():
         raise _empty(uri)
     return content
-
-
-def too_large(origin: str, size: str, max_bytes: int) -> SourceError:
-    """Return the refusal of a source that is larger than its limit."""
-    return SourceError(
-        f"{origin} must be at most max_bytes = {max_bytes:,} bytes in memory, got {size}.",
-        cause="It is a large file, or a small one that claims to hold far more than it weighs.",
-        fix="Check where it comes from; then raise 'max_bytes' in the source's settings.",
-    )
 
 
 def _empty(uri: str) -> SourceError:

@@ -1,0 +1,65 @@
+"""YAML is read within bounds, whatever it stands for."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sluice.errors import SettingsError
+from sluice.pipeline_file import COMPONENT, overridden, read_attributes
+from sluice.yaml_text import MAX_CHARACTERS, load_yaml
+
+LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)
+)
+MERGES = "a0: &a0 {x: 1, y: 2}\n" + "\n".join(
+    f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}]}}" for i in range(1, 10)
+)
+CHAIN = "a0: &a0 [x]\n" + "\n".join(f"a{i}: &a{i} [*a{i - 1}]" for i in range(1, 500))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (LAUGHS, "at most 10,000 values.* line 4"),
+        (MERGES, "at most 10,000 values"),
+        (CHAIN, "at most 50 levels deep"),
+        ("[" * 1_000, "at most 50 levels deep"),
+        ("{a: " * 1_000, "at most 50 levels deep"),
+        ("\n".join(" " * i + "a:" for i in range(200)), "at most 50 levels deep"),
+        ("a: &a [*a]", "a part of"),
+        ("a: &a {b: {c: *a}}", "a part of"),
+        ("[" + "1," * 10_001 + "]", "at most 10,000 values"),
+        ("a: " + "x" * MAX_CHARACTERS, "at most 200,000 characters"),
+        ("a: *never", "undefined alias"),
+        ("!!python/object/apply:os.system [ls]", "could not determine a constructor"),
+    ],
+    ids=range(12),
+)
+def test_a_text_that_stands_for_too_much_is_refused_before_it_is_built(text, said):
+    with pytest.raises(yaml.YAMLError, match=f"(?s){said}"):
+        load_yaml(text)
+
+
+def test_plain_aliases_and_merges_are_read():
+    text = "base: &base {a: 1, b: [1, 2]}\nother: {<<: *base, a: 3}\nsame: *base\n"
+
+    assert load_yaml(text) == yaml.safe_load(text)
+
+
+def test_shipped_pipelines_read_as_before():
+    files = list((Path(__file__).resolve().parents[2] / "pipelines" / "defs").rglob("*.yaml"))
+
+    assert files
+    for file in files:
+        assert load_yaml(file.read_text()) == yaml.safe_load(file.read_text())
+
+
+def test_a_pipeline_file_and_an_override_are_read_within_the_bounds(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"type: {COMPONENT}\nattributes: {{name: mine}}\n{LAUGHS}\n")
+
+    with pytest.raises(SettingsError, match="at most 10,000 values"):
+        read_attributes(path)
+    with pytest.raises(SettingsError, match="at most 50 levels deep"):
+        overridden({}, ["seeds=" + "[" * 10_000])
