@@ -1,6 +1,8 @@
 """The resources every pipeline is run with."""
 
 import functools
+from collections.abc import Hashable
+from typing import cast
 
 import dagster as dg
 
@@ -20,7 +22,7 @@ def resources(home: Home, progress: Progress = silent) -> dict[str, object]:
 
     Dagster compares resources by identity when it merges definitions.
     """
-    return {**_of_home(home), "sluice_progress": _fixed(progress)}
+    return {**_of_home(home), "sluice_progress": _fixed(cast(Hashable, progress))}
 
 
 @functools.cache
@@ -32,7 +34,7 @@ def _of_home(home: Home) -> dict[str, object]:
 
 
 @functools.cache
-def _fixed(value: object) -> dg.ResourceDefinition:
+def _fixed(value: Hashable) -> dg.ResourceDefinition:
     return dg.ResourceDefinition(lambda _: value, config_schema=_NO_CONFIG)
 
 

@@ -40,6 +40,8 @@ def make_folder(folder: Path) -> None:
     Raises:
         OSError: As ``Path.mkdir``.
     """
+    if folder.is_dir():
+        return
     for each in [*(f for f in reversed(folder.parents) if not f.exists()), folder]:
         if each in _private_folders and not each.exists():
             with contextlib.suppress(FileExistsError):  # another process was faster
