@@ -6,6 +6,7 @@ only the first few, and it is drawn as a sample no more often than others. Where
 each has the larger share, or a challenger that fails for all of them could not be found.
 """
 
+import heapq
 import math
 import secrets
 from collections import Counter
@@ -48,6 +49,9 @@ class _Period:
 
     address_faults: dict[tuple[ArmName, GuardName, int], int] = field(default_factory=dict)
     faults: dict[tuple[ArmName, GuardName, int], int] = field(default_factory=dict)
+    had_faults: dict[GuardName, dict[int, int]] = field(default_factory=dict)
+    """How many faults each client had, whether they counted or not."""
+
     draws: dict[int, int] = field(default_factory=dict)
 
 
@@ -134,19 +138,46 @@ class Clients:
 
         Both arms have the same limit, that of the arm with fewer clients: or faults that both
         have would seem to be those of one. As anybody may name new users, an address has a limit
-        too: as many as its part of the requests, so all where one gateway asks for everybody.
+        too, its part of the requests: all of it where one gateway asks for everybody.
         """
         self._turn(now)
-        key, origin = (arm, guard, self._bucket(client)), (arm, guard, self._bucket(address))
+        bucket = self._bucket(client)
+        key, origin = (arm, guard, bucket), (arm, guard, self._bucket(address))
+        had = self._now.had_faults.setdefault(guard, {})
+        had[bucket] = had.get(bucket, 0) + 1
         counted = self._now.faults.get(key, 0)
         of_address = self._now.address_faults.get(origin, 0)
-        if counted >= math.ceil(ENOUGH_FAULTS / self.smaller(share)):
+        # Where nearly all clients have faults, as with slow answers, one more of each is as usual.
+        usual = 2 * self._usual_faults(had) + 1
+        if counted >= max(math.ceil(ENOUGH_FAULTS / self.smaller(share)), usual):
             return False
-        if of_address >= math.ceil(ENOUGH_FAULTS * self._part(address)):
+        if of_address >= math.ceil(ENOUGH_FAULTS * self._part(address) * self._times(arm, share)):
             return False
         self._now.faults[key] = counted + 1
         self._now.address_faults[origin] = of_address + 1
         return True
+
+    def begin_step(self) -> None:
+        """Give all clients their share of the faults again."""
+        for period in (self._now, self._last):
+            period.faults.clear()
+            period.address_faults.clear()
+            period.had_faults.clear()
+
+    def _usual_faults(self, had: dict[int, int]) -> int:
+        """Return how many faults nearly all clients had at most; 0 unless a tenth had some."""
+        known = sum(self._counts.values())
+        few = known - math.ceil(_USUAL * known)
+        if not 0 < few < len(had):
+            return 0
+        return heapq.nlargest(few + 1, had.values())[-1]
+
+    @staticmethod
+    def _times(arm: ArmName, share: float) -> float:
+        """Return how many times the requests of the smaller arm an arm gets."""
+        own = share if arm == "challenger" else 1 - share
+        smaller = min(share, 1 - share)
+        return own / smaller if smaller > 0 else 1.0
 
     def _part(self, address: str) -> float:
         """Return which part of the requests came from an address, in this period and the last."""

@@ -159,7 +159,7 @@ class Steps:
             address: Where it came from.
             now: The moment [s, monotonic].
         """
-        if not self._is_of(weights):
+        if weights.rollout is None or not self._is_of(weights):
             return
         for guard in sorted(unshared(arm, ours, theirs)):
             if self.clients.may_fault(
@@ -194,6 +194,7 @@ class Steps:
         self._weights = weights
         self._since = now
         self._slow_s = self._limit_s()
+        self.clients.begin_step()
         self._dropped = 0
         self._counts: dict[ArmName, dict[str, int]] = {arm: dict.fromkeys(KINDS, 0) for arm in ARMS}
         self._evidence: dict[ArmName, dict[str, int]] = {

@@ -40,6 +40,9 @@ class Crowd:
     on: ArmName = "challenger"
     """Arm that all hostile clients are on."""
 
+    gateway: bool = False
+    """Whether all requests come from one address."""
+
     clients: int = 10_000
     hostile: int = 100
     requests_per_s: float = 100.0
@@ -75,7 +78,8 @@ def rolled_back_after(crowd: Crowd, *, seconds: float, seed: int, compares: bool
         steps.count("production", weights=weights, seconds=float(spent_s), fault=None)
     for number in range(crowd.clients):  # they asked before the step began
         name = client_of(f"{number}", "")
-        steps.clients.see("production", name, address=name, now=0.0)
+        address = "gateway" if crowd.gateway else name
+        steps.clients.see("production", name, address=address, now=0.0)
     steps.follow(weights, now=START)
     recorder, samples = Recorder(per_s=2.0), list[Sample]()
     for look in range(1, int(seconds / LOOK_S) + 1):
@@ -136,16 +140,23 @@ def _ask(
     for at, n in enumerate(order_N.tolist()):
         at_s = now_s + LOOK_S * (at / total - 1)
         name = client_of(f"{'hostile ' if is_hostile_N[n] else ''}{user_N[n]}", "")
+        address = "gateway" if crowd.gateway else name
         arm: ArmName = "challenger" if ours_N[n] else "production"
         own = int(ours_N[n])
         ended = [_end(steps, spent_2N[a, n], bool(fails_2N[a, n])) for a in (own, 1 - own)]
         steps.count(arm, weights=weights, seconds=float(spent_2N[own, n]), fault=ended[0][0])
         is_compared = steps.compare_request(
-            arm, weights=weights, client=name, address=name, now=at_s
+            arm, weights=weights, client=name, address=address, now=at_s
         )
         if is_compared and ended[0][1]:
             steps.compare_faults(
-                arm, ended[0][1], ended[1][1], weights=weights, client=name, address=name, now=at_s
+                arm,
+                ended[0][1],
+                ended[1][1],
+                weights=weights,
+                client=name,
+                address=address,
+                now=at_s,
             )
         may = not compares or steps.clients.may_draw(name, per_s=2.0, now=at_s)
         if may and ended[0][0] is None and recorder.wants(at_s):

@@ -42,7 +42,7 @@ def test_clients_that_all_fail_reach_a_breach_and_one_of_many_does_not(
     clients = seen(count)
 
     assert faults(clients, "user 0") == counted
-    assert faults(clients, "user 0", arm="production") == counted, "both arms alike"
+    assert faults(clients, "user 1", arm="production") == counted, "both arms alike"
     assert faults(clients, "user 0", now=2 * PERIOD_S - 1) == counted, "again, a period later"
 
 
@@ -111,3 +111,22 @@ def test_a_challenger_that_is_a_little_slower_is_not_the_only_slow_one() -> None
 
     assert unshared("production", slow, slow) == slow
     assert unshared("production", slow | errors, errors) == slow
+
+
+def test_an_arm_with_more_requests_has_as_many_more_faults_of_one_gateway() -> None:
+    """Or production's slow answers would end to count first, and the challenger's go on."""
+    clients = seen(1000)
+    users_of: dict[ArmName, range] = {"challenger": range(50), "production": range(50, 1000)}
+    counted = {
+        arm: sum(
+            clients.may_fault(
+                arm, "slower", f"user {number}", address="gateway", share=0.05, now=1.0
+            )
+            for _ in range(3)
+            for number in users
+        )
+        for arm, users in users_of.items()
+    }
+
+    assert counted["challenger"] == ENOUGH_FAULTS
+    assert counted["production"] == 19 * ENOUGH_FAULTS

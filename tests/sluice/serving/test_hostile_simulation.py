@@ -54,6 +54,18 @@ def test_without_an_attack_a_sick_challenger_is_found_as_fast_as_before() -> Non
     assert abs(now[2] - before[2]) <= 4
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("gateway", [True, False], ids=["gateway", "addresses"])
+def test_400_clients_who_ask_often_are_judged_as_before(gateway: bool) -> None:
+    """Each has slow answers again and again; of one address all of them are."""
+    few = {"clients": 400, "hostile": 4, "gateway": gateway}
+    healthy = ends(Crowd(**few), seconds=120, count=2)  # type: ignore[arg-type]
+    sick = ends(Crowd(**few, error_factor=20), seconds=60)  # type: ignore[arg-type]
+
+    assert healthy == [math.inf] * 2
+    assert max(sick) <= 40
+
+
 def test_one_seed_is_one_story() -> None:
     def end(seed: int) -> float:
         return rolled_back_after(Crowd(error_factor=20), seconds=20, seed=seed, compares=True)
