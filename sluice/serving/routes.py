@@ -40,7 +40,7 @@ def _guarded(scope: Scope) -> type[APIRoute]:
                 tokens = serving_of(request).tokens
                 name = tokens.require(request.headers.get("authorization"), scope)
                 if name:
-                    notes_of(request).facts["token"] = name
+                    notes_of(request).facts["token_name"] = name
                 return await endpoint(request)
 
             return guarded
@@ -60,5 +60,5 @@ def guarded_routes(scope: Scope) -> APIRouter:
 
 def token_name(request: Request) -> str:
     """Return the name of the token that a guarded route was asked with; "" without one."""
-    name: str = notes_of(request).facts.get("token", "")
+    name: str = notes_of(request).facts.get("token_name", "")
     return name

@@ -376,7 +376,7 @@ def test_audit_is_json_lines_with_refused_attempts() -> None:
     ]
     assert {r["signature"] for r in records[:-1]} == {"unsigned"}
     newest = invoke("audit", "--since", records[-1]["at"])
-    assert [json.loads(line)["reason"] for line in newest.splitlines()] == ["\x1b[2Jback"]
+    assert [json.loads(line)["reason"] for line in newest.splitlines()] == [r"\x1b[2Jback"]
     for wrong in ("yesterday", "2025-01-01T00:00:00"):
         with pytest.raises(ContractError, match="moment"):
             invoke("audit", "--since", wrong)

@@ -9,7 +9,6 @@ from sluice.errors import ContractError
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.weights import Weights
 from sluice.serving.ledger_rollback import LedgerRollback
-from sluice.serving.limits import Token
 from sluice.serving.rollback import Hook
 from tests.sluice.registry.conftest import postgres_server as postgres_server
 from tests.sluice.registry.conftest import url as url
@@ -38,7 +37,6 @@ def test_an_alert_rolls_back_whatever_its_text_holds(
     promote_chain(ledger, store, 2)
     model = deployed("one", 1, Says(1.0))
     hook = Hook(
-        token=Token(HOOK_SECRET),
         rollback=LedgerRollback(ledger, MODEL, store, clock=Clock(NOW), quiet_s=0),
     )
     told = alert("rollback_production", model=MODEL)

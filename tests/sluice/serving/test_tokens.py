@@ -236,7 +236,9 @@ def test_a_token_does_what_its_scopes_say_and_is_rotated_while_the_server_runs(
             return " ".join(server.serving.follower.problems)
 
         found = {(r, s): status(r, secrets[s]) for r in ROUTES for s in SCOPES}
-        logged = [line.get("token") for line in server.lines() if line.get("route") == "/metrics"]
+        logged = [
+            line.get("token_name") for line in server.lines() if line.get("route") == "/metrics"
+        ]
 
         # A new token; then a file that is no good; then the old one is removed.
         both = entries | {"next": entry("next-of-16-characters", scopes=["metrics"])}
