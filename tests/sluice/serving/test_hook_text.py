@@ -14,7 +14,7 @@ from tests.sluice.registry.conftest import postgres_server as postgres_server
 from tests.sluice.registry.conftest import url as url
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, promote_chain
 from tests.sluice.serving.serving_samples import Says, candidate, deployed, live, quick_settings
-from tests.sluice.serving.test_hook import HOOK_SECRET, alert, posted, tell
+from tests.sluice.serving.test_hook import alert, posted, tell
 
 NASTY = "Errors:\0 9\n of\x1b[2J 10\u2028\x85 \x7f\u202e"
 
