@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sluice.artifacts import ArtifactStore
+from sluice.data.table_bytes import require_bounded_table
 from sluice.digests import digest_bytes
 from sluice.drift.calibration import Null
 from sluice.drift.cells import CategoryCells, NumericCells
@@ -70,6 +71,7 @@ def parse_reference(content: bytes) -> DriftReference:
     Raises:
         IntegrityError: The file is torn, changed, of another kind or of another format.
     """
+    require_bounded_table(content, what="The drift reference")
     try:
         table = pq.read_table(io.BytesIO(content))
         header = json.loads((table.schema.metadata or {})[_HEADER])

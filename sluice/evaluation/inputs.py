@@ -1,13 +1,10 @@
 """What an evaluation reads besides the candidate, opened before the hours of its training."""
 
-import io
 from collections.abc import Mapping, Sequence
-
-import pandas as pd
-import pyarrow as pa
 
 from sluice.artifacts import ArtifactStore
 from sluice.counted import counted
+from sluice.data.table_bytes import require_bounded_table
 from sluice.digests import short
 from sluice.errors import GateBlocked, IntegrityError
 from sluice.evaluation.suites.library import SuiteLibrary
@@ -136,9 +133,9 @@ def _open_losses(who: str, digest: str | None, store: ArtifactStore) -> None:
     problem = "it records none"
     if digest is not None:
         try:
-            pd.read_parquet(io.BytesIO(store.get(digest)))
-        except (IntegrityError, pa.ArrowInvalid) as error:
-            problem = f"artifact {short(digest)} with them does not open: {error}"
+            require_bounded_table(store.get(digest), what=f"artifact {short(digest)} with them")
+        except IntegrityError as error:
+            problem = error.what.rstrip(".")
         else:
             return
     raise IntegrityError(
