@@ -18,10 +18,9 @@ def require_bounded_table(content: bytes, *, what: str) -> None:
         what: Names it in the message.
 
     Raises:
-        IntegrityError: It would be, or the file is none.
+        IntegrityError: It would be.
+        pyarrow.ArrowInvalid, OSError: The file is none, or torn.
     """
-    import pyarrow as pa
-
     try:
         require_bounded_parquet(content, ParquetSource(uri="artifact"))
     except SourceError as error:
@@ -31,8 +30,6 @@ def require_bounded_table(content: bytes, *, what: str) -> None:
             cause="A small file claims to hold far more than it weighs; Sluice wrote no such one.",
             fix="Do not use the version; find out who made it.",
         ) from None
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _no_table(what, error) from error
 
 
 def read_table_bytes(content: bytes, *, what: str, kinds: Mapping[str, str]) -> pd.DataFrame:
@@ -50,8 +47,8 @@ def read_table_bytes(content: bytes, *, what: str, kinds: Mapping[str, str]) -> 
     """
     import pyarrow as pa
 
-    require_bounded_table(content, what=what)
     try:
+        require_bounded_table(content, what=what)
         rows = pd.read_parquet(io.BytesIO(content), columns=[*kinds])
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _no_table(what, error) from error

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from sluice.artifacts import ArtifactStore
 from sluice.counted import counted
-from sluice.data.table_bytes import require_bounded_table
+from sluice.data.table_bytes import read_table_bytes
 from sluice.digests import short
 from sluice.errors import GateBlocked, IntegrityError
+from sluice.evaluation.reference import RECORDED_LOSSES
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.renewal import HARD
 from sluice.registry.absence import explain_absence, is_absent, is_own_registry
@@ -133,7 +134,8 @@ def _open_losses(who: str, digest: str | None, store: ArtifactStore) -> None:
     problem = "it records none"
     if digest is not None:
         try:
-            require_bounded_table(store.get(digest), what=f"artifact {short(digest)} with them")
+            what = f"artifact {short(digest)} with them"
+            read_table_bytes(store.get(digest), what=what, kinds=RECORDED_LOSSES)
         except IntegrityError as error:
             problem = error.what.rstrip(".")
         else:

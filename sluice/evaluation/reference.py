@@ -25,6 +25,9 @@ from sluice.workloads.workload import Workload
 REPRODUCED_RTOL = 1e-4
 """Largest relative change of a loss that other library versions explain."""
 
+RECORDED_LOSSES = {"seed": "iu", "fold": "iu", "row": "O", "loss": "f"}
+"""Columns of the losses that are kept with a version, for ``read_table_bytes``."""
+
 _OWN_CODE = "--set production_code=stored, or production_code: stored in the pipeline's file"
 
 
@@ -192,7 +195,7 @@ def _count_reproduced(
     recorded = read_table_bytes(
         store.get(lineage.artifacts["losses"]),
         what=f"{_name(lineage)}: its recorded losses",
-        kinds={"seed": "iu", "fold": "iu", "row": "O", "loss": "f"},
+        kinds=RECORDED_LOSSES,
     )
     labels = pd.Index(row_labels(frame.index))
     own = built.workload
