@@ -98,9 +98,10 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         own_modules = collect_own_modules(workload, tuned.model)
         with sluice_state.ledger() as ledger:
             known = ledger.version_of(pipeline.name, trained_models.candidate)
-            if known and ledger.receipts(pipeline.name, known.number):
+            has_own = known is not None and not known.is_imported
+            if known and has_own and ledger.receipts(pipeline.name, known.number):
                 git = known.lineage.git
-            else:  # new, or imported: no gate here spoke about it
+            else:  # new, or imported: a file tells of another checkout
                 git = read_git(source, store=sluice_state.store)
             receipts = [
                 require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from sluice.artifacts import ArtifactStore
 from sluice.data.folds import Fold
+from sluice.data.table_bytes import read_table_bytes
 from sluice.drift.live import prediction_columns
 from sluice.drift.reference import OnProgress, build_reference
 from sluice.drift.reference_file import save_reference
@@ -150,9 +151,12 @@ def held_out_losses(digest: str, store: ArtifactStore) -> "pd.Series[float]":
     """Return the deployed model's losses on held-out rows, by the rows' labels as text.
 
     Raises:
-        IntegrityError: They are missing or damaged.
+        IntegrityError: They are missing or damaged, or would not fit into memory.
     """
-    frame = pd.read_parquet(io.BytesIO(store.get(digest)))
+    kinds = {"row": "O", "loss": "f"}
+    frame = read_table_bytes(
+        store.get(digest), what="The held-out losses of the version", kinds=kinds
+    )
     return frame.set_index("row")["loss"]
 
 

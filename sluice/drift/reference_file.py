@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sluice.artifacts import ArtifactStore
+from sluice.data.table_bytes import require_bounded_table
 from sluice.digests import digest_bytes
 from sluice.drift.calibration import Null
 from sluice.drift.cells import CategoryCells, NumericCells
@@ -23,6 +24,7 @@ from sluice.drift.joint import JointReference
 from sluice.drift.reference import Calibration, DriftReference
 from sluice.drift.settings import DriftSettings
 from sluice.errors import IntegrityError
+from sluice.strict_json import parse_strict_json
 
 _FORMAT = 1
 _HEADER = b"sluice.drift"
@@ -71,14 +73,15 @@ def parse_reference(content: bytes) -> DriftReference:
         IntegrityError: The file is torn, changed, of another kind or of another format.
     """
     try:
+        require_bounded_table(content, what="The drift reference")
         table = pq.read_table(io.BytesIO(content))
-        header = json.loads((table.schema.metadata or {})[_HEADER])
+        header = parse_strict_json((table.schema.metadata or {})[_HEADER], finite=False)
         rows = table.to_pylist()
         left_out = tuple(header.get("left_out", ()))
         if header["format"] != _FORMAT or header["digest"] != _content_digest(rows, left_out):
             raise _damaged("its content is not what its header says")
         return _reference(header, rows)
-    except (pa.ArrowInvalid, OSError, KeyError, TypeError, ValueError) as error:
+    except (pa.ArrowInvalid, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise _damaged(f"{type(error).__name__}: {error}") from None
 
 

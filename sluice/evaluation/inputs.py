@@ -1,15 +1,13 @@
 """What an evaluation reads besides the candidate, opened before the hours of its training."""
 
-import io
 from collections.abc import Mapping, Sequence
-
-import pandas as pd
-import pyarrow as pa
 
 from sluice.artifacts import ArtifactStore
 from sluice.counted import counted
+from sluice.data.table_bytes import read_table_bytes
 from sluice.digests import short
 from sluice.errors import GateBlocked, IntegrityError
+from sluice.evaluation.reference import RECORDED_LOSSES
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.renewal import HARD
 from sluice.registry.absence import explain_absence, is_absent, is_own_registry
@@ -136,9 +134,10 @@ def _open_losses(who: str, digest: str | None, store: ArtifactStore) -> None:
     problem = "it records none"
     if digest is not None:
         try:
-            pd.read_parquet(io.BytesIO(store.get(digest)))
-        except (IntegrityError, pa.ArrowInvalid) as error:
-            problem = f"artifact {short(digest)} with them does not open: {error}"
+            what = f"artifact {short(digest)} with them"
+            read_table_bytes(store.get(digest), what=what, kinds=RECORDED_LOSSES)
+        except IntegrityError as error:
+            problem = error.what.rstrip(".")
         else:
             return
     raise IntegrityError(

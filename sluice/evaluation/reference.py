@@ -1,6 +1,5 @@
 """What a candidate is compared with: the version in production, or the workload's baseline."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -9,8 +8,9 @@ import pandas as pd
 
 from sluice.artifacts import ArtifactStore
 from sluice.data.folds import Fold, RowRange
+from sluice.data.table_bytes import read_table_bytes
 from sluice.digests import short
-from sluice.errors import ContractError, IntegrityError, OtherCode
+from sluice.errors import ContractError, OtherCode
 from sluice.evaluation.outputs import LoadMember, predict
 from sluice.evaluation.production import row_labels
 from sluice.evaluation.scoring import ModelScores, score_production
@@ -24,6 +24,9 @@ from sluice.workloads.workload import Workload
 
 REPRODUCED_RTOL = 1e-4
 """Largest relative change of a loss that other library versions explain."""
+
+RECORDED_LOSSES = {"seed": "iu", "fold": "iu", "row": "O", "loss": "f"}
+"""Columns of the losses that are kept with a version, for ``read_table_bytes``."""
 
 _OWN_CODE = "--set production_code=stored, or production_code: stored in the pipeline's file"
 
@@ -189,25 +192,22 @@ def _count_reproduced(
     """
     if "losses" not in lineage.artifacts:
         return 0
-    content = store.get(lineage.artifacts["losses"])
-    try:
-        recorded = pd.read_parquet(io.BytesIO(content), columns=["seed", "fold", "row", "loss"])
-    except ValueError as error:  # no Parquet, or without one of the columns
-        raise IntegrityError(
-            f"{_name(lineage)} must have its recorded losses as a Parquet table, and they do not "
-            f"open: {error}",
-            cause="The artifact was not written by Sluice; it may have come in a version file.",
-            fix="Train the version here, or do not use it.",
-        ) from error
+    recorded = read_table_bytes(
+        store.get(lineage.artifacts["losses"]),
+        what=f"{_name(lineage)}: its recorded losses",
+        kinds=RECORDED_LOSSES,
+    )
     labels = pd.Index(row_labels(frame.index))
     own = built.workload
     num_rows = 0
     for member in lineage.members:
         told = recorded[(recorded["seed"] == member.seed) & (recorded["fold"] == member.fold_id)]
         at = labels.get_indexer(pd.Index(told["row"]))
-        if (at < 0).any() or not np.array_equal(at, np.arange(at[0], at[0] + len(at))):
+        if len(at) == 0 or (at < 0).any() or (np.diff(at) != 1).any():
             continue  # rows that have left the source say nothing about the code
         examples = own.examples(frame, RowRange(start=int(at[0]), stop=int(at[-1]) + 1))
+        if not np.array_equal(examples.rows, at):
+            continue  # nor do rows that it makes no example of
         losses = own.losses(predict(built.load(member), examples.x), examples.y).numpy()
         wrong = ~np.isclose(losses, told["loss"].to_numpy(), rtol=REPRODUCED_RTOL, atol=1e-9)
         if wrong.any():

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import nn
 
 from sluice.errors import SettingsError
@@ -27,6 +28,9 @@ ARCHITECTURES: Mapping[str, Builder] = {
     "transformer": Transformer,
 }
 """Networks that come with Sluice, by the name used in settings."""
+
+
+_OWN = "sluice.models."
 
 
 def build_network(num_features: int, num_outputs: int, settings: ModelSettings) -> nn.Module:
@@ -64,6 +68,27 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
             fix="Let the class take these three arguments.",
         ) from error
     return require_network(network, f"architecture '{name}'")
+
+
+def sketch_network(
+    num_features: int, num_outputs: int, settings: ModelSettings
+) -> nn.Module | None:
+    """Return a network of Sluice's own without memory for its numbers; None for a user's.
+
+    It has the shapes that ``build_network`` would make, whatever size the settings state.
+
+    Args:
+        num_features: As ``build_network``.
+        num_outputs: As ``build_network``.
+        settings: As ``build_network``.
+
+    Raises:
+        SettingsError: As ``build_network``.
+    """
+    if settings.architecture not in ARCHITECTURES and not settings.architecture.startswith(_OWN):
+        return None  # a user's code may do anything while it is built
+    with torch.device("meta"):
+        return build_network(num_features, num_outputs, settings)
 
 
 def require_architecture_type(found: object, path: str) -> type[nn.Module]:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from sluice.differences import differing
+from sluice.digests import short
 from sluice.errors import ContractError, UnknownVersion
 from sluice.receipts import Receipt
 from sluice.registry.lineage import Lineage
@@ -73,17 +74,57 @@ def name_problem(model: str) -> str:
     )
 
 
+def require_same_told(imported: Lineage, told: Lineage) -> None:
+    """Refuse a file about an imported candidate that tells otherwise than the first one did.
+
+    The first file's word stays. Trust in the second, or its signature, must not be taken for trust
+    in the first: the candidate's digest binds no results.
+
+    Raises:
+        ContractError: Results, what it was compared with, the parts of its code, or an artifact
+            differ; logs, times and the machine may.
+    """
+    found = _told_otherwise(imported, told)
+    if imported.reference != told.reference:
+        found.append(
+            f"reference was imported as {short(imported.reference)} and is {short(told.reference)}"
+        )
+    if imported.code_identity != told.code_identity:
+        found.append("the parts of its code are not those that were imported")
+    found += [
+        f"its {role} is not what was imported"
+        for role, _, _ in differing(_artifacts(imported), _artifacts(told))
+    ]
+    if found:
+        raise ContractError(
+            f"A file about a candidate that was imported before must tell what the first file told "
+            f"({short(imported.candidate)}), and does not: {'; '.join(found[:MAX_NAMED])}.",
+            cause="One of the two files was forged or comes from another training; what the first "
+            "one told is what the registry keeps.",
+            fix="Find out which is true. Import into a registry that does not have the candidate, "
+            "or train it here: what is made here counts from then on.",
+        )
+
+
 def own_reason(reason: str, *, imported: Lineage, own: Lineage) -> str:
     """Return why an imported version is registered, and which results its file told wrong."""
-    found = [
-        f"{path} was imported as {one} and is {other}"
-        for path, one, other in differing(_measures(imported), _measures(own))
-        if not _is_same(one, other)
-    ]
+    found = _told_otherwise(imported, own)
     said = f"{reason} here, which counts from now on"
     if not found:
         return said
     return f"{said}; the file it came from told other results: {'; '.join(found[:MAX_NAMED])}"
+
+
+def _artifacts(lineage: Lineage) -> dict[str, str]:
+    return {role: digest for role, digest in lineage.artifacts.items() if role != "event log"}
+
+
+def _told_otherwise(imported: Lineage, own: Lineage) -> list[str]:
+    return [
+        f"{path} was imported as {one} and is {other}"
+        for path, one, other in differing(_measures(imported), _measures(own))
+        if not _is_same(one, other)
+    ]
 
 
 def _measures(lineage: Lineage) -> dict[str, Any]:

@@ -5,11 +5,15 @@ one. Importing a module runs it, so a path that only a file states is refused be
 Every caller that builds something from a version comes through here, by ``loading.rebuild``.
 """
 
+import ast
 import contextlib
+import functools
+import importlib.util
 import re
 import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from sluice.errors import ContractError, SettingsError, UntrustedCode
 from sluice.registry.lineage import Lineage
@@ -20,8 +24,8 @@ _BUILT_IN = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _MAX_PATH = 300
 """Longest import path [characters]."""
 
-_SLUICES_OWN = ("sluice.workloads.", "sluice.models.")
-"""Packages whose classes a version may name wherever it comes from: Sluice comes with them."""
+_SLUICES_OWN = re.compile(r"(sluice\.(?:workloads|models)\.[a-z_]+):(\w+)", re.ASCII)
+"""Modules whose classes a version may name wherever it comes from: Sluice comes with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +67,7 @@ def named_code(lineage: Lineage) -> tuple[str, ...]:
                 cause="No workload and no network is there; a path into it runs something else.",
                 fix="Do not use the version; find out who made it.",
             )
-    return tuple(p for p in map(str, paths) if not p.startswith(_SLUICES_OWN))
+    return tuple(path for path in map(str, paths) if not _is_sluices_own(path))
 
 
 def code_trained_here(versions: Iterable[Version]) -> set[str]:
@@ -145,6 +149,21 @@ def require_trusted_modules(version: Version) -> None:
             f"The code stored with {version.model} version {version.number}, which was imported,",
             refused,
         )
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_sluices_own(path: str) -> bool:
+    """Return whether a path names a class that is written in a module of Sluice's.
+
+    A module's name is not enough: what it imports are attributes of it too, all of torch with them.
+    The source is read and nothing is imported.
+    """
+    match = _SLUICES_OWN.fullmatch(path)
+    spec = importlib.util.find_spec(match[1]) if match else None
+    if match is None or spec is None or spec.origin is None:
+        return False
+    written = ast.parse(Path(spec.origin).read_bytes()).body
+    return any(isinstance(node, ast.ClassDef) and node.name == match[2] for node in written)
 
 
 def _untrusted(who: str, paths: Collection[str]) -> UntrustedCode:

@@ -127,7 +127,8 @@ class Ledger(SignedWriting):
             code: Why the code that it names may run here, for the history.
 
         Raises:
-            ContractError: The digests in the lineage are not those of its parts.
+            ContractError: The digests in the lineage are not those of its parts; or the candidate
+                was imported before, from a file that told other results of it.
         """
         promotion.require_words(actor=actor, reason=reason)
         model = lineage.model
@@ -147,6 +148,7 @@ class Ledger(SignedWriting):
                 lines.insert(0, ("import", reason))
                 evidence.keep_imported(connection, receipts, model=model, number=number, at=at)
             else:
+                admission.require_same_told(known.lineage, lineage)
                 number = known.number
                 noted = {
                     *(("accept", path) for path in known.accepted_code),

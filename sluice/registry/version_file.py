@@ -137,7 +137,7 @@ def read_version(
         ) from error
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            parts = _read_parts(archive, str(path), limits)
+            parts = _read_parts(archive, str(path), limits, num_bytes=len(content))
     except SluiceError:  # our own refusals, of which some are ValueErrors as well
         raise
     except _ZIP_ERRORS as error:
@@ -180,18 +180,20 @@ def _parse_description(text: bytes, where: str, limits: ImportLimits) -> Exporte
     return exported
 
 
-def _read_parts(archive: zipfile.ZipFile, where: str, limits: ImportLimits) -> dict[str, bytes]:
+def _read_parts(
+    archive: zipfile.ZipFile, where: str, limits: ImportLimits, *, num_bytes: int
+) -> dict[str, bytes]:
     names = [info.filename for info in archive.infolist()]
     if len(names) > limits.max_parts:
         raise _damaged(where, f"it has {len(names):,} parts (max {limits.max_parts:,})")
-    if sum(info.file_size for info in archive.infolist()) > limits.max_file_bytes:
-        raise _damaged(where, "its parts share bytes")  # each is in the file once
     for info in archive.infolist():
         is_artifact = info.filename.startswith("artifacts/")
         if not is_artifact and info.file_size > limits.max_description_bytes:
             raise _damaged(where, f"{info.filename[:80]!r} has {info.file_size:,} bytes")
     if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
         raise _damaged(where, "a part is compressed")  # a small file could fill the memory
+    if sum(info.file_size for info in archive.infolist()) > num_bytes:
+        raise _damaged(where, "its parts share bytes")  # a small file could fill the memory
     if len(set(names)) != len(names):
         raise _damaged(where, "a part is there twice")
     if _MANIFEST not in names:

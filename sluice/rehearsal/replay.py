@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from sluice.errors import ContractError
 from sluice.evaluation.production import row_labels
+from sluice.pipeline import PipelineSettings
 from sluice.registry.records import Version
 
 _USERS = 5000
@@ -55,8 +56,12 @@ class Replay:
         return self.frame.iloc[: max(0, int(self.rows_N[place]) + 1 - self.horizon_rows)]
 
 
-def open_replay(version: Version) -> Replay:
+def open_replay(version: Version, pipeline: PipelineSettings) -> Replay:
     """Return the test rows of the last fold, computed as the version's workload does it.
+
+    The rows are read from the pipeline's source. The version's settings name one too, which may
+    have come in a file: whoever wrote it would choose an address that is asked here, with the
+    environment variables that he names in it.
 
     Raises:
         SourceError: The rows cannot be read.
@@ -67,7 +72,7 @@ def open_replay(version: Version) -> Replay:
 
     workload, _ = rebuild(version)
     with users_code("load_rows, compute_features, plan_folds or examples of the workload"):
-        frame = workload.compute_features(workload.load_rows())
+        frame = workload.compute_features(pipeline.loaded_workload.load_rows())
         fold = workload.plan_folds(frame)[-1]
         examples = workload.examples(frame, fold.test)
     if len(examples) < _FEWEST:

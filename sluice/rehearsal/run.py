@@ -109,7 +109,7 @@ def rehearse(
             fix=f"Run: sluice run {pipeline.name}",
         )
     listen("127.0.0.1", port).close()  # a port that is taken is told before anything is started
-    replay = open_replay(production)
+    replay = open_replay(production, pipeline)
     if fault == "quality":
         _require_labels(replay, pipeline)
     with (

@@ -6,8 +6,10 @@ distributions that they import, the data files that the workload declares, and S
 training code.
 """
 
+import errno
 import functools
 import hashlib
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,6 +128,8 @@ def _data_files(workload: Workload) -> Iterator[tuple[str, str]]:
 def _content_digest(file: Path) -> str:
     """Return the digest of a file, read again where size or time of its last change differ."""
     state = file.stat()
+    if not stat.S_ISREG(state.st_mode):  # the settings of a version may name it: it must end
+        raise OSError(errno.EINVAL, "it is a pipe or a device, and no regular file")
     return _digest_at(file, state.st_size, state.st_mtime_ns, state.st_ino)
 
 

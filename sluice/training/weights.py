@@ -1,7 +1,7 @@
 """Weights on their way to and from the artifact store: safetensors, never a pickle (REG-3)."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import safetensors
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sluice.artifacts import ArtifactStore
 from sluice.errors import ContractError
-from sluice.models.build import require_network
+from sluice.models.build import require_network, sketch_network
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.registry.import_limits import LIMITS
@@ -20,6 +20,15 @@ from sluice.registry.weights_header import FACTS, WeightsFacts
 from sluice.training.members import Member
 from sluice.training.seeds import Stream
 from sluice.workloads.workload import Workload
+
+_FEW = 2**24
+"""A network of fewer numbers is built without asking first."""
+
+_LAYER = 64
+"""No layer of Sluice's own networks has more numbers than this times the square of its width."""
+
+_INNER = "network."
+"""Begins the names of the tensors of the network itself, inside ``Scaled``."""
 
 
 def pack(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
@@ -102,6 +111,7 @@ def load_member(
             fix="Restore the artifact from a backup, or run the pipeline again to make it.",
         ) from error
     with Stream(0).active():  # the initial weights are drawn and overwritten
+        _require_size(workload, settings, facts, tensors, where)
         network = workload.build_model(facts.num_features, facts.num_outputs, settings)
     model = Scaled(
         require_network(network, f"build_model() of {type(workload).__name__}"),
@@ -112,14 +122,49 @@ def load_member(
     )
     differing = differing_tensors(model.state_dict(), tensors)
     if differing:
-        raise ContractError(
-            f"{where} must fit the network of the settings given; these differ: "
-            f"{'; '.join(differing[:5])}.",
-            cause="The model settings are not those the weights were trained with.",
-            fix="Give the settings of the member's version.",
-        )
+        raise _misfit(where, differing)
     model.load_state_dict(tensors)
     return model.eval()
+
+
+def _require_size(
+    workload: Workload,
+    settings: ModelSettings,
+    facts: WeightsFacts,
+    tensors: Mapping[str, Tensor],
+    where: str,
+) -> None:
+    """Refuse weights of another size than the settings state, before memory is taken for those.
+
+    A small file may state a network of terabytes.
+    """
+    if type(workload).build_model is not Workload.build_model:
+        return  # a user's own code decides what the settings mean
+    width = facts.num_features + facts.num_outputs + settings.hidden
+    most = _LAYER * (settings.layers + 1) * width**2
+    most += facts.num_features * facts.num_outputs * settings.hidden
+    if most < _FEW:
+        return
+    sketch = sketch_network(facts.num_features, facts.num_outputs, settings)
+    if sketch is None:
+        return
+    given = {
+        name.removeprefix(_INNER): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(_INNER)
+    }
+    differing = differing_shapes(sketch.state_dict(), given)
+    if differing:
+        raise _misfit(where, [f"{_INNER}{line}" for line in differing])
+
+
+def _misfit(where: str, differing: Sequence[str]) -> ContractError:
+    return ContractError(
+        f"{where} must fit the network of the settings given; these differ: "
+        f"{'; '.join(differing[:5])}.",
+        cause="The model settings are not those the weights were trained with.",
+        fix="Give the settings of the member's version.",
+    )
 
 
 def differing_tensors(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:

@@ -137,7 +137,7 @@ def test_one_damaged_network_is_named(home: Home) -> None:
 def test_of_other_code_the_recorded_losses_are_read_as_well(tmp_path: Path, ledger: Ledger) -> None:
     home = Home(tmp_path / "one", ledger)
     table = io.BytesIO()
-    pd.DataFrame({"loss": [1.0]}).to_parquet(table)
+    pd.DataFrame({"seed": [0], "fold": [0], "row": ["0"], "loss": [1.0]}).to_parquet(table)
 
     def registered(salt: int, **artifacts: bytes) -> str:
         stored = {role: home.store.put(content) for role, content in artifacts.items()}

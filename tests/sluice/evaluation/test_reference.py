@@ -203,7 +203,7 @@ def test_recorded_losses_that_are_no_table_are_refused(tmp_path: Path, content: 
     lineage = version_of(workload, ECHO, store)
     lineage = lineage.model_copy(update={"artifacts": {"losses": store.put(content)}})
 
-    with pytest.raises(IntegrityError, match="and they do not open"):
+    with pytest.raises(IntegrityError, match="and does not open"):
         score(lineage, workload, store)
 
 

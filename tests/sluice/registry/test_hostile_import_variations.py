@@ -1,0 +1,436 @@
+"""Further attacks by a version file: what its paths reach, what its settings and tables ask for."""
+
+import io
+import json
+import os
+import signal
+import struct
+import threading
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from sluice.artifacts import ArtifactStore
+from sluice.digests import digest_bytes
+from sluice.drift.held_out import held_out_losses
+from sluice.drift.reference_file import load_reference
+from sluice.errors import ContractError, IntegrityError, SluiceError, UntrustedCode
+from sluice.evaluation.reference import score_version
+from sluice.models.build import ARCHITECTURES, build_network, sketch_network
+from sluice.models.settings import ModelSettings
+from sluice.pipeline import defs_folder, find_pipeline
+from sluice.registry.ledger import Ledger
+from sluice.registry.loading import load_members, load_networks
+from sluice.registry.public_keys import PrivateKey, TrustedKeys
+from sluice.registry.stored_code import CODE, StoredModule, pack_code
+from sluice.registry.transfer import export_version, import_version
+from sluice.rehearsal.replay import open_replay
+from sluice.training.weights import differing_shapes
+from tests.sluice.registry.code_samples import UserCode
+from tests.sluice.registry.hostile_files import (
+    forge_model,
+    forge_version,
+    read_parts,
+    write_parts,
+)
+from tests.sluice.registry.ledger_samples import (
+    MODEL,
+    SETTINGS,
+    Clock,
+)
+from tests.sluice.registry.test_hostile_import import Home, file, home, user_file
+from tests.support.synthetic import SineSettings, SineWorkload
+
+WORKLOAD = str(SETTINGS["workload"])
+
+__all__ = ["file", "home", "user_file"]
+
+
+# ---- 1: a path that begins with Sluice's own package and leaves it through an import
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "sluice.models.linear:nn.Identity",  # any class of torch, through a module's import
+        "sluice.models.linear:torch.nn.LazyLinear",
+        "sluice.models.linear:LastRowLinear.__mro__",
+        "sluice.models.build:LastRowLinear",  # Sluice's own, but not written there
+        "sluice.models.nowhere:Net",
+        "sluice.workloads.bars.more:Net",
+        "sluice.models.:Net",
+    ],
+)
+def test_path_that_leaves_sluice_through_an_import_is_not_sluices_own(
+    home: Home, file: Path, path: str
+) -> None:
+    forge_model(file, architecture=path)
+
+    with pytest.raises(SluiceError) as refused:
+        home.bring(file)
+
+    assert isinstance(refused.value, UntrustedCode | ContractError)
+    assert home.ledger.models() == []
+
+
+def test_class_that_is_written_in_sluice_needs_no_trust(home: Home, file: Path) -> None:
+    forge_model(file, architecture="sluice.models.small_cnn:SmallCnn")
+
+    assert home.bring(file).accepted_code == (WORKLOAD,)
+
+
+# ---- 2: parts of the zip that share bytes
+
+
+def overlapping(parts: dict[str, bytes], *, num_names: int) -> bytes:
+    """Return a zip whose big entries each hold all entries that begin after them."""
+    body, entries = b"", []
+
+    def begin(name: str, content: bytes) -> bytes:
+        size, crc = len(content), zlib.crc32(content)
+        return (
+            struct.pack("<4s5H3L2H", b"PK\3\4", 20, 0, 0, 0, 33, crc, size, size, len(name), 0)
+            + name.encode()
+        )
+
+    inner = os.urandom(1) * 200_000
+    starts = []  # of each nested entry, counted from the end of the nest
+    digests = {}
+    for number in range(num_names):
+        digests[f"artifacts/{number}"] = digest_bytes(inner)
+        inner = begin(f"artifacts/{number}", inner) + inner
+        starts.append(len(inner))
+    body = inner
+    directory = []
+    for number, start in enumerate(starts):
+        at = len(body) - start
+        head = body[at : at + 30]
+        directory.append((f"artifacts/{number}", at, head))
+    manifest = json.loads(parts["manifest.json"])
+    manifest["parts"] = digests
+    text = json.dumps(manifest).encode()
+    directory.append(("manifest.json", len(body), begin("manifest.json", text)[:30]))
+    body += begin("manifest.json", text) + text
+    for name, at, head in directory:
+        fields = struct.unpack("<4s5H3L2H", head)
+        entries.append(
+            struct.pack(
+                "<4s6H3L5H2L", b"PK\1\2", 20, 20, *fields[2:9], len(name), 0, 0, 0, 0, 0, at
+            )
+            + name.encode()
+        )
+    end = b"".join(entries)
+    count = len(entries)
+    tail = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, count, count, len(end), len(body), 0)
+    return body + end + tail
+
+
+def test_parts_that_share_bytes_do_not_fill_the_memory(home: Home, file: Path) -> None:
+    """Every digest in the manifest fits; 300 parts of 200 kB lie in a file of 250 kB."""
+    file.write_bytes(overlapping(read_parts(file), num_names=300))
+    size = file.stat().st_size
+    assert size < 300_000
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(IntegrityError, match="its parts share bytes"):
+            home.bring(file)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 20 * size
+
+
+# ---- 3: a table among the artifacts that is far larger in memory than as a file
+
+
+@pytest.fixture(scope="module")
+def bomb() -> bytes:
+    """A Parquet file of some kilobytes that becomes 3 GB: one long text, in many rows."""
+    num_rows, text = 400, "x" * (8 * 2**20)
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * num_rows, pa.int32()), [text])
+    columns = dict.fromkeys(("seed", "fold", "loss"), pa.array([0] * num_rows))
+    buffer = io.BytesIO()
+    pq.write_table(
+        pa.table({**columns, "row": texts, "name": texts}),
+        buffer,
+        compression="zstd",
+        write_statistics=False,
+        dictionary_pagesize_limit=2**30,
+        store_schema=False,
+    )
+    assert len(buffer.getvalue()) < 100_000
+    return buffer.getvalue()
+
+
+def with_artifact(file: Path, role: str, content: bytes) -> None:
+    parts = read_parts(file)
+    parts[f"artifacts/{digest_bytes(content)}"] = content
+    write_parts(file, parts)
+    forge_version(file, lambda v: v["lineage"]["artifacts"].update({role: digest_bytes(content)}))
+
+
+@pytest.mark.slow
+def test_table_of_an_import_does_not_fill_the_memory(home: Home, file: Path, bomb: bytes) -> None:
+    for role in ("losses", "held-out losses", "drift features"):
+        with_artifact(file, role, bomb)
+    version = home.bring(file)
+    workload = SineWorkload()
+    raw = workload.load_rows()
+    frame = workload.compute_features(raw)
+    before = pa.total_allocated_bytes()
+    digest = digest_bytes(bomb)
+
+    for read in (
+        lambda: score_version(
+            version, workload, raw, frame, workload.plan_folds(frame), home.store
+        ),
+        lambda: held_out_losses(digest, home.store),
+        lambda: load_reference(digest, home.store),
+    ):
+        with pytest.raises(IntegrityError, match="as rows in memory it would be too large"):
+            read()
+
+    assert pa.total_allocated_bytes() - before < 2**27
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        {"row": [["a", "list"]]},
+        {"loss": ["low"]},
+        {"seed": ["0"]},
+        {"fold": [[0]]},
+        {"loss": pa.array([[1.0]])},
+    ],
+)
+def test_recorded_losses_of_other_types_are_refused(
+    home: Home, file: Path, column: dict[str, object]
+) -> None:
+    buffer = io.BytesIO()
+    good = {"seed": [0], "fold": [0], "row": ["0"], "loss": [1.0]}
+    pq.write_table(pa.table(good | column), buffer)
+    with_artifact(file, "losses", buffer.getvalue())
+    workload = SineWorkload()
+    raw = workload.load_rows()
+    frame = workload.compute_features(raw)
+
+    with pytest.raises(IntegrityError, match="its recorded losses must be"):
+        score_version(
+            home.bring(file), workload, raw, frame, workload.plan_folds(frame), home.store
+        )
+
+
+# ---- 4: settings that state a network far larger than its weights
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the largest tensor that takes memory while it is active."""
+
+    num_bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        for leaf in tree_leaves(found):
+            if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu":
+                self.num_bytes = max(self.num_bytes, leaf.untyped_storage().nbytes())
+        return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["gru", "transformer"])
+def test_network_that_settings_state_is_not_built_unless_the_weights_fit(
+    home: Home, file: Path, architecture: str
+) -> None:
+    forge_model(file, architecture=architecture, hidden=2_048, layers=1)
+    version = home.bring(file)
+
+    with LargestTensor() as seen, pytest.raises(IntegrityError, match="must fit the network"):
+        load_networks(version, home.store)
+
+    assert seen.num_bytes < 100_000
+
+
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "sluice.models.small_cnn:SmallCnn"])
+def test_sketch_has_the_shapes_of_the_network(architecture: str) -> None:
+    settings = ModelSettings(architecture=architecture, hidden=8, layers=2, dropout=0.1)
+    generator = torch.get_rng_state()
+    sketch = sketch_network(16, 3, settings)
+
+    assert sketch is not None
+    assert torch.equal(torch.get_rng_state(), generator)
+    network = build_network(16, 3, settings)
+    assert differing_shapes(sketch.state_dict(), network.state_dict()) == []
+    assert {tensor.device.type for tensor in sketch.state_dict().values()} == {"meta"}
+
+
+# ---- 5: settings that name a file which has no end
+
+
+class VocabularySettings(SineSettings):
+    """Settings of a user's workload that reads a file of its own."""
+
+    vocabulary: str = "vocabulary.txt"
+
+
+class VocabularyWorkload(SineWorkload):
+    """Its data file is a setting, as the documentation has it."""
+
+    settings_type = VocabularySettings
+
+    def __init__(self, settings: VocabularySettings | None = None) -> None:
+        super().__init__(settings)
+        self.data_files = (self.settings.vocabulary,)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_data_file_that_an_import_names_has_an_end(
+    home: Home, file: Path, tmp_path: Path, kind: str
+) -> None:
+    path = Path("/dev/zero") if kind == "device" else tmp_path / "pipe"
+    if kind == "pipe":
+        os.mkfifo(path)
+    workload = f"{__name__}:VocabularyWorkload"
+    settings = {"workload": workload, "workload_settings": {"vocabulary": str(path)}}
+    forge_version(file, lambda v: v["lineage"]["resolved_config"].update(settings))
+    version = home.bring(file, own=[workload])
+    signal.setitimer(signal.ITIMER_REAL, 20)  # ends the test process rather than hanging it
+    try:
+        with pytest.raises(SluiceError, match="no regular file"):
+            load_members(version, version.lineage.members, home.store)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+# ---- 6: settings that name an address to be asked, with a secret of the environment in it
+
+
+@pytest.fixture
+def asked() -> Iterator[tuple[str, list[str]]]:
+    """A server that notes the paths it is asked for, and its address."""
+    paths: list[str] = []
+
+    class Noting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.send_error(404)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Noting)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", paths
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.slow
+def test_rehearsal_does_not_ask_an_address_that_came_in_a_file(
+    home: Home,
+    file: Path,
+    asked: tuple[str, list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    address, paths = asked
+    monkeypatch.setenv("DEPLOY_TOKEN", "hunter2")
+    source = {"kind": "csv", "uri": f"{address}/${{DEPLOY_TOKEN}}"}
+    settings = {
+        "workload": "sluice.workloads.bars:BarsWorkload",
+        "workload_settings": {"source": source},
+    }
+    forge_version(file, lambda v: v["lineage"]["resolved_config"].update(settings))
+
+    replay = open_replay(home.bring(file), find_pipeline(MODEL, defs_folder()))
+
+    assert paths == []
+    assert len(replay.keys) > 50
+
+
+# ---- 7: the identity of a candidate, which binds its weights and no other artifact
+
+
+def test_forged_modules_of_a_candidate_do_not_outlive_its_training_here(
+    home: Home, user_file: tuple[Path, UserCode]
+) -> None:
+    """The candidate is the honest one's, the archive is not; then the honest one is trained."""
+    file, code = user_file
+    evil = pack_code(
+        {"probe_net": StoredModule(source=b"raise SystemExit('evil')", is_package=False)}
+    )
+    parts = read_parts(file)
+    honest = json.loads(parts["version.json"])["lineage"]["artifacts"][CODE]
+    del parts[f"artifacts/{honest}"]
+    parts[f"artifacts/{digest_bytes(evil)}"] = evil
+    parts["version.json"] = parts["version.json"].replace(
+        honest.encode(), digest_bytes(evil).encode()
+    )
+    write_parts(file, parts)
+    version = home.bring(file, trust=["probe_net:Net"], own=[WORKLOAD])
+    all_trusted = home.bring(file, trust=["probe_net:Net", WORKLOAD])
+
+    with pytest.raises(IntegrityError, match="the stored code must be that of its code digest"):
+        load_members(all_trusted, version.lineage.members, home.store, code="stored")
+    home.ledger.register(MODEL, code.lineage(home.store), [])
+
+    own = home.ledger.version(MODEL, version.number)
+    assert (own.is_imported, own.trusted_code) == (False, ())
+    assert own.lineage.artifacts[CODE] == honest
+    assert home.bring(file, trust=["probe_net:Net"]) == own
+    assert load_members(own, own.lineage.members, home.store, code="stored")
+
+
+# ---- 8: trust in an honest file that is taken for trust in a forged one of the same candidate
+
+
+def change_metrics(version: dict) -> None:
+    version["lineage"]["metrics"].update(mse=0.01)
+
+
+def change_reference(version: dict) -> None:
+    version["lineage"]["reference"] = "ab" * 32
+
+
+@pytest.mark.parametrize("change", [change_metrics, change_reference])
+def test_signed_file_does_not_vouch_for_a_forged_one_of_the_same_candidate(
+    home: Home, file: Path, tmp_path: Path, change: Callable[[dict], None]
+) -> None:
+    key = PrivateKey(bytes(32))
+    trusted = TrustedKeys({"team_a": key.public})
+    signed = tmp_path / "signed"
+    with Ledger.open(f"sqlite:///{tmp_path / 'away.db'}", clock=Clock()) as away:
+        store = ArtifactStore(tmp_path / "away")
+        export_version(away, MODEL, 1, store=store, target=signed, key=None, private_key=key)
+    forge_version(file, change)
+    forged = home.bring(file)
+
+    with pytest.raises(ContractError, match="must tell what the first file told"):
+        import_version(
+            home.ledger,
+            signed,
+            store=home.store,
+            actor="eve",
+            key=None,
+            trusted=trusted,
+            own=lambda _: [WORKLOAD],
+            trust=(),
+        )
+
+    assert home.bring(file) == forged
+    assert "signed by" not in "".join(line.reason for line in home.ledger.history(MODEL))
