@@ -38,8 +38,8 @@ class SignedLine(Record):
     actor: str
 
 
-class Anchor(Protocol):
-    """A place outside the database that holds the last signed line of one registry."""
+class Kept(Protocol):
+    """Tells which line of one registry was signed last."""
 
     @property
     def place(self) -> str:
@@ -52,6 +52,25 @@ class Anchor(Protocol):
             StorageError: The place cannot be read.
             IntegrityError: What is there is not a signed line.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBefore:
+    """What an anchor held before a transaction began that only reads.
+
+    Read later, it could be a line that was signed since, which that transaction does not see.
+    """
+
+    place: str
+    line: SignedLine | None
+
+    def read(self) -> SignedLine | None:
+        """Return the line; see ``Kept``."""
+        return self.line
+
+
+class Anchor(Kept, Protocol):
+    """A place outside the database that holds the last signed line of one registry."""
 
     @contextlib.contextmanager
     def writing(self, signed: SignedLine) -> Iterator[None]:
