@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from pydantic import Field, ValidationError
 from sqlalchemy.engine import make_url
@@ -62,11 +62,23 @@ class KeptBefore:
     """
 
     place: str
-    line: SignedLine | None
+    found: SignedLine | StorageError | None
+
+    @classmethod
+    def of(cls, anchor: "Anchor | None") -> Self | None:
+        """Return what an anchor holds now, or why it cannot be read; None without an anchor."""
+        if anchor is None:
+            return None
+        try:
+            return cls(anchor.place, anchor.read())
+        except StorageError as error:  # IntegrityError as well
+            return cls(anchor.place, error)
 
     def read(self) -> SignedLine | None:
         """Return the line; see ``Kept``."""
-        return self.line
+        if isinstance(self.found, StorageError):
+            raise self.found
+        return self.found
 
 
 class Anchor(Kept, Protocol):

@@ -97,7 +97,7 @@ def check_removed(connection: Connection) -> Iterator[Finding]:
         told = sa.select(log.c.key).where(log.c.entity == table.name)
         as_text = sql_key(table)
         if as_text is None:
-            rows: Sequence[Row[Any]] = connection.execute(sa.select(*table.primary_key)).all()
+            rows: Iterable[Any] = connection.execute(sa.select(*table.primary_key))
             kept = {key_text(row_key(table, row)) for row in rows}
             gone = set(connection.execute(told).scalars()) - kept
         else:  # not NOT IN, which one NULL would make true of nothing

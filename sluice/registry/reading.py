@@ -168,8 +168,7 @@ class LedgerReading:
 
     def _kept(self) -> Kept | None:
         """Return the line that is kept outside the database; read it before the database is."""
-        anchor = self._anchor
-        return None if anchor is None else KeptBefore(anchor.place, anchor.read())
+        return KeptBefore.of(self._anchor)
 
     def _require_signed(self, connection: Connection, kept: Kept | None) -> None:
         """Refuse to act on what the key did not sign, where there is one.
