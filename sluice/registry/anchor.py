@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from pydantic import Field, ValidationError
 from sqlalchemy.engine import make_url
@@ -38,8 +38,8 @@ class SignedLine(Record):
     actor: str
 
 
-class Anchor(Protocol):
-    """A place outside the database that holds the last signed line of one registry."""
+class Kept(Protocol):
+    """Tells which line of one registry was signed last."""
 
     @property
     def place(self) -> str:
@@ -52,6 +52,37 @@ class Anchor(Protocol):
             StorageError: The place cannot be read.
             IntegrityError: What is there is not a signed line.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBefore:
+    """What an anchor held before a transaction began that only reads.
+
+    Read later, it could be a line that was signed since, which that transaction does not see.
+    """
+
+    place: str
+    found: SignedLine | StorageError | None
+
+    @classmethod
+    def of(cls, anchor: "Anchor | None") -> Self | None:
+        """Return what an anchor holds now, or why it cannot be read; None without an anchor."""
+        if anchor is None:
+            return None
+        try:
+            return cls(anchor.place, anchor.read())
+        except StorageError as error:  # IntegrityError as well
+            return cls(anchor.place, error)
+
+    def read(self) -> SignedLine | None:
+        """Return the line; see ``Kept``."""
+        if isinstance(self.found, StorageError):
+            raise self.found
+        return self.found
+
+
+class Anchor(Kept, Protocol):
+    """A place outside the database that holds the last signed line of one registry."""
 
     @contextlib.contextmanager
     def writing(self, signed: SignedLine) -> Iterator[None]:

@@ -24,7 +24,7 @@ from sluice.registry import (
     staging,
     verification,
 )
-from sluice.registry.anchor import anchor_of
+from sluice.registry.anchor import KeptBefore, anchor_of
 from sluice.registry.code_paths import CodeAcceptance
 from sluice.registry.evidence import Judge
 from sluice.registry.keyring import Keyring
@@ -405,6 +405,8 @@ class Ledger(SignedWriting):
         Raises:
             UnknownVersion: There is no such model.
         """
+        keys = None if key is None else Keyring.around(key)
+        kept = None if keys is None else KeptBefore.of(anchor_of(keys, self.url))
         with self._database.read() as connection:
             names = queries.model_names(connection)
             if model is not None and model not in names:
@@ -412,10 +414,8 @@ class Ledger(SignedWriting):
             chosen = names if model is None else [model]
             findings = list(verification.check(connection, chosen, store, url=self.url))
             findings += log_verification.check(connection)
-            if key is not None:
-                keys = Keyring.around(key)
-                anchor = anchor_of(keys, self.url)
-                findings += signed_lines.check(connection, keys, anchor=anchor)
+            if keys is not None:
+                findings += signed_lines.check(connection, keys, anchor=kept)
                 if not findings:  # reads what a damaged registry cannot be asked
                     findings += approval.check(connection, keys, chosen)
         return findings

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Row, Table
 
 from sluice.digests import digest_json
 from sluice.errors import IntegrityError
-from sluice.registry.tables import log, log_head
+from sluice.registry.tables import DIGEST_LENGTH, log, log_head
 
 EMPTY = "0" * 64
 """What stands for the digest before the first line."""
@@ -129,10 +129,22 @@ def require_never_there(connection: Connection, table: Table, key: list[Any]) ->
 
 def line_number(table: Table) -> sa.ScalarSelect[int]:
     """Return the line of a row whose primary key is one digest: sorts rows as they were written."""
-    (digest,) = table.primary_key
-    key = sa.literal('["') + digest + sa.literal('"]')
+    key = sql_key(table)
+    assert key is not None, "a digest needs no escape"
     query = sa.select(log.c.number).where(log.c.entity == table.name, log.c.key == key)
     return query.correlate(table).scalar_subquery()
+
+
+def sql_key(table: Table) -> sa.ColumnElement[str] | None:
+    """Return a row's key as the log holds it, for the database; None where only Python can."""
+    first, *others = table.primary_key
+    if others:
+        return None
+    if isinstance(first.type, sa.Integer):
+        return sa.literal("[") + sa.cast(first, sa.String) + sa.literal("]")
+    if getattr(first.type, "length", None) == DIGEST_LENGTH:
+        return sa.literal('["') + first + sa.literal('"]')
+    return None
 
 
 def key_text(key: list[Any]) -> str:

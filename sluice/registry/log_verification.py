@@ -8,7 +8,15 @@ from sqlalchemy import Connection, Row, Table
 
 from sluice.digests import short
 from sluice.errors import IntegrityError, RegistryUnsound
-from sluice.registry.log import EMPTY, key_text, line_digest, load_head, row_digest, row_key
+from sluice.registry.log import (
+    EMPTY,
+    key_text,
+    line_digest,
+    load_head,
+    row_digest,
+    row_key,
+    sql_key,
+)
 from sluice.registry.records import Finding
 from sluice.registry.tables import LOGGED, log
 
@@ -30,12 +38,7 @@ def check(connection: Connection) -> Iterator[Finding]:
     yield from _check_chain(connection, lines)
     told = {(line.entity, line.key): line for line in lines}
     for table in LOGGED:
-        for row in connection.execute(_as_stored(table)):
-            line = told.pop((table.name, key_text(row_key(table, row))), None)
-            if line is None:
-                yield _found(f"{_name(table, row)} has no line in the log.", row)
-            elif line.content != row_digest(row):
-                yield _found(f"{_name(table, row)} is not as line {line.number} says.", row)
+        yield from _check_table(connection, table, told)
     for entity, key in told:
         yield _found(f"{entity} {key} is in the log, and the row is gone.")
 
@@ -46,7 +49,11 @@ def require_sound(connection: Connection) -> None:
     Raises:
         RegistryUnsound: The message names the first finding.
     """
-    first = next(check(connection), None)
+    _require(check(connection))
+
+
+def _require(findings: Iterator[Finding]) -> None:
+    first = next(findings, None)
     if first is not None:
         raise RegistryUnsound(
             f"The log of the registry does not hold: {first.what}",
@@ -80,13 +87,45 @@ def check_rows(connection: Connection, chosen: Sequence[Chosen]) -> Iterator[Fin
     yield from _check_end(connection)
 
 
-def check_removed(connection: Connection, table: Table) -> Iterator[Finding]:
-    """Yield each row of a table with a numeric key that the log tells of and that is gone."""
-    (key,) = table.primary_key
-    kept = {key_text([number]) for number in connection.execute(sa.select(key)).scalars()}
-    told = connection.execute(sa.select(log.c.key).where(log.c.entity == table.name)).scalars()
-    for gone in sorted(set(told) - kept):
-        yield _found(f"{table.name} {gone} is in the log, and the row is gone.")
+def check_removed(connection: Connection) -> Iterator[Finding]:
+    """Yield each row that the log tells of and that is gone.
+
+    Cost:
+        Reads the key of every row; most are compared in the database.
+    """
+    for table in LOGGED:
+        told = sa.select(log.c.key).where(log.c.entity == table.name)
+        as_text = sql_key(table)
+        if as_text is None:
+            rows: Iterable[Any] = connection.execute(sa.select(*table.primary_key))
+            kept = {key_text(row_key(table, row)) for row in rows}
+            gone = set(connection.execute(told).scalars()) - kept
+        else:  # not NOT IN, which one NULL would make true of nothing
+            gone = set(connection.execute(sa.except_(told, sa.select(as_text))).scalars())
+        for key in sorted(gone):
+            yield _found(f"{table.name} {key} is in the log, and the row is gone.")
+
+
+def require_table(connection: Connection, table: Table) -> None:
+    """Refuse to rely on a table with a row that is not as the log says.
+
+    Raises:
+        RegistryUnsound: The message names the first finding.
+    """
+    lines = connection.execute(sa.select(log).where(log.c.entity == table.name))
+    _require(_check_table(connection, table, {(line.entity, line.key): line for line in lines}))
+
+
+def _check_table(
+    connection: Connection, table: Table, told: dict[tuple[str, str], Row[Any]]
+) -> Iterator[Finding]:
+    """Yield each row that is not as its line says; what is left in ``told`` has no row."""
+    for row in connection.execute(_as_stored(table)):
+        line = told.pop((table.name, key_text(row_key(table, row))), None)
+        if line is None:
+            yield _found(f"{_name(table, row)} has no line in the log.", row)
+        elif line.content != row_digest(row):
+            yield _found(f"{_name(table, row)} is not as line {line.number} says.", row)
 
 
 def _lines_of(

@@ -12,7 +12,14 @@ from sqlalchemy import Connection
 
 from sluice.digests import digest_json
 from sluice.errors import IntegrityError, RegistryUnsound, SluiceError
-from sluice.registry import append_only, log, log_verification, queries, rollout_rows
+from sluice.registry import (
+    append_only,
+    log,
+    log_verification,
+    queries,
+    relations,
+    rollout_rows,
+)
 from sluice.registry.evidence import parse_receipt
 from sluice.registry.findings import found
 from sluice.registry.log_verification import Chosen
@@ -64,16 +71,17 @@ def check(connection: Connection, model: str, numbers: Sequence[int]) -> list[Fi
     """Return what does not hold of a model's pointer and of some of its versions; [] for nothing.
 
     Cost:
-        A dozen queries; reads the history of the model and the rows of the versions, not the
-        whole log.
+        Some 40 queries; reads the history of the model, the rows of the versions and the keys of
+        all rows.
     """
     findings = list(check_moves(connection, model, numbers))
     for number in dict.fromkeys(numbers):
         findings += _check_version(connection, model, number)
     findings += check_rollout(connection, model)
     findings += log_verification.check_rows(connection, _rows(model, numbers))
-    findings += log_verification.check_removed(connection, history)
+    findings += log_verification.check_removed(connection)
     findings += append_only.check(connection)
+    findings += relations.check(connection)
     return findings
 
 
@@ -120,7 +128,9 @@ def fingerprint(connection: Connection, model: str) -> str:
         .order_by(rollout_transitions.c.revision),
         sa.select(log_head.c.lines, log_head.c.digest),
     ]
+    # The first of these reads keep PostgreSQL from changing the tables before the last one.
     seen = [list(connection.execute(query)) for query in queries_of_state]
+    seen.append(list(relations.load(connection)))
     if connection.dialect.name == "sqlite":  # counts changes of the schema, triggers included
         seen.append(list(connection.exec_driver_sql("PRAGMA schema_version")))
     return digest_json([[[str(value) for value in row] for row in rows] for rows in seen])

@@ -18,10 +18,11 @@ from sluice.errors import (
     PromotionConflict,
     UnknownVersion,
 )
-from sluice.registry import admission, evidence, queries
+from sluice.registry import admission, evidence, log_verification, queries
 from sluice.registry.lineage import BASELINE, Lineage
 from sluice.registry.production_check import require_own_parts, require_sound
 from sluice.registry.records import Action, LinkedReceipt, Pointer, Promotion, Version
+from sluice.registry.tables import recordings
 from sluice.registry.trail import production_trail
 
 
@@ -79,6 +80,7 @@ def require_evidence(
         )
     require_own_parts(version)
     queries.require_as_logged(connection, version)
+    log_verification.require_table(connection, recordings)  # they say which verdict is newest
     require_rules(connection, version, pointer=pointer, rules=rules)
     linked = evidence.load_linked_receipts(connection, version.model, version.number)
     subject = {"data": lineage.data, "config": lineage.config, "code": lineage.code}

@@ -5,9 +5,12 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
+from sqlalchemy import Connection
+
+from sluice.errors import IntegrityError, RegistryUnsound
 from sluice.receipts import Receipt
-from sluice.registry import admission, audit, evidence, production_check, queries
-from sluice.registry.anchor import anchor_of
+from sluice.registry import admission, audit, evidence, log, production_check, queries, signed_lines
+from sluice.registry.anchor import Kept, KeptBefore, anchor_of
 from sluice.registry.audit import AuditRecord
 from sluice.registry.database import Database
 from sluice.registry.keyring import Keyring
@@ -130,10 +133,13 @@ class LedgerReading:
         """Return the version in production, once the registry agrees about it; None for none.
 
         Raises:
-            RegistryUnsound: Pointer, history, log or receipts contradict each other.
+            RegistryUnsound: Pointer, history, log or receipts contradict each other; or, with a
+                key, something was not signed.
         """
+        kept = self._kept()
         with self._database.read() as connection:
             production_check.require_production(connection, model)
+            self._require_signed(connection, kept)
             number = queries.load_pointer(connection, model).version
             return None if number is None else queries.load_version(connection, model, number)
 
@@ -141,18 +147,41 @@ class LedgerReading:
         """Return the version of a candidate, once the registry agrees about it; None for none.
 
         Raises:
-            RegistryUnsound: Pointer, history, log or receipts contradict each other.
+            RegistryUnsound: As in ``production``.
         """
+        kept = self._kept()
         with self._database.read() as connection:
             found = queries.find_version(connection, model, candidate=candidate)
             if found is not None:
                 production_check.require_sound(connection, model, [found.number])
+                self._require_signed(connection, kept)
         return found
 
     def production_findings(self, model: str) -> list[Finding]:
         """Return what does not hold of what serves for a model; [] when all does."""
+        keys, kept = self._keys, self._kept()
         with self._database.read() as connection:
-            return production_check.check_production(connection, model)
+            findings = production_check.check_production(connection, model)
+            if keys is not None:
+                findings += signed_lines.check(connection, keys, anchor=kept)
+        return findings
+
+    def _kept(self) -> Kept | None:
+        """Return the line that is kept outside the database; read it before the database is."""
+        return KeptBefore.of(self._anchor)
+
+    def _require_signed(self, connection: Connection, kept: Kept | None) -> None:
+        """Refuse to act on what the key did not sign, where there is one.
+
+        Without it whoever writes the database can write a history that holds together.
+        """
+        if self._keys is None:
+            return
+        try:
+            head = log.load_head(connection)
+            signed_lines.require_signed(connection, self._keys, head, anchor=kept)
+        except IntegrityError as error:
+            raise RegistryUnsound(error.what, cause=error.cause, fix=error.fix) from error
 
     def production_number(self, model: str) -> int | None:
         """Return the number in production, or None; works when its lineage is damaged."""

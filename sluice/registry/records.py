@@ -24,6 +24,7 @@ Problem = Literal[
     "log",
     "signature",
     "trigger",
+    "table",
     "code",
 ]
 

@@ -87,22 +87,19 @@ class RolloutLedger(Ledger):
                 repeats it.
 
         Raises:
-            RegistryUnsound: The registry contradicts itself about what serves.
+            RegistryUnsound: The registry contradicts itself about what serves; or, with a key,
+                something was not signed.
         """
+        if known is not None:
+            with self._database.read() as connection:
+                if production_check.fingerprint(connection, model) == known:
+                    return CheckedWeights(weights=_weights(connection, model), fingerprint=known)
+        kept = self._kept()
         with self._database.read() as connection:
             fingerprint = production_check.fingerprint(connection, model)
-            if fingerprint != known:
-                production_check.require_production(connection, model)
-            pointer = queries.load_pointer(connection, model)
-            weights = None
-            if pointer.version is not None:
-                weights = weights_of(
-                    _last_checked(connection, model),
-                    production=queries.candidate_of(connection, model, pointer.version),
-                    pointer_revision=pointer.revision,
-                    secret=find_secret(connection, model),
-                )
-        return CheckedWeights(weights=weights, fingerprint=fingerprint)
+            production_check.require_production(connection, model)
+            self._require_signed(connection, kept)
+            return CheckedWeights(weights=_weights(connection, model), fingerprint=fingerprint)
 
     def require_secret(self, model: str) -> None:
         """Make the model's secret, which places its users, where it has none yet.
@@ -310,6 +307,18 @@ class RolloutLedger(Ledger):
             )
             rollout_rows.move(connection, transition, revision=rollout.revision)
         return transition
+
+
+def _weights(connection: Connection, model: str) -> Weights | None:
+    pointer = queries.load_pointer(connection, model)
+    if pointer.version is None:
+        return None
+    return weights_of(
+        _last_checked(connection, model),
+        production=queries.candidate_of(connection, model, pointer.version),
+        pointer_revision=pointer.revision,
+        secret=find_secret(connection, model),
+    )
 
 
 def _last_checked(connection: Connection, model: str) -> Rollout | None:

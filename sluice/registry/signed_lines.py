@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row
 
 from sluice.digests import digest_json, short
 from sluice.errors import IntegrityError, StorageError
-from sluice.registry.anchor import Anchor, SignedLine
+from sluice.registry.anchor import Kept, SignedLine
 from sluice.registry.keyring import Keyring
 from sluice.registry.log import EMPTY, Head, line_digest, load_head
 from sluice.registry.records import Finding
@@ -30,7 +30,7 @@ _FIX_GAP = (
 
 
 def require_signed(
-    connection: Connection, keys: Keyring, head: Head, *, anchor: Anchor | None
+    connection: Connection, keys: Keyring, head: Head, *, anchor: Kept | None
 ) -> None:
     """Refuse a change unless everything before it is signed by a known key.
 
@@ -73,7 +73,7 @@ def require_whole(connection: Connection) -> None:
 
 
 def require_anchored(
-    connection: Connection, keys: Keyring, head: Head, *, anchor: Anchor | None
+    connection: Connection, keys: Keyring, head: Head, *, anchor: Kept | None
 ) -> None:
     """Refuse a database that lost or rewrote what was signed.
 
@@ -133,7 +133,7 @@ def require_sound(findings: Iterable[Finding]) -> None:
         raise IntegrityError(f"A log that does not hold is not signed: {first.what}", fix=first.fix)
 
 
-def check(connection: Connection, keys: Keyring, *, anchor: Anchor | None) -> Iterator[Finding]:
+def check(connection: Connection, keys: Keyring, *, anchor: Kept | None) -> Iterator[Finding]:
     """Yield every signature that does not hold, every gap, and what the database has lost."""
     rows = list(connection.execute(_signed(keys).order_by(signatures.c.line)).all())
     for row in rows:
@@ -245,7 +245,7 @@ def _broken(connection: Connection, *, since: int, last: int) -> str | None:
     return None if number == last else f"Line {number + 1} of the log is missing."
 
 
-def _lost(connection: Connection, keys: Keyring, head: Head, anchor: Anchor) -> str | None:
+def _lost(connection: Connection, keys: Keyring, head: Head, anchor: Kept) -> str | None:
     kept = anchor.read()
     if kept is None:
         return None
@@ -294,7 +294,7 @@ def _rewritten(problem: str) -> IntegrityError:
     )
 
 
-def _fix_lost(anchor: Anchor) -> str:
+def _fix_lost(anchor: Kept) -> str:
     return (
         "Restore the newest backup of the database. If signed lines are known to be lost, or this "
         f"is a new registry on purpose, move {anchor.place} away, then: sluice registry sign"

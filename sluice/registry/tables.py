@@ -26,7 +26,8 @@ SCHEMA_VERSION = 6
 PRODUCTION = "production"
 
 _NAME = String(200)
-_DIGEST = String(64)
+DIGEST_LENGTH = 64
+_DIGEST = String(DIGEST_LENGTH)
 
 
 class UtcTime(TypeDecorator[datetime]):

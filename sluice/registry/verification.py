@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from sluice.artifacts import ArtifactStore
 from sluice.counted import counted
 from sluice.errors import IntegrityError, SluiceError
-from sluice.registry import append_only, evidence, queries
+from sluice.registry import append_only, evidence, queries, relations
 from sluice.registry.absence import explain_absence, is_absent
 from sluice.registry.findings import found
 from sluice.registry.moves import check_moves
@@ -41,7 +41,7 @@ def check(
 ) -> Iterator[Finding]:
     """Yield what does not hold for some models: artifacts, receipts, lineage, pointer, history.
 
-    Also of the rollout of each, and of the triggers of the registry.
+    Also of the rollout of each, and of the tables and triggers of the registry.
 
     Versions of which this home has no weights are one finding together.
 
@@ -67,6 +67,7 @@ def check(
     if absent.versions:
         yield _absence(absent, store, url)
     yield from append_only.check(connection)
+    yield from relations.check(connection)
 
 
 def _absence(absent: _Absent, store: ArtifactStore, url: str) -> Finding:

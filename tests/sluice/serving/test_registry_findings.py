@@ -94,7 +94,7 @@ def test_a_server_keeps_what_was_verified_and_says_so(
             server.wait_for(lambda: phase(server) == (200, "degraded"))
 
             assert served(server) == 2
-            problems = " ".join(server.client.get("/readyz").json()["problems"])
+            problems = " ".join(server.client.get("/problems").json()["problems"])
             assert said in problems
             assert "sluice registry verify" in problems
             metrics = server.metrics()

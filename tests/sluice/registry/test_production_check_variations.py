@@ -1,0 +1,308 @@
+"""More attacks by somebody who writes past the ledger: whole rows gone, other tables, other keys.
+
+Each is another mechanism than the edits in ``test_production_check``.
+"""
+
+import contextlib
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from sluice.artifacts import ArtifactStore
+from sluice.errors import GateBlocked, RegistryUnsound
+from sluice.registry.rollouts import RolloutLedger
+from sluice.registry.signing import SigningKey
+from sluice.rollout import changes
+from sluice.rollout.settings import RolloutSettings
+from sluice.serving.ledger_models import LedgerModels
+from sluice.serving.ledger_weights import LedgerWeights
+from tests.sluice.registry.ledger_samples import (
+    MODEL,
+    Clock,
+    poc_receipt,
+    promote_chain,
+    register_sample,
+)
+from tests.sluice.registry.test_production_check import Attacked, fill
+
+
+@pytest.fixture
+def attacked(tmp_path: Path) -> Iterator[Attacked]:
+    """Versions 1 and 2 promoted, 3 staging, 4 dev; in the embedded database."""
+    url = f"sqlite:///{tmp_path / 'registry.db'}"
+    store = ArtifactStore(tmp_path / "artifacts")
+    with RolloutLedger.open(url, clock=Clock()) as ledger:
+        fill(ledger, store)
+        yield Attacked(url, ledger, store)
+
+
+@pytest.fixture
+def attacked_anywhere(url: str, store: ArtifactStore) -> Iterator[Attacked]:
+    """The same, and in PostgreSQL where there is one."""
+    with RolloutLedger.open(url, clock=Clock()) as ledger:
+        fill(ledger, store)
+        yield Attacked(url, ledger, store)
+
+
+class Signed:
+    """A registry whose every change is signed, and a server that has the key."""
+
+    def __init__(self, folder: Path) -> None:
+        keys = folder / "keys"
+        keys.mkdir()
+        path = keys / "registry.key"
+        path.write_bytes(b"k" * 32)
+        path.chmod(0o600)
+        self.path = folder / "registry.db"
+        self.url = f"sqlite:///{self.path}"
+        self.store = ArtifactStore(folder / "artifacts")
+        self.key = SigningKey.read(path)
+        self.ledger = self.open(self.key)
+        promote_chain(self.ledger, self.store, 2)
+
+    def open(self, key: SigningKey | None) -> RolloutLedger:
+        return RolloutLedger.open(self.url, clock=Clock(), key=key)
+
+    def promote_third(self, ledger: RolloutLedger) -> str:
+        """Register and promote a version with whatever key a ledger has; return its candidate."""
+        second = ledger.version(MODEL, 2).candidate
+        number = register_sample(ledger, self.store, salt=3, reference=second)
+        ledger.promote(MODEL, number, expected=2, actor="a", reason="r", store=self.store)
+        return ledger.version(MODEL, number).candidate
+
+
+@pytest.fixture
+def signed(tmp_path: Path) -> Iterator[Signed]:
+    made = Signed(tmp_path)
+    yield made
+    made.ledger.close()
+
+
+def test_a_server_with_the_key_follows_no_move_that_nobody_signed(signed: Signed) -> None:
+    """The forger's rows, lines and head are what the ledger itself would have written."""
+    source = LedgerWeights(signed.ledger, MODEL)
+    source.read()
+    with signed.open(None) as forger:
+        third = signed.promote_third(forger)
+        assert forger.verify(None, store=signed.store) == []
+
+    with pytest.raises(RegistryUnsound, match="not signed by a known key"):
+        source.read()
+    with signed.open(signed.key) as again:
+        with pytest.raises(RegistryUnsound, match="not signed by a known key"):
+            LedgerWeights(again, MODEL).read()
+        with pytest.raises(RegistryUnsound, match="not signed by a known key"):
+            LedgerModels(again, MODEL, signed.store).load(third)
+        with pytest.raises(RegistryUnsound, match="not signed by a known key"):
+            again.production(MODEL)
+        assert again.production_findings(MODEL) != []
+
+
+def test_a_server_with_the_key_starts_on_no_older_copy(signed: Signed) -> None:
+    """The copy holds together by itself; the last signed line is kept beside the key."""
+    source = LedgerWeights(signed.ledger, MODEL)
+    copy = signed.path.with_suffix(".copy")
+    with sqlite3.connect(signed.path) as database, sqlite3.connect(copy) as to:
+        database.backup(to)
+    third = signed.promote_third(signed.ledger)
+    assert source.read().production == third
+
+    for suffix in ("-wal", "-shm"):
+        signed.path.with_name(signed.path.name + suffix).unlink(missing_ok=True)
+    shutil.move(copy, signed.path)
+
+    with signed.open(None) as unkeyed:
+        assert unkeyed.production_number(MODEL) == 2
+        assert unkeyed.verify(None, store=signed.store) == []
+    for ledger in (signed.ledger, signed.open(signed.key)):
+        with pytest.raises(RegistryUnsound, match="the database ends with line"):
+            LedgerWeights(ledger, MODEL).read()
+    with pytest.raises(RegistryUnsound):
+        source.read()
+
+
+LOOKS: dict[str, Callable[[Signed], object]] = {
+    "a server": lambda it: LedgerWeights(it.ledger, MODEL).read(),
+    "verify": lambda it: it.ledger.verify(MODEL, store=it.store, key=it.key),
+    "its findings": lambda it: it.ledger.production_findings(MODEL),
+}
+
+
+@pytest.mark.parametrize("who", LOOKS)
+def test_a_signed_move_while_somebody_checks_is_no_finding(signed: Signed, who: str) -> None:
+    """The check sees the database as of before the move, and the line kept outside after it."""
+    moved: list[str] = []
+
+    def promote(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "sluice_pointers" in statement and not moved:  # the transaction has begun to read
+            moved.append("")
+            with signed.open(signed.key) as other:
+                moved[0] = signed.promote_third(other)
+
+    LedgerWeights(signed.ledger, MODEL).read()  # makes the secret
+    sa.event.listen(signed.ledger._database._engine, "after_cursor_execute", promote)
+
+    for _ in range(2):
+        seen = LOOKS[who](signed)  # a server would raise
+        assert seen if who == "a server" else seen == []
+    assert LedgerWeights(signed.ledger, MODEL).read().production == moved[0] != ""
+
+
+def test_a_challenger_that_was_rolled_back_does_not_come_back(attacked: Attacked) -> None:
+    """The last transition goes, and the head stands where the one before left it."""
+    ledger, clock = attacked.ledger, Clock()
+    begun = ledger.start_rollout(MODEL, 3, RolloutSettings(), actor="a", reason="r").rollout
+    ledger.record_transition(
+        begun, changes.abort(begun, now=clock(), actor="bob", reason="it errs")
+    )
+    assert LedgerWeights(ledger, MODEL).read().challenger is None
+
+    attacked.write(
+        "DELETE FROM sluice_rollout_transitions WHERE outcome = 'abort'",
+        f"UPDATE sluice_rollout_heads SET revision = 0, state = '{begun.model_dump_json()}'",
+    )
+
+    with pytest.raises(RegistryUnsound, match=r"sluice_rollout_transitions .* the row is gone"):
+        LedgerWeights(ledger, MODEL).read()  # a server that starts now
+    with pytest.raises(RegistryUnsound):
+        ledger.weights(MODEL)  # who drives the rollout
+
+
+FAILED = "(SELECT digest FROM sluice_receipts WHERE gate = 'poc' AND payload LIKE '%\"fail\"%')"
+HIDE_A_NO: dict[str, Sequence[str]] = {
+    "its link is gone": [f"DELETE FROM sluice_version_receipts WHERE receipt = {FAILED}"],
+    "it is gone": [
+        "PRAGMA defer_foreign_keys = ON",
+        "CREATE TABLE kept AS SELECT * FROM sluice_receipts WHERE digest = " + FAILED,
+        f"DELETE FROM sluice_receipts WHERE digest = {FAILED}",
+    ],
+    "that it was said again is gone": [
+        "DELETE FROM sluice_recordings WHERE id = (SELECT max(id) FROM sluice_recordings)"
+    ],
+    "that it was said again is of another receipt": [
+        "UPDATE sluice_recordings SET receipt = (SELECT receipt FROM sluice_decisions LIMIT 1) "
+        "WHERE id = (SELECT max(id) FROM sluice_recordings)"
+    ],
+}
+
+
+@pytest.mark.parametrize("name", HIDE_A_NO)
+def test_no_verdict_is_taken_out_of_the_evidence(
+    attacked: Attacked, tmp_path: Path, name: str
+) -> None:
+    """Version 3 was approved, and its POC gate said no afterwards, yes, and no again."""
+    ledger, store = attacked.ledger, attacked.store
+    three = ledger.version(MODEL, 3).lineage
+    for passed in (False, True, False):
+        ledger.register(MODEL, three, [poc_receipt(passed=passed)])
+    acts: list[Callable[[], object]] = [
+        lambda: ledger.promote(MODEL, 3, expected=2, actor="a", reason="r", store=store),
+        lambda: ledger.start_rollout(MODEL, 3, RolloutSettings(), actor="a", reason="r"),
+        lambda: ledger.require_promotable(MODEL, 3),
+    ]
+    for act in acts:
+        with pytest.raises(GateBlocked, match="poc"):
+            act()
+
+    with sqlite3.connect(tmp_path / "registry.db") as database:  # without foreign keys
+        found = database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+        triggers = found.fetchall()
+        for trigger, _ in triggers:
+            database.execute(f"DROP TRIGGER {trigger}")
+        for statement in HIDE_A_NO[name]:
+            database.execute(statement)
+        for _, definition in triggers:
+            database.execute(definition)
+
+    for act in acts:
+        with pytest.raises(RegistryUnsound, match="sluice registry verify"):
+            act()
+    assert ledger.production_number(MODEL) == 2
+
+
+@pytest.mark.slow
+def test_a_table_that_answers_otherwise_now_and_then_is_none(attacked: Attacked) -> None:
+    """A view answers the check with the right version, and who acts on it with another."""
+    source = LedgerWeights(attacked.ledger, MODEL)
+    before = source.read()
+    attacked.write(
+        "ALTER TABLE sluice_pointers RENAME TO kept",
+        "CREATE VIEW sluice_pointers AS SELECT model, name, "
+        "CASE abs(random()) % 6 WHEN 0 THEN 4 ELSE version END AS version, revision FROM kept",
+        is_silent=False,
+    )
+
+    refused = 0
+    for _ in range(60):
+        try:
+            assert source.read() == before
+        except RegistryUnsound as error:
+            refused += "is no table" in str(error)
+    assert refused > 0
+    findings = attacked.ledger.verify(None, store=attacked.store)
+    assert "sluice_pointers" in " ".join(f.what for f in findings if f.problem == "table")
+
+
+POSTGRESQL_TABLES: dict[str, Sequence[str]] = {
+    "a view that counts how often it was read": [
+        "CREATE SEQUENCE reads",
+        "ALTER TABLE sluice_pointers RENAME TO kept",
+        "CREATE VIEW sluice_pointers AS SELECT model, name, "
+        "CASE nextval('reads') % 6 WHEN 0 THEN 4 ELSE version END AS version, revision FROM kept",
+    ],
+    "a rule that moves the pointer with the next line of history": [
+        "CREATE RULE later AS ON INSERT TO sluice_history DO ALSO "
+        "UPDATE sluice_pointers SET version = 4"
+    ],
+    "a rule that lets nobody be refused on the record": [
+        "CREATE RULE quiet AS ON INSERT TO sluice_refusals DO INSTEAD NOTHING"
+    ],
+    "a policy that hides rows from some": [
+        "ALTER TABLE sluice_history ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY half ON sluice_history USING (revision = 1)",
+    ],
+    "a child that has more rows": [
+        "CREATE TABLE more () INHERITS (sluice_rollout_heads)",
+    ],
+}
+TABLES_AS_BEFORE: dict[str, Sequence[str]] = {
+    "a view that counts how often it was read": [
+        "DROP VIEW sluice_pointers",
+        "ALTER TABLE kept RENAME TO sluice_pointers",
+    ],
+    "a rule that moves the pointer with the next line of history": [
+        "DROP RULE later ON sluice_history"
+    ],
+    "a rule that lets nobody be refused on the record": ["DROP RULE quiet ON sluice_refusals"],
+    "a policy that hides rows from some": [
+        "DROP POLICY half ON sluice_history",
+        "ALTER TABLE sluice_history DISABLE ROW LEVEL SECURITY",
+    ],
+    "a child that has more rows": ["DROP TABLE more"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_tables_of_postgresql_are_tables_and_nothing_more(attacked_anywhere: Attacked) -> None:
+    attacked = attacked_anywhere
+    source = LedgerWeights(attacked.ledger, MODEL, recheck_s=3600)
+    before = source.read()
+    for name, statements in POSTGRESQL_TABLES.items():
+        attacked.write(*statements, is_silent=False)
+
+        for _ in range(8):
+            with contextlib.suppress(RegistryUnsound):
+                assert source.read() == before, name
+        with pytest.raises(RegistryUnsound):
+            source.read()
+        findings = attacked.ledger.verify(None, store=attacked.store)
+        assert "table" in {finding.problem for finding in findings}, name
+
+        attacked.write(*TABLES_AS_BEFORE[name], is_silent=False)
+        assert source.read() == before
+        assert attacked.ledger.verify(None, store=attacked.store) == [], name
