@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from sluice.serving.closing import Closing, raw_answer
 from sluice.serving.connections import ConnectionTable
+from sluice.serving.hosts import network_of
 from sluice.serving.protocol import BoundedProtocol
 
 _PAUSE_S = 0.1
@@ -72,7 +73,7 @@ class Acceptor:
                 self._table.count_closed("descriptors")
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            address = peer[0]
+            address = network_of(peer[0])
             if not self._table.make_room(address):
                 self._table.count_closed("busy")
                 with accepted:

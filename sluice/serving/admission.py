@@ -3,7 +3,8 @@
 Three things are limited: the rate of predictions, the memory of bodies that are being read, and the
 predictions under way. Where several tokens exist, one of them gets the last two only as far as it
 leaves as much free for the others (a dynamic threshold): a token that takes all it can holds a
-half, two of them two thirds. Where one exists, it gets everything.
+half, two of them two thirds. Where one exists, it gets everything; so that one of its holders does
+not keep the memory from the others, a body that stalled makes way for one that arrives.
 
 Source:
     A. K. Choudhury and E. L. Hahne, "Dynamic queue length thresholds for shared-memory packet
@@ -13,7 +14,7 @@ Source:
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from sluice.serving.limits import RateLimit
 from sluice.serving.refusals import Overloaded
@@ -22,6 +23,9 @@ from sluice.serving.tokens import Tokens
 
 _READER_BYTES = 65_536
 """What a body that is being read costs at least: the server reads ahead as much."""
+_STALLED_S = 0.5
+"""Time without so many bytes after which a body makes way for another one of its token [s]. If it
+were shorter, bodies that all arrive at full speed would end each other."""
 
 
 class FairShare:
@@ -55,15 +59,59 @@ class FairShare:
             del self._held[holder]
 
 
+class BodyMemory:
+    """The memory of all bodies that are being read."""
+
+    def __init__(self, capacity: int) -> None:
+        self._share = FairShare(capacity)
+        self._readings: dict[BodyReading, float] = {}
+        """When each made progress [s, monotonic]; the first has made none for longest."""
+
+    def advance(self, reading: "BodyReading") -> None:
+        """Note that a body made progress, or is new."""
+        self._readings.pop(reading, None)
+        self._readings[reading] = time.monotonic()
+
+    def take(self, reading: "BodyReading", amount: int, *, is_shared: bool) -> bool:
+        """Take more for a body, from those that stalled if need be; False when there is none."""
+        while not self._share.take(reading.holder, amount, is_shared=is_shared):
+            stalled = self._stalled(reading)
+            if stalled is None:
+                return False
+            self.remove(stalled)
+            stalled.end()
+        return True
+
+    def remove(self, reading: "BodyReading") -> None:
+        """Return all that a body took."""
+        if self._readings.pop(reading, None) is not None:
+            self._share.give_back(reading.holder, reading.taken)
+
+    def _stalled(self, other: "BodyReading") -> "BodyReading | None":
+        """Return the body of the same token that has made no progress for longest."""
+        before = time.monotonic() - _STALLED_S
+        for reading, advanced_at in self._readings.items():
+            if advanced_at > before:
+                return None
+            if reading is not other and reading.holder == other.holder and reading.taken:
+                return reading
+        return None
+
+
 class BodyReading:
     """One body that is being read: its memory is taken as it arrives."""
 
-    def __init__(self, memory: FairShare, holder: str, *, is_shared: bool) -> None:
-        self._memory = memory
-        self._holder = holder
-        self._is_shared = is_shared
+    def __init__(self, memory: BodyMemory, holder: str, *, is_shared: bool) -> None:
+        self.holder = holder
         self.num_bytes = 0
         self.taken = 0
+        self.on_end: Callable[[], None] = _nothing
+        """Called when another body needs the memory: whoever reads this one must stop."""
+
+        self.is_ended = False
+        self._memory = memory
+        self._is_shared = is_shared
+        self._next_advance = 0
 
     def grow(self, num_bytes: int) -> None:
         """Note that more of it arrived.
@@ -71,17 +119,36 @@ class BodyReading:
         Raises:
             Overloaded: Bodies that are being read take too much memory.
         """
+        if self.is_ended:
+            raise self.refusal()
         self.num_bytes += num_bytes
+        if self.num_bytes >= self._next_advance:
+            self._next_advance = self.num_bytes + _READER_BYTES
+            self._memory.advance(self)
         more = max(self.num_bytes, _READER_BYTES) - self.taken
         if more <= 0:
             return
-        if not self._memory.take(self._holder, more, is_shared=self._is_shared):
-            raise Overloaded(
-                "The bodies of all requests together take the memory that they may have, or this "
-                "token's take its share.",
-                fix="Try again in a second; send bodies at once, with fewer of them at a time.",
-            )
+        if not self._memory.take(self, more, is_shared=self._is_shared):
+            raise self.refusal()
         self.taken += more
+
+    def end(self) -> None:
+        """Stop reading: another body gets the memory."""
+        self.is_ended = True
+        self.on_end()
+
+    @staticmethod
+    def refusal() -> Overloaded:
+        """Return the error of a body for which there is no memory."""
+        return Overloaded(
+            "The bodies of all requests together take the memory that they may have, or this "
+            "token's take its share.",
+            fix="Try again in a second; send bodies at once, with fewer of them at a time.",
+        )
+
+
+def _nothing() -> None:
+    """Nobody reads yet."""
 
 
 class Admission:
@@ -91,7 +158,7 @@ class Admission:
         """Start with nothing under way."""
         self._settings = settings
         self._slots = FairShare(settings.max_in_flight)
-        self._memory = FairShare(settings.max_body_memory_bytes)
+        self._memory = BodyMemory(settings.max_body_memory_bytes)
         self._rates: dict[str, tuple[float, RateLimit]] = {}
         self._is_shared = False
         self.set_tokens(tokens)
@@ -139,7 +206,7 @@ class Admission:
             body.grow(0)
             yield body
         finally:
-            self._memory.give_back(holder, body.taken)
+            self._memory.remove(body)
 
     @contextlib.contextmanager
     def computing(self, holder: str) -> Iterator[None]:

@@ -25,14 +25,16 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
         WrongMedia: It is not declared as JSON.
         BodyLate: It is not there after ``body_timeout_s`` [s], or comes at less than
             ``min_body_bytes_per_s`` after the first ``body_grace_s`` [s].
-        Overloaded: Bodies that are being read take too much memory.
+        Overloaded: Bodies that are being read take too much memory, and this one stalled.
         Malformed: The client left within it.
     """
     _require_json(request)
     chunks = []
     try:
         async with asyncio.timeout(min(settings.body_grace_s, settings.body_timeout_s)) as limit:
-            began = asyncio.get_running_loop().time()
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            reading.on_end = lambda: limit.reschedule(loop.time())
             async for chunk in request.stream():
                 chunks.append(chunk)
                 reading.grow(len(chunk))
@@ -41,6 +43,8 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
     except ClientDisconnect:
         raise Malformed("The connection ended within the body.", fix="Send it whole.") from None
     except TimeoutError:
+        if reading.is_ended:
+            raise reading.refusal() from None
         raise BodyLate(
             f"The body must arrive within {settings.body_timeout_s:g} s, after the first "
             f"{settings.body_grace_s:g} s at {settings.min_body_bytes_per_s:,} bytes/s or more, "

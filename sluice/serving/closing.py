@@ -16,6 +16,38 @@ class Closing:
     what: str
     fix: str
 
+    @classmethod
+    def header_large(cls, max_bytes: int, max_headers: int) -> "Closing":
+        """Return the refusal of a header beyond its limits."""
+        return cls(
+            "header_large",
+            431,
+            f"A request line with its headers may have {max_bytes:,} bytes and {max_headers} "
+            "headers, and this one has more.",
+            "Send what is large in the body.",
+        )
+
+    @classmethod
+    def header_late(cls, limit_s: float) -> "Closing":
+        """Return the refusal of a header that was not complete in time."""
+        return cls(
+            "header_late",
+            408,
+            f"A header must be complete within {limit_s:g} s, and was not.",
+            "Send it at once.",
+        )
+
+    @classmethod
+    def body_large(cls, max_bytes: int) -> "Closing":
+        """Return the refusal of a body that takes too many bytes on the wire."""
+        return cls(
+            "body_large",
+            413,
+            f"A body may take {max_bytes:,} bytes with its chunks' lengths, and this one takes "
+            "more.",
+            "Send it in fewer and larger chunks.",
+        )
+
 
 def raw_answer(closing: Closing) -> bytes:
     """Return the answer of a refusal as it travels; its connection ends with it."""

@@ -22,8 +22,8 @@ class ConnectionSettings(Settings):
         512,
         ge=1,
         le=1_000_000,
-        description="Open connections from one address. Behind a reverse proxy all connections "
-        "come from its address: set it to max_connections there.",
+        description="Open connections from one address, or from one /64 network of IPv6. Behind a "
+        "reverse proxy all connections come from its address: set it to max_connections there.",
     )
     reserved_descriptors: int = Field(
         128,

@@ -1,10 +1,11 @@
 """The open connections of a server: how many there may be, and which makes way for a new one.
 
 A connection *waits* while it has no request whose header is complete and whose answer is not: it is
-silent, sends its header, or is idle between two requests. A new connection beyond a limit closes
-the one that has waited longest; if none waits, the one that has been sending its body longest. So
-many silent or slow connections lock nobody out: a client that sends its request at once is past
-both. One whose request is complete is never closed for another.
+silent, sends its header, or is idle between two requests. It also waits while its client does not
+read the answer. A new connection beyond a limit closes the one that has waited longest; if none
+waits, the one that has been sending its body longest. So many silent or slow connections lock
+nobody out: a client that sends its request at once is past both. One whose request is complete is
+never closed for another while its client reads.
 """
 
 import itertools
@@ -24,7 +25,7 @@ class Connection(Protocol):
     """What the table needs of a connection."""
 
     address: str
-    """The client's, without its port."""
+    """The client's, as ``network_of`` says."""
 
     def evict(self) -> None:
         """Close at once."""
@@ -80,7 +81,7 @@ class ConnectionTable:
         self._metrics.connections.set(len(self._open))
 
     def waits(self, connection: Connection) -> None:
-        """Note that a connection has no request under way any more."""
+        """Note that a connection has no request under way, or does not take its answer."""
         if connection in self._open:
             self._sending.pop(connection, None)
             self._waiting.setdefault(connection)
@@ -93,6 +94,7 @@ class ConnectionTable:
 
     def is_complete(self, connection: Connection) -> None:
         """Note that a request is complete, and its answer is not."""
+        self._waiting.pop(connection, None)
         self._sending.pop(connection, None)
 
     def count_closed(self, reason: Closed) -> None:

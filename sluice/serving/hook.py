@@ -71,7 +71,7 @@ class Posted(BaseModel):
     """The body of Alertmanager's webhook."""
 
     version: Literal["4"]
-    alerts: list[PostedAlert]
+    alerts: list[PostedAlert] = Field(fail_fast=True)
 
 
 class Handled(Record):

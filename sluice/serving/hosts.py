@@ -12,8 +12,11 @@ from sluice.serving.refusals import WrongHost
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(:\d{1,5})?", re.ASCII)
+_ABSOLUTE = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
 _MAX_CACHED = 64
 _SHOWN = 100
+_NETWORK_BITS = 64
+"""What an IPv6 host gets at least for itself (RFC 6177)."""
 
 
 class TrustedHosts:
@@ -64,6 +67,33 @@ class TrustedHosts:
         if name in self._exact or name.endswith(self._suffixes or ("/",)):
             return True
         return self._any_address and _is_address(name)
+
+
+def host_of_target(target: bytes) -> bytes | None:
+    """Return the host of a request target such as 'http://host/path'; None for a mere path.
+
+    It stands in place of the Host header: a proxy routes by the target, and the header could name
+    another server.
+
+    Source:
+        RFC 9112, section 3.2.2.
+    """
+    found = _ABSOLUTE.match(target)
+    return None if found is None else found[1]
+
+
+def network_of(address: str) -> str:
+    """Return the part of a client's address that it cannot choose.
+
+    A host with IPv6 has all 2^64 addresses of its network, so that limits of one address would be
+    none; of IPv4, and of IPv4 in IPv6, it is the whole address.
+    """
+    if ":" not in address:
+        return address
+    found = ipaddress.IPv6Address(address.partition("%")[0])
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.IPv6Network((found, _NETWORK_BITS), strict=False))
 
 
 def _is_address(name: str) -> bool:

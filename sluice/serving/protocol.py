@@ -7,7 +7,7 @@ a time limit of its own:
 
     head    from the connection, or the first byte of a further request, to a complete header
     body    until the body is complete (the app answers a late one first, see ``body.py``)
-    answer  none here: the app has its deadlines
+    answer  none here: the app has its deadlines; one that is not taken makes way for others
     idle    between two requests
     closing until the client has taken what was sent
 
@@ -23,6 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sluice.serving.closing import Closing, raw_answer
 from sluice.serving.connections import ConnectionTable
+from sluice.serving.hosts import host_of_target
 
 _MAX_PIPELINED = 16
 """Requests of one connection that may wait for the answers before theirs."""
@@ -61,7 +62,7 @@ class BoundedProtocol(HttpToolsProtocol):
             args: Uvicorn's.
             table: All connections; this one is in it.
             accepted: Its socket.
-            address: The client's, without its port.
+            address: The client's, as ``network_of`` says.
             body_timeout_s: Limit of the app for a body [s].
             max_body_bytes: Limit of the app for a body.
             more: Uvicorn's.
@@ -115,21 +116,14 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._phase in ("head", "idle") and self._waiting_bytes > self._limits.max_header_bytes:
             self._refuse(self._header_large())
         elif self._phase == "body" and self._waiting_bytes > self._max_wire_bytes:
-            self._refuse(
-                Closing(
-                    "body_large",
-                    413,
-                    f"A body may take {self._max_wire_bytes:,} bytes with its chunks' lengths, and "
-                    "this one takes more.",
-                    "Send it in fewer and larger chunks.",
-                )
-            )
+            self._refuse(Closing.body_large(self._max_wire_bytes))
 
     def pause_writing(self) -> None:
-        """Give the client some time to read."""
+        """Give the client some time to read; meanwhile the connection makes way for others."""
         super().pause_writing()
         if self._write_timer is None:
             self._write_timer = self.loop.call_later(self._limits.write_timeout_s, self._unread)
+        self._table.waits(self)
 
     def resume_writing(self) -> None:
         """Go on."""
@@ -137,6 +131,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
+        if self.cycle is not None and not self.cycle.response_complete:
+            if self._phase == "body":
+                self._table.sends_body(self)
+            elif self._phase != "closing":
+                self._table.is_complete(self)
 
     def shutdown(self) -> None:
         """End it after the answer under way, if there is one."""
@@ -180,9 +179,13 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= _MAX_PIPELINED:
             self._closing = Closing("pipelined", 503, "", "")  # an answer is under way: never told
             raise _RefusedError
+        host = host_of_target(self.url)
+        if host is not None:  # several Host headers stay: they are refused
+            self.headers[:] = [(k, host if k == b"host" else v) for k, v in self.headers]
         super().on_headers_complete()
         self._waiting_bytes = 0
-        self._table.sends_body(self)
+        if self._write_timer is None:  # or an answer that is not taken would hold its place
+            self._table.sends_body(self)
         self._enter("body", self._body_s)
 
     def on_message_complete(self) -> None:
@@ -193,7 +196,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle.response_complete:
             self._idle()
         else:
-            self._table.is_complete(self)
+            if self._write_timer is None:
+                self._table.is_complete(self)
             self._enter("answer", None)
 
     def on_response_complete(self) -> None:
@@ -230,13 +234,7 @@ class BoundedProtocol(HttpToolsProtocol):
             raise _RefusedError
 
     def _header_large(self) -> Closing:
-        return Closing(
-            "header_large",
-            431,
-            f"A request line with its headers may have {self._limits.max_header_bytes:,} bytes and "
-            f"{self._limits.max_headers} headers, and this one has more.",
-            "Send what is large in the body.",
-        )
+        return Closing.header_large(self._limits.max_header_bytes, self._limits.max_headers)
 
     def _idle(self) -> None:
         self._table.waits(self)
@@ -252,15 +250,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _late(self) -> None:
         if self._phase == "head" and (self._in_message or self._waiting_bytes):
-            limit_s = self._limits.header_timeout_s
-            self._refuse(
-                Closing(
-                    "header_late",
-                    408,
-                    f"A header must be complete within {limit_s:g} s, and was not.",
-                    "Send it at once.",
-                )
-            )
+            self._refuse(Closing.header_late(self._limits.header_timeout_s))
         elif self._phase == "closing":
             self.transport.abort()
         else:

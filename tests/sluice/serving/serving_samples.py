@@ -203,6 +203,7 @@ def live(
     token_file: TokenFileWatch | None = None,
     tls: Tls | None = None,
     name: str = MODEL,
+    host: str = "127.0.0.1",
 ) -> Iterator[Live]:
     """Run the real server on a free port of this machine."""
     source, log = source or Source(weights), io.StringIO()
@@ -226,7 +227,7 @@ def live(
         ready.set()
 
     def run() -> None:
-        serve(serving, host="127.0.0.1", port=0, tls=tls, on_ready=on_ready)
+        serve(serving, host=host, port=0, tls=tls, on_ready=on_ready)
 
     thread = threading.Thread(target=run)
     thread.start()

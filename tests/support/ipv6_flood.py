@@ -1,0 +1,63 @@
+"""A flood from one IPv6 network at a server on all addresses; run as ``python -m``.
+
+It needs a network namespace of its own, where ``ADDRESSES`` are on the loopback interface, and
+prints what the server counted as JSON.
+"""
+
+import contextlib
+import json
+import socket
+
+import httpx
+
+from sluice.rollout.weights import Weights
+from tests.sluice.serving.serving_samples import (
+    SECRET,
+    Says,
+    body,
+    candidate,
+    deployed,
+    live,
+    quick_settings,
+)
+
+ADDRESSES = tuple(f"2001:db8::{number:x}:1" for number in range(1, 9))
+PER_ADDRESS = 8
+TOKEN = {"authorization": f"Bearer {SECRET}"}
+
+
+def main() -> None:
+    """Open connections and ask for predictions from all addresses."""
+    model = deployed("one", 1, Says(1.0))
+    weights = Weights(epoch=1, production=candidate("one"))
+    settings = quick_settings(
+        connections={"max_connections": 64, "max_per_address": PER_ADDRESS, "idle_timeout_s": 60}
+    )
+    with (
+        live({model.candidate: model}, weights, settings=settings, host="::") as server,
+        contextlib.ExitStack() as stack,
+    ):
+        port = int(server.url.rpartition(":")[2])
+        for number in range(2 * PER_ADDRESS):  # of two IPv4 addresses, as many as each may have
+            other = f"127.0.0.{2 + number % 2}"
+            stack.enter_context(
+                socket.create_connection(("127.0.0.1", port), source_address=(other, 0))
+            )
+        before = server.metrics()["sluice_connections"]
+        for number in range(64):
+            source = (ADDRESSES[number % len(ADDRESSES)], 0)
+            stack.enter_context(
+                socket.create_connection((ADDRESSES[0], port), timeout=10, source_address=source)
+            )
+        for address in ADDRESSES:
+            transport = httpx.HTTPTransport(local_address=address)
+            with httpx.Client(transport=transport, headers=TOKEN) as client:
+                url = f"http://[{ADDRESSES[0]}]:{port}/predict"
+                assert client.post(url, json=body(1.0)).status_code == 200
+        origins = len(server.serving.router.steps.clients._now.addresses)
+        flooded = server.metrics()["sluice_connections"]  # all before it were accepted by now
+        print(json.dumps({"before": before, "flooded": flooded, "origins": origins}))
+
+
+if __name__ == "__main__":
+    main()
