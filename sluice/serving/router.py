@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.observability import tracing
-from sluice.registry.client_secret import client_name, client_of
+from sluice.registry.client_secret import client_name, client_of, network_of
 from sluice.registry.reading import Clock
 from sluice.rollout.observations import Window
 from sluice.rollout.samples import ArmName, Fault, Sample
@@ -211,11 +211,16 @@ class Router:
 
     def _count(self, arm: ArmName, tried: Tried, asked: _Asked) -> Faults:
         """Count a request of an arm; return what was wrong with its answer, if it is compared."""
+        is_compared = asked.weights.shadow or self._compare_request(arm, asked)
         self.steps.count(
-            arm, weights=asked.compared, seconds=tried.seconds, fault=self._fault(tried)
+            arm,
+            weights=asked.compared,
+            seconds=tried.computed_s,
+            fault=self._fault(tried),
+            address=asked.address,
+            is_usual=is_compared,
         )
         self._metrics.count(arm, seconds=tried.seconds, fault=tried.fault)
-        is_compared = asked.weights.shadow or self._compare_request(arm, asked)
         return self._faults(tried) if is_compared else NO_FAULTS
 
     def _fault(self, tried: Tried) -> Fault | None:
@@ -224,7 +229,7 @@ class Router:
         return "timeouts" if is_late else tried.fault
 
     def _faults(self, tried: Tried) -> Faults:
-        return self.steps.faults(seconds=tried.seconds, fault=self._fault(tried))
+        return self.steps.faults(seconds=tried.computed_s, fault=self._fault(tried))
 
     @property
     def _has_room(self) -> bool:
@@ -303,6 +308,7 @@ class Router:
             epoch=weights.epoch,
             key=None if request.keys is None else request.keys[0],
             client=client_name(asked.client, secret=weights.secret),
+            origin=client_name(network_of(asked.address), secret=weights.secret),
             arm=arm,
             fault=tried.fault,
             seconds=tried.seconds,
