@@ -137,7 +137,14 @@ class Steps:
         return frozenset(found)
 
     def compare_request(
-        self, arm: ArmName, *, weights: Weights, client: str, address: str, now: float
+        self,
+        arm: ArmName,
+        *,
+        weights: Weights,
+        client: str,
+        address: str,
+        now: float,
+        is_crowded: bool = False,
     ) -> bool:
         """Take a request of an arm into the evidence; say whether it is, and so its faults.
 
@@ -147,9 +154,10 @@ class Steps:
             client: Who sent it, as ``client_of`` says.
             address: Where it came from.
             now: The moment [s, monotonic].
+            is_crowded: Whether it waited behind another network's, as ``Crowding`` says.
         """
         is_usual = self.clients.see(arm, client, address=address, now=now)
-        is_compared = is_usual and self._is_of(weights)
+        is_compared = is_usual and not is_crowded and self._is_of(weights)
         self._evidence[arm]["requests"] += is_compared
         return is_compared
 
