@@ -5,15 +5,20 @@ import ipaddress
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from sluice.artifacts import ArtifactStore
+from sluice.delivery.drive import _drift as drift_of
+from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.agreement import Agreement, prediction_drift
 from sluice.rollout.machine import advance
 from sluice.rollout.observations import Window
-from sluice.rollout.samples import Sample
+from sluice.rollout.samples import Fault, Report, Sample, ServerState
+from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import PredictionDrift, Rollout
 from sluice.rollout.weights import Weights
 from sluice.serving.arm import Arm
@@ -26,6 +31,7 @@ from sluice.serving.router import Router, Table
 from sluice.serving.settings import ServingSettings
 from sluice.serving.steps import Steps
 from sluice.serving.sticky import is_chosen
+from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, promote_chain, register_sample
 from tests.sluice.rollout.rollout_samples import PRODUCTION, rollout
 from tests.sluice.serving.serving_samples import (
     Says,
@@ -312,3 +318,45 @@ def test_a_challenger_that_hangs_for_all_is_found_beside_a_client_that_fills_its
     seen = run(story)
 
     assert looked(seen).phase == "rolled_back", seen.unshared
+
+
+# 5. Room for samples: failures are kept more often than answers, and pushed these out.
+
+
+def test_failing_requests_do_not_push_out_what_both_arms_answered(tmp_path: Path) -> None:
+    """Ten failures a second are kept, and of little traffic one pair in two seconds."""
+
+    def sample(number: int, fault: Fault | None) -> Sample:
+        answer = ((0.0,),) if fault is None else None
+        return Sample(
+            at=NOW,
+            rollout=started.id,
+            epoch=2,
+            key='"fault":null',
+            client=f"{number}",
+            arm="production",
+            fault=fault,
+            seconds=0.01,
+            features=(0.0,),
+            production=answer,
+            challenger=((40.0,),) if fault is None else None,
+        )
+
+    state = ServerState(server="a", model=MODEL, at=NOW, started_at=NOW, epoch=2, production=1)
+    with RolloutLedger.open(f"sqlite:///{tmp_path}/registry.db", clock=Clock()) as ledger:
+        store = ArtifactStore(tmp_path / "artifacts")
+        promote_chain(ledger, store, 1)
+        register_sample(ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate)
+        agreement = Agreement(difference=0.5, spread=1.0, rows=10)
+        started = ledger.start_rollout(
+            MODEL, 2, RolloutSettings(), actor="ada", reason="PROMOTE", agreement=agreement
+        ).rollout
+        for pairs in range(0, 150, 15):
+            kept = [sample(n, None) for n in range(pairs, pairs + 15)]
+            kept += [sample(n, "not_finite") for n in range(300)]
+            ledger.observations.write(Report(state=state, samples=tuple(kept)))
+        found = drift_of(ledger, started)
+
+    assert found is not None
+    assert found.rows == 150
+    assert found.distance > found.limit
