@@ -97,7 +97,9 @@ def _drift(ledger: RolloutLedger, rollout: Rollout) -> PredictionDrift | None:
     if agreement is None:
         return None
     return prediction_drift(
-        ledger.observations.samples(rollout.model, rollout=rollout.id, newest=_PAIRS),
+        ledger.observations.samples(
+            rollout.model, rollout=rollout.id, newest=_PAIRS, answered=True
+        ),
         agreement,
         limit=rollout.settings.max_disagreement,
         min_pairs=rollout.settings.min_pairs,

@@ -7,6 +7,7 @@ nobody who reads a sample can say whose it is, and whoever knows the key of a us
 
 import hashlib
 import hmac
+import ipaddress
 import secrets
 from datetime import datetime
 
@@ -56,11 +57,29 @@ def client_of(user: str | None, address: str) -> str:
     return f"user {user}" if user is not None else f"address {address}"
 
 
+def network_of(address: str) -> str:
+    """Return the network of an address: whoever has one often has all of it.
+
+    A /64 of IPv6 is what one subscriber gets, a /24 of IPv4 the least that is routed.
+
+    >>> network_of("2001:db8::7"), network_of("192.0.2.7")
+    ('2001:db8::/64', '192.0.2.0/24')
+    """
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:  # a socket without addresses
+        return address
+    mapped = getattr(found, "ipv4_mapped", None)
+    found = mapped or found
+    prefix = 24 if found.version == 4 else 64
+    return str(ipaddress.ip_network((int(found), prefix), strict=False))
+
+
 def client_name(client: str, *, secret: str) -> str:
     """Return what samples call a client: a digest that only whoever has the secret can make.
 
     Args:
-        client: As ``client_of`` says.
+        client: As ``client_of`` says; for an origin, as ``network_of``.
         secret: Of the model.
     """
     text = client.encode(errors="surrogatepass")

@@ -96,17 +96,23 @@ class Observations:
         found = {row.server: _parse(Window, row.payload) for row in rows}
         return merge(found, rollout=rollout.id, epoch=rollout.epoch, since=rollout.step_since)
 
-    def samples(self, model: str, *, rollout: str | None = None, newest: int) -> list[Sample]:
+    def samples(
+        self, model: str, *, rollout: str | None = None, newest: int, answered: bool = False
+    ) -> list[Sample]:
         """Return samples, oldest first.
 
         Args:
             model: Its name.
             rollout: Only those of this rollout; None for all.
             newest: How many, counted from the end.
+            answered: Only requests without a fault: failures are kept more often, and one client
+                can push everything else out of the newest.
         """
         query = sa.select(samples.c.payload).where(samples.c.model == model)
         if rollout is not None:
             query = query.where(samples.c.rollout == rollout)
+        if answered:  # quotes within a text are escaped: only the field matches
+            query = query.where(samples.c.payload.contains('"fault":null'))
         query = query.order_by(samples.c.id.desc()).limit(newest)
         with self._database.read() as connection:
             found = [_parse(Sample, text) for text in connection.execute(query).scalars()]

@@ -4,7 +4,7 @@ Two good models differ, and how much is known from the held-out rows. When they 
 as much on the requests of users, something is not as it was in training: a unit, an order of
 columns, a normaliser.
 
-Shape legend: N = rows, M = networks, O = outputs.
+Shape legend: N = rows, M = networks, O = outputs, C = clients.
 """
 
 import math
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from sluice.errors import ContractError
+from sluice.rollout.parts import limited_parts
 from sluice.rollout.samples import Outputs, Sample
 from sluice.rollout.state import PredictionDrift
 from sluice.settings import Record
@@ -26,6 +27,9 @@ not, or a trained-again twin would be held to a difference of nearly zero."""
 _MOST_TIMES = 5
 """One client's difference counts up to as many times the limit as there are halves of clients, and
 up to so many times: so one alone proves nothing among three, nor a fifth among many."""
+
+_MOST_OF_ORIGIN = 0.1
+"""Of ten networks and more, one has at most such a part, whatever users it names [rate]."""
 
 _NEWEST = 300
 """Pairs that a look compares: older ones would hide a change."""
@@ -77,20 +81,25 @@ def prediction_drift(
         limit: Largest distance that is not a breach [x].
         min_pairs: With fewer the distance is NaN: not known.
 
-    Each client has one part, the mean over its pairs, which counts up to a bound.
+    Each client has one part, the mean over its pairs, which counts up to a bound; the clients of
+    one network together count up to a bound, too.
     """
     pairs = [s for s in samples if s.production and s.challenger][-_NEWEST:]
     if len(pairs) < min_pairs:
         return PredictionDrift(distance=float("nan"), limit=limit, rows=len(pairs))
     unit = agreement.unit
     by_client: dict[str, list[float]] = {}
+    origin_of: dict[str, str] = {}
     for number, pair in enumerate(pairs):
         live = float(np.abs(_answer(pair.production) - _answer(pair.challenger)).mean())
         far = live / unit if unit > 0 else (0.0 if live == 0 else math.inf)
-        by_client.setdefault(pair.client or f"{number}", []).append(far)
+        client = pair.client or f"{number}"
+        by_client.setdefault(client, []).append(far)
+        origin_of.setdefault(client, pair.origin or client)
     far_C = np.array([np.mean(far) for far in by_client.values()])
     most = limit * min(_MOST_TIMES, max(2.0, far_C.size / 2))
-    distance = float(np.minimum(far_C, most).mean())
+    part_C = limited_parts(list(origin_of.values()), most=_MOST_OF_ORIGIN)
+    distance = float(np.average(np.minimum(far_C, most), weights=part_C))
     return PredictionDrift(distance=distance, limit=limit, rows=len(pairs))
 
 

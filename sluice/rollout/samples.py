@@ -29,6 +29,10 @@ class Sample(Record):
         description="Who sent it: a digest that nobody can make without the model's secret; None "
         "from an older Sluice.",
     )
+    origin: str | None = Field(
+        None,
+        description="Network that it came from, as such a digest; None from an older Sluice.",
+    )
     arm: ArmName = Field(description="Where it was routed.")
     fault: Fault | None = Field(None, description="Of the arm it was routed to.")
     seconds: float = Field(ge=0, description="How long that arm took [s].")

@@ -50,6 +50,13 @@ class _Failure:
 
 
 @dataclass(slots=True, eq=False)
+class Began:
+    """When an arm came to a request [s, monotonic]; None before."""
+
+    at: float | None = None
+
+
+@dataclass(slots=True, eq=False)
 class _Job:
     """One request on its way through the thread."""
 
@@ -58,7 +65,7 @@ class _Job:
     # and an arm that is in a circle ends only when the garbage collector comes by.
     answer: "asyncio.Future[Output | _Failure]"
     loop: asyncio.AbstractEventLoop
-    started: bool = False
+    began: Began
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +121,12 @@ class Arm:
         return 0.0 if started is None else now - started
 
     async def predict(
-        self, x_NLD: NDArray[np.float32], *, timeout_s: float, max_waiting: int
+        self,
+        x_NLD: NDArray[np.float32],
+        *,
+        timeout_s: float,
+        max_waiting: int,
+        began: Began | None = None,
     ) -> Output:
         """Return what each network says (M, N, O), computed with whatever else waits.
 
@@ -122,6 +134,7 @@ class Arm:
             x_NLD: Windows (N, L, D).
             timeout_s: Longest wait.
             max_waiting: Refuse when so many requests wait already.
+            began: Set once the arm comes to the request.
 
         Raises:
             Busy: Too many wait.
@@ -133,14 +146,14 @@ class Arm:
         if desk.waiting >= max_waiting:
             raise Busy
         loop = asyncio.get_running_loop()
-        job = _Job(x_NLD, loop.create_future(), loop)
+        job = _Job(x_NLD, loop.create_future(), loop, began or Began())
         desk.waiting += 1
         desk.jobs.put(job)
         try:
             async with asyncio.timeout(timeout_s):
                 found = await job.answer
         except TimeoutError:
-            if job.started:
+            if job.began.at is not None:
                 raise
             raise NeverStarted from None
         finally:
@@ -177,9 +190,10 @@ def _work(desk: _Desk, deployed: Served, max_windows: int, pause: Pause | None) 
             batch.append(following)
             windows += len(following.x_NLD)
         wanted = [job for job in batch if not job.answer.cancelled()]
+        now = time.monotonic()
         for job in wanted:
-            job.started = True
-        desk.started_at = time.monotonic()
+            job.began.at = now
+        desk.started_at = now
         desk.idle.clear()
         _answer(wanted, deployed, pause)
         desk.idle.set()

@@ -6,12 +6,14 @@ only the first few, and it is drawn as a sample no more often than others. Where
 each has the larger share, or a challenger that fails for all of them could not be found.
 """
 
+import functools
 import heapq
 import math
 import secrets
 from collections import Counter
 from dataclasses import dataclass, field
 
+from sluice.registry.client_secret import network_of
 from sluice.rollout.evidence import GuardName
 from sluice.rollout.samples import ArmName
 
@@ -44,10 +46,10 @@ class _Period:
     clients_by_requests: Counter[int] = field(default_factory=Counter)
     """How many clients sent how many requests."""
 
-    addresses: dict[int, int] = field(default_factory=dict)
-    """Requests of each address, whatever users they name."""
+    networks: dict[int, int] = field(default_factory=dict)
+    """Requests of each network, whatever users they name."""
 
-    address_faults: dict[tuple[ArmName, GuardName, int], int] = field(default_factory=dict)
+    network_faults: dict[tuple[ArmName, GuardName, int], int] = field(default_factory=dict)
     faults: dict[tuple[ArmName, GuardName, int], int] = field(default_factory=dict)
     had_faults: dict[GuardName, dict[int, int]] = field(default_factory=dict)
     """How many faults each client had, whether they counted or not."""
@@ -81,8 +83,8 @@ class Clients:
             now: The moment [s, monotonic].
         """
         self._turn(now)
-        origin = self._bucket(address)
-        self._now.addresses[origin] = self._now.addresses.get(origin, 0) + 1
+        origin = self._origin(address)
+        self._now.networks[origin] = self._now.networks.get(origin, 0) + 1
         bucket, seen = self._bucket(client), self._now.seen[arm]
         if bucket not in seen:
             seen.add(bucket)
@@ -137,31 +139,32 @@ class Clients:
         """Say whether one more fault of a client is evidence, and count it when it is.
 
         Both arms have the same limit, that of the arm with fewer clients: or faults that both
-        have would seem to be those of one. As anybody may name new users, an address has a limit
-        too, its part of the requests: all of it where one gateway asks for everybody.
+        have would seem to be those of one. As anybody may name new users, and change addresses
+        within a network, a network has a limit too, its part of the requests: all of it where one
+        gateway asks for everybody.
         """
         self._turn(now)
         bucket = self._bucket(client)
-        key, origin = (arm, guard, bucket), (arm, guard, self._bucket(address))
+        key, origin = (arm, guard, bucket), (arm, guard, self._origin(address))
         had = self._now.had_faults.setdefault(guard, {})
         had[bucket] = had.get(bucket, 0) + 1
         counted = self._now.faults.get(key, 0)
-        of_address = self._now.address_faults.get(origin, 0)
+        of_network = self._now.network_faults.get(origin, 0)
         # Where nearly all clients have faults, as with slow answers, one more of each is as usual.
         usual = 2 * self._usual_faults(had) + 1
         if counted >= max(math.ceil(ENOUGH_FAULTS / self.smaller(share)), usual):
             return False
-        if of_address >= math.ceil(ENOUGH_FAULTS * self._part(address) * self._times(arm, share)):
+        if of_network >= math.ceil(ENOUGH_FAULTS * self._part(address) * self._times(arm, share)):
             return False
         self._now.faults[key] = counted + 1
-        self._now.address_faults[origin] = of_address + 1
+        self._now.network_faults[origin] = of_network + 1
         return True
 
     def begin_step(self) -> None:
         """Give all clients their share of the faults again."""
         for period in (self._now, self._last):
             period.faults.clear()
-            period.address_faults.clear()
+            period.network_faults.clear()
             period.had_faults.clear()
 
     def _usual_faults(self, had: dict[int, int]) -> int:
@@ -180,9 +183,9 @@ class Clients:
         return own / smaller if smaller > 0 else 1.0
 
     def _part(self, address: str) -> float:
-        """Return which part of the requests came from an address, in this period and the last."""
-        periods, origin = (self._now, self._last), self._bucket(address)
-        theirs = sum(period.addresses.get(origin, 0) for period in periods)
+        """Return which part of the requests came from a network, in this period and the last."""
+        periods, origin = (self._now, self._last), self._origin(address)
+        theirs = sum(period.networks.get(origin, 0) for period in periods)
         return theirs / max(1, sum(period.total for period in periods))
 
     def may_draw(self, client: str, *, per_s: float, now: float) -> bool:
@@ -217,6 +220,11 @@ class Clients:
             self._ends_at = now + PERIOD_S
             self._next_quantile = self._usual = 0
             self._absent = len(self._last.requests)
+
+    @staticmethod
+    @functools.lru_cache(_BUCKETS)
+    def _origin(address: str) -> int:
+        return hash(network_of(address)) % _BUCKETS
 
     @staticmethod
     def _bucket(client: str) -> int:

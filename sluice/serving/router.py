@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.observability import tracing
-from sluice.registry.client_secret import client_name, client_of
+from sluice.registry.client_secret import client_name, client_of, network_of
 from sluice.registry.reading import Clock
 from sluice.rollout.observations import Window
 from sluice.rollout.samples import ArmName, Fault, Sample
 from sluice.rollout.weights import Weights
 from sluice.serving.arm import Arm
 from sluice.serving.contract import PredictRequest
+from sluice.serving.crowding import Crowding
 from sluice.serving.metrics import Metrics
 from sluice.serving.recorder import Recorder
 from sluice.serving.settings import ServingSettings
@@ -93,6 +94,7 @@ class Router:
         self._expired: datetime | None = None
         self._shadows: set[asyncio.Task[None]] = set()
         self._asking: Counter[str] = Counter()
+        self._crowding = {arm: Crowding() for arm in ARMS}
         self.steps = Steps(table.compared, now=clock())
         metrics.show_step(self.window)
 
@@ -146,14 +148,14 @@ class Router:
             and weights.rollout is not None
             and is_chosen(place_by, salt=weights.salt, share=weights.share)
         ):
-            tried = await self._try(
+            tried, is_crowded = await self._try_for_client(
                 challenger,
-                x_NLD,
+                asked,
                 name="challenger",
                 timeout_s=min(self._settings.challenger_deadline_s, deadline - time.monotonic()),
                 max_waiting=self._settings.challenger_waiting,
             )
-            ours = self._count("challenger", tried, asked)
+            ours = self._count("challenger", tried, asked, is_crowded=is_crowded)
             self._record(asked, "challenger", tried)
             if tried.fault is None:
                 if weights.shadow and table.copied == "production":
@@ -163,15 +165,15 @@ class Router:
                 return answer_of(tried, "challenger", challenger, weights, failed=None)
             failed = tried
             self._metrics.fallbacks.inc()
-        tried = await self._try(
+        tried, is_crowded = await self._try_for_client(
             table.production,
-            x_NLD,
+            asked,
             name="production",
             timeout_s=deadline - time.monotonic(),
             max_waiting=self._settings.max_in_flight,
         )
         if failed is None:
-            theirs = self._count("production", tried, asked)
+            theirs = self._count("production", tried, asked, is_crowded=is_crowded)
             self._record(asked, "production", tried)
             # Also what production failed on, or only its own faults would ever be compared.
             if weights.shadow and table.copied == "challenger":
@@ -209,13 +211,34 @@ class Router:
                 span.fail(tried.fault)
         return tried
 
-    def _count(self, arm: ArmName, tried: Tried, asked: _Asked) -> Faults:
+    async def _try_for_client(
+        self, arm: Arm, asked: _Asked, *, name: ArmName, timeout_s: float, max_waiting: int
+    ) -> tuple[Tried, bool]:
+        """Ask an arm; return also whether the request waited behind those of one network."""
+        crowding = self._crowding[name]
+        network, windows = network_of(asked.address), len(asked.x_NLD)
+        is_crowded = crowding.enter(network, windows)
+        tried = await self._try(
+            arm, asked.x_NLD, name=name, timeout_s=timeout_s, max_waiting=max_waiting
+        )
+        linger_s = self._settings.challenger_deadline_s
+        crowding.leave(network, windows, tried, linger_s=linger_s)
+        return tried, is_crowded
+
+    def _count(self, arm: ArmName, tried: Tried, asked: _Asked, *, is_crowded: bool) -> Faults:
         """Count a request of an arm; return what was wrong with its answer, if it is compared."""
+        is_compared = asked.weights.shadow or self._compare_request(
+            arm, asked, is_crowded=is_crowded
+        )
         self.steps.count(
-            arm, weights=asked.compared, seconds=tried.seconds, fault=self._fault(tried)
+            arm,
+            weights=asked.compared,
+            seconds=tried.computed_s,
+            fault=self._fault(tried),
+            address=asked.address,
+            is_usual=is_compared,
         )
         self._metrics.count(arm, seconds=tried.seconds, fault=tried.fault)
-        is_compared = asked.weights.shadow or self._compare_request(arm, asked)
         return self._faults(tried) if is_compared else NO_FAULTS
 
     def _fault(self, tried: Tried) -> Fault | None:
@@ -224,19 +247,20 @@ class Router:
         return "timeouts" if is_late else tried.fault
 
     def _faults(self, tried: Tried) -> Faults:
-        return self.steps.faults(seconds=tried.seconds, fault=self._fault(tried))
+        return self.steps.faults(seconds=tried.computed_s, fault=self._fault(tried))
 
     @property
     def _has_room(self) -> bool:
         return len(self._shadows) < self._settings.shadow_waiting
 
-    def _compare_request(self, arm: ArmName, asked: _Asked) -> bool:
+    def _compare_request(self, arm: ArmName, asked: _Asked, *, is_crowded: bool = False) -> bool:
         return self.steps.compare_request(
             arm,
             weights=asked.compared,
             client=asked.client,
             address=asked.address,
             now=time.monotonic(),
+            is_crowded=is_crowded,
         )
 
     def _compare(self, arm: ArmName, ours: Faults, theirs: Faults, asked: _Asked) -> None:
@@ -303,6 +327,7 @@ class Router:
             epoch=weights.epoch,
             key=None if request.keys is None else request.keys[0],
             client=client_name(asked.client, secret=weights.secret),
+            origin=client_name(network_of(asked.address), secret=weights.secret),
             arm=arm,
             fault=tried.fault,
             seconds=tried.seconds,

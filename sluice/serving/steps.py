@@ -5,8 +5,10 @@ from datetime import datetime
 
 import numpy as np
 
+from sluice.registry.client_secret import network_of
 from sluice.rollout.evidence import GuardName
 from sluice.rollout.observations import ArmCounts, Unshared, Window
+from sluice.rollout.parts import limited_parts
 from sluice.rollout.samples import ArmName, Fault
 from sluice.rollout.weights import Weights
 from sluice.serving.clients import Clients
@@ -18,6 +20,9 @@ _RECENT = 2000
 """Latencies of production that its p95 is taken from."""
 _ENOUGH = 100
 """With fewer the p95 says little: nothing counts as slower until production has so many."""
+_MOST_OF_NETWORK = 1 / 40
+"""Of forty networks and more, one has such a part of these latencies: below the 5 % of slow ones,
+or its heavy requests alone would say what is slow [rate]."""
 _PROCESS_S = 0.002
 """What a challenger may be slower for its process alone: the pipe and two wake-ups. Small networks
 answer within less than that, and once promoted they have no pipe [s]."""
@@ -66,7 +71,7 @@ class Steps:
     """
 
     def __init__(self, weights: Weights, *, now: datetime) -> None:
-        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._recent: deque[tuple[float, str]] = deque(maxlen=_RECENT)
         self._slow_s: float | None = None
         self.clients = Clients()
         self._begin(weights, now)
@@ -82,19 +87,30 @@ class Steps:
             self._begin(weights, now)
 
     def count(
-        self, arm: ArmName, *, weights: Weights, seconds: float | None, fault: Fault | None
+        self,
+        arm: ArmName,
+        *,
+        weights: Weights,
+        seconds: float | None,
+        fault: Fault | None,
+        address: str = "",
+        is_usual: bool = True,
     ) -> None:
         """Count one request that was routed to an arm.
 
         Args:
             arm: Where it was routed, whoever answered in the end.
             weights: That routed it; a request of an earlier step, or of none, is not counted.
-            seconds: How long the arm took, or was given; None for a shadow copy, which waits for
-                production on purpose.
+            seconds: How long the arm took for it once it had begun; None for a shadow copy, which
+                waits for production on purpose.
             fault: What went wrong, if anything.
+            address: Where the request came from.
+            is_usual: False for a request of a client that sends far more than others: what is slow
+                is measured without it.
         """
-        if seconds is not None and arm == "production" and fault in (None, "timeouts"):
-            self._recent.append(seconds)
+        is_timed = seconds is not None and fault in (None, "timeouts")
+        if is_timed and is_usual and arm == "production":
+            self._recent.append((seconds, address))  # type: ignore[arg-type]
             if self._slow_s is None:
                 self._slow_s = self._limit_s()
         if not self._is_of(weights):
@@ -121,7 +137,14 @@ class Steps:
         return frozenset(found)
 
     def compare_request(
-        self, arm: ArmName, *, weights: Weights, client: str, address: str, now: float
+        self,
+        arm: ArmName,
+        *,
+        weights: Weights,
+        client: str,
+        address: str,
+        now: float,
+        is_crowded: bool = False,
     ) -> bool:
         """Take a request of an arm into the evidence; say whether it is, and so its faults.
 
@@ -131,9 +154,10 @@ class Steps:
             client: Who sent it, as ``client_of`` says.
             address: Where it came from.
             now: The moment [s, monotonic].
+            is_crowded: Whether it waited behind another network's, as ``Crowding`` says.
         """
         is_usual = self.clients.see(arm, client, address=address, now=now)
-        is_compared = is_usual and self._is_of(weights)
+        is_compared = is_usual and not is_crowded and self._is_of(weights)
         self._evidence[arm]["requests"] += is_compared
         return is_compared
 
@@ -204,4 +228,11 @@ class Steps:
     def _limit_s(self) -> float | None:
         if len(self._recent) < _ENOUGH:
             return None
-        return float(np.quantile(np.array(self._recent), 0.95)) + _PROCESS_S
+        seconds_N = np.array([seconds for seconds, _ in self._recent])
+        networks = [network_of(address) for _, address in self._recent]
+        part_N = limited_parts(networks, most=_MOST_OF_NETWORK)
+        order_N = np.argsort(seconds_N)
+        part_N = part_N[order_N]
+        below_N = np.cumsum(part_N) - part_N
+        p95_s = np.interp(0.95, below_N / below_N[-1], seconds_N[order_N])
+        return float(p95_s) + _PROCESS_S

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sluice.rollout.samples import ArmName, Fault, Outputs
 from sluice.rollout.weights import Weights
-from sluice.serving.arm import Arm, Busy, NetworkFailed, NeverStarted, Output
+from sluice.serving.arm import Arm, Began, Busy, NetworkFailed, NeverStarted, Output
 from sluice.serving.refusals import ModelFailed, Refusal, TooLate, WrongInput
 
 
@@ -49,6 +49,9 @@ class Tried:
     """False when the arm never came to the request."""
 
     seconds: float
+    computed_s: float
+    """Of ``seconds``, those since the arm came to the request; 0 when it never did. What others ask
+    of an arm makes a request wait, and says nothing about the arm."""
 
 
 async def predict_once(
@@ -62,13 +65,13 @@ async def predict_once(
         timeout_s: Longest wait [s].
         max_waiting: When so many requests wait for the arm, this one fails at once.
     """
-    began = time.monotonic()
+    asked_at, began = time.monotonic(), Began()
     output: Output | None = None
     fault: Fault | None = None
     place: dict[str, Any] = {}
     is_begun = True
     try:
-        output = await arm.predict(x_NLD, timeout_s=timeout_s, max_waiting=max_waiting)
+        output = await arm.predict(x_NLD, timeout_s=timeout_s, max_waiting=max_waiting, began=began)
         fault = None if np.isfinite(output).all() else "not_finite"
     except (Busy, NeverStarted):
         # An arm whose queue is full has not answered in time either: one that hangs must not
@@ -78,8 +81,15 @@ async def predict_once(
         fault = "timeouts"
     except NetworkFailed as failed:
         fault, place = "errors", failed.place
-    seconds = time.monotonic() - began
-    return Tried(output=output, fault=fault, place=place, is_begun=is_begun, seconds=seconds)
+    now = time.monotonic()
+    return Tried(
+        output=output,
+        fault=fault,
+        place=place,
+        is_begun=is_begun,
+        seconds=now - asked_at,
+        computed_s=0.0 if began.at is None else now - began.at,
+    )
 
 
 def answer_of(

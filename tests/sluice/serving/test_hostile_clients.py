@@ -221,11 +221,11 @@ def test_a_flood_of_good_requests_does_not_change_the_split_that_is_believed(arm
 
 @pytest.mark.slow
 def test_new_users_of_one_address_that_only_the_challenger_fails_end_nothing() -> None:
-    """Anybody may name as many users as it likes; it has one address, 127.0.0.2."""
+    """Anybody may name as many users as it likes; it has one network, 127.1.0.0/24."""
     with rolling(Picky(1.0)) as server:
         honest(server, 400)
         headers = dict(server.client.headers)
-        transport = httpx.HTTPTransport(local_address="127.0.0.2")
+        transport = httpx.HTTPTransport(local_address="127.1.0.2")
         with httpx.Client(base_url=server.url, headers=headers, transport=transport) as other:
             for number in range(60):
                 asked = body(TRIGGER, user=f"new {number}")

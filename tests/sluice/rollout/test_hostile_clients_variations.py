@@ -1,0 +1,362 @@
+"""ROLL-2: further attacks of a few clients on the evidence of a rollout."""
+
+import asyncio
+import ipaddress
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sluice.artifacts import ArtifactStore
+from sluice.delivery.drive import _drift as drift_of
+from sluice.registry.rollouts import RolloutLedger
+from sluice.rollout.agreement import Agreement, prediction_drift
+from sluice.rollout.machine import advance
+from sluice.rollout.observations import Window
+from sluice.rollout.samples import Fault, Report, Sample, ServerState
+from sluice.rollout.settings import RolloutSettings
+from sluice.rollout.state import PredictionDrift, Rollout
+from sluice.rollout.weights import Weights
+from sluice.serving.arm import Arm
+from sluice.serving.clients import Clients
+from sluice.serving.contract import PredictRequest
+from sluice.serving.metrics import Metrics
+from sluice.serving.recorder import Recorder
+from sluice.serving.refusals import Refusal
+from sluice.serving.router import Router, Table
+from sluice.serving.settings import ServingSettings
+from sluice.serving.steps import Steps
+from sluice.serving.sticky import is_chosen
+from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, promote_chain, register_sample
+from tests.sluice.rollout.rollout_samples import PRODUCTION, rollout
+from tests.sluice.serving.serving_samples import (
+    Says,
+    body,
+    candidate,
+    deployed,
+    quick_settings,
+)
+
+SHARE = 0.25
+ATTACKER = "203.0.113.7"
+
+
+class Extrapolates(Says):
+    """One seed of a model: apart from another one's by so much near the training rows, and far."""
+
+    def __init__(self, *, near: float, far: float) -> None:
+        super().__init__(1.0)
+        self.near, self.far = near, far
+
+    def forward(self, x: Tensor) -> Tensor:
+        apart = torch.where(x[:, -1, :1] < 100, self.near, self.far)
+        return super().forward(x) + apart
+
+
+class TakesLong(Says):
+    """Each window takes its time; the same in both arms."""
+
+    window_s = 0.0002
+
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(self.window_s * len(x))
+        return super().forward(x)
+
+
+class Stalls(Says):
+    """Each batch takes longer than a challenger may."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(0.2)
+        return super().forward(x)
+
+
+def weights(share: float = SHARE) -> Weights:
+    return Weights(
+        epoch=rollout().epoch,
+        production=candidate("one"),
+        challenger=candidate("two"),
+        rollout="r1",
+        secret="0f" * 32,
+        share=share,
+        shadow=share in (0.0, 1.0),
+    )
+
+
+def router_of(
+    production: nn.Module,
+    challenger: nn.Module,
+    *,
+    share: float = SHARE,
+    recorder: Recorder | None = None,
+    **changes: object,
+) -> Router:
+    settings: ServingSettings = quick_settings(
+        **({"challenger_deadline_s": 0.4, "challenger_waiting": 64, "max_windows": 256} | changes)
+    )
+    models = [deployed("one", 1, production), deployed("two", 2, challenger)]
+    arms = [Arm(m, max_windows=settings.max_batch_windows, pause=None) for m in models]
+    shadow = Arm(models[1], max_windows=settings.max_batch_windows, pause=None)
+    table = Table(
+        weights=weights(share),
+        production=arms[0],
+        challenger=arms[1],
+        shadow=shadow if share == 0 else None,
+    )
+    return Router(
+        table,
+        settings=settings,
+        clock=lambda: datetime.now(UTC),
+        metrics=Metrics(),
+        recorder=recorder or Recorder(per_s=0),
+    )
+
+
+async def ask(
+    router: Router, user: str | None, address: str, *values: float, deadline_s: float = 1.0
+) -> str:
+    request = PredictRequest.model_validate(body(*values, user=user))
+    try:
+        routed = await router.answer(
+            request, address=address, deadline=time.monotonic() + deadline_s
+        )
+    except Refusal as refusal:
+        return refusal.kind
+    return routed.arm
+
+
+def users_on(arm: str, count: int, *, of: str = "hostile") -> list[str]:
+    """Users that reach an arm; a client learns it from answers."""
+    w = weights()
+    named = (f"{of} {number}" for number in range(100_000))
+    wanted = arm == "challenger"
+    found = (u for u in named if is_chosen(u, salt=w.salt, share=w.share) == wanted)
+    return [next(found) for _ in range(count)]
+
+
+def run(story: Callable[[], Awaitable[Router]]) -> Window:
+    async def whole() -> Window:
+        router = await story()
+        while router._shadows:
+            await asyncio.gather(*tuple(router._shadows))
+        seen = router.window()
+        assert seen is not None
+        return seen
+
+    return asyncio.run(whole())
+
+
+def looked(seen: Window, *, drift: PredictionDrift | None = None) -> Rollout:
+    at = rollout()
+    seen = seen.model_copy(update={"since": at.step_since, "until": at.seen_at})
+    return advance(at, seen, now=at.seen_at, production=PRODUCTION, drift=drift).rollout
+
+
+def honest_address(number: int) -> str:
+    return f"10.{number // 250}.{number % 250}.9"
+
+
+# 1. Predictions: invented users, each with one request far from the training rows.
+
+
+def drift_beside(hostile: int, *, honest: int, near: float, far: float) -> PredictionDrift:
+    recorder = Recorder(per_s=1000.0)
+    kept: list[Sample] = []
+
+    async def story() -> Router:
+        router = router_of(
+            Extrapolates(near=0.0, far=0.0), Extrapolates(near=near, far=far), recorder=recorder
+        )
+        for n in range(max(hostile, honest)):
+            if n < hostile:
+                await ask(router, f"invented {n}", ATTACKER, 900.0)
+            if n < honest:
+                await ask(router, f"honest {n}", honest_address(n), 1.0)
+            if n % 4 == 0:
+                await asyncio.sleep(0.001)
+            while router._shadows:
+                await asyncio.gather(*tuple(router._shadows))
+        return router
+
+    run(story)
+    kept.extend(recorder.take())
+    agreement = Agreement(difference=0.05, spread=1.0, rows=1000)
+    return prediction_drift(kept, agreement, limit=4.0, min_pairs=100)
+
+
+@pytest.mark.slow
+def test_invented_users_far_from_the_training_rows_do_not_speak_for_all() -> None:
+    """Any two models extrapolate apart; new names cost one client nothing."""
+    found = drift_beside(150, honest=150, near=0.04, far=1e6)
+
+    assert found.rows >= 100
+    assert found.distance <= found.limit
+
+
+@pytest.mark.slow
+def test_invented_users_on_whom_both_agree_do_not_hide_what_the_others_get() -> None:
+    found = drift_beside(270, honest=30, near=0.5, far=0.0)
+
+    assert found.distance > found.limit
+
+
+# 2. Addresses: whoever has one has a /64 of IPv6, and often a /24 of IPv4.
+
+
+@pytest.mark.parametrize("network", ["2001:db8:7::/64", "198.51.100.0/24"])
+def test_all_addresses_of_one_network_count_as_one(network: str) -> None:
+    clients = Clients()
+    for n in range(1000):
+        clients.see("production", f"user {n}", address=honest_address(n), now=0.0)
+    first, counted = int(ipaddress.ip_network(network)[0]), 0
+    for n in range(250):
+        address = str(ipaddress.ip_address(first + n))
+        client = f"user invented {n}"
+        clients.see("challenger", client, address=address, now=0.0)
+        counted += clients.may_fault(
+            "challenger", "errors", client, address=address, share=0.05, now=0.0
+        )
+
+    assert 1 <= counted <= 10, "a fifth of the requests, and of 40 faults"
+
+
+# 3. What counts as slow is measured before the step: a flood of heavy requests raises it.
+
+
+@pytest.mark.parametrize("named", ["one user", "invented users"])
+def test_heavy_requests_before_a_step_do_not_hide_a_slow_challenger(named: str) -> None:
+    now = datetime.now(UTC)
+    before = weights().production_only()
+    steps = Steps(before, now=now)
+    for n in range(2000):  # 400 clients of 100 networks, and as many requests of the attacker
+        for user, address, seconds in (
+            (f"user {n % 400}", honest_address(n % 100), 0.010),
+            (f"user h{n if named == 'invented users' else 0}", ATTACKER, 0.200),
+        ):
+            is_usual = steps.compare_request(
+                "production", weights=before, client=user, address=address, now=0.0
+            )
+            steps.count(
+                "production",
+                weights=before,
+                seconds=seconds,
+                fault=None,
+                address=address,
+                is_usual=is_usual,
+            )
+    steps.follow(weights(), now=now)
+
+    assert "slower" in steps.faults(seconds=0.100, fault=None), "ten times as long"
+
+
+# 4. Load: one client fills the challenger's queue, and everybody else's requests are late there.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("named", ["one user", "invented users"])
+@pytest.mark.parametrize(("deadline_s", "workers"), [(0.5, 4), (0.1, 3)], ids=["slow", "late"])
+def test_a_client_that_fills_the_challengers_queue_does_not_make_a_twin_late(
+    named: str, deadline_s: float, workers: int
+) -> None:
+    async def story() -> Router:
+        router = router_of(
+            TakesLong(1.0),
+            TakesLong(1.0),
+            challenger_deadline_s=deadline_s,
+            challenger_waiting=16,
+            shadow_deadline_s=9.0,
+        )
+        hostile, honest = users_on("challenger", 20), users_on("challenger", 40, of="honest")
+        for n, user in enumerate(users_on("production", 120, of="honest")):
+            await ask(router, user, honest_address(n), 1.0)
+        is_over = asyncio.Event()
+
+        async def flood(worker: int) -> None:
+            user = hostile[worker if named == "invented users" else 0]
+            while not is_over.is_set():
+                await ask(router, user, ATTACKER, *[1.0] * 200)
+
+        floods = [asyncio.create_task(flood(worker)) for worker in range(workers)]
+        for n in range(0, len(honest), 10):
+            await asyncio.sleep(0.1)
+            await asyncio.gather(
+                *(
+                    ask(router, user, honest_address(300 + n + m), 1.0)
+                    for m, user in enumerate(honest[n : n + 10])
+                )
+            )
+        is_over.set()
+        await asyncio.gather(*floods)
+        return router
+
+    seen = run(story)
+    end = looked(seen)
+
+    assert end.phase == "rolling", seen.unshared
+
+
+@pytest.mark.slow
+def test_a_challenger_that_hangs_for_all_is_found_beside_a_client_that_fills_its_queue() -> None:
+    async def story() -> Router:
+        router = router_of(
+            Says(1.0), Stalls(1.0), challenger_deadline_s=0.05, challenger_waiting=16
+        )
+        hostile, honest = users_on("challenger", 4), users_on("challenger", 40, of="honest")
+        for n, user in enumerate(users_on("production", 120, of="honest")):
+            await ask(router, user, honest_address(n), 1.0)
+        for n, user in enumerate(honest):
+            await asyncio.gather(
+                ask(router, user, honest_address(300 + n), 1.0),
+                ask(router, hostile[n % 4], ATTACKER, 1.0),
+            )
+        return router
+
+    seen = run(story)
+
+    assert looked(seen).phase == "rolled_back", seen.unshared
+
+
+# 5. Room for samples: failures are kept more often than answers, and pushed these out.
+
+
+def test_failing_requests_do_not_push_out_what_both_arms_answered(tmp_path: Path) -> None:
+    """Ten failures a second are kept, and of little traffic one pair in two seconds."""
+
+    def sample(number: int, fault: Fault | None) -> Sample:
+        answer = ((0.0,),) if fault is None else None
+        return Sample(
+            at=NOW,
+            rollout=started.id,
+            epoch=2,
+            key='"fault":null',
+            client=f"{number}",
+            arm="production",
+            fault=fault,
+            seconds=0.01,
+            features=(0.0,),
+            production=answer,
+            challenger=((40.0,),) if fault is None else None,
+        )
+
+    state = ServerState(server="a", model=MODEL, at=NOW, started_at=NOW, epoch=2, production=1)
+    with RolloutLedger.open(f"sqlite:///{tmp_path}/registry.db", clock=Clock()) as ledger:
+        store = ArtifactStore(tmp_path / "artifacts")
+        promote_chain(ledger, store, 1)
+        register_sample(ledger, store, salt=2, reference=ledger.version(MODEL, 1).candidate)
+        agreement = Agreement(difference=0.5, spread=1.0, rows=10)
+        started = ledger.start_rollout(
+            MODEL, 2, RolloutSettings(), actor="ada", reason="PROMOTE", agreement=agreement
+        ).rollout
+        for pairs in range(0, 150, 15):
+            kept = [sample(n, None) for n in range(pairs, pairs + 15)]
+            kept += [sample(n, "not_finite") for n in range(300)]
+            ledger.observations.write(Report(state=state, samples=tuple(kept)))
+        found = drift_of(ledger, started)
+
+    assert found is not None
+    assert found.rows == 150
+    assert found.distance > found.limit
