@@ -90,7 +90,7 @@ def test_refused_attempts_are_kept_and_need_no_signature(url: str, store: Artifa
         ("promote", "GateBlocked", 1, 2),
         ("promote", "UnknownVersion", 1, 9),
         ("promote", "PromotionConflict", 7, 2),
-        ("rollback", "UnknownVersion", 1, None),
+        ("rollback", "ContractError", 1, None),
         ("rollout", "GateBlocked", None, 2),
         ("rollout", "UnknownVersion", None, None),
     ]

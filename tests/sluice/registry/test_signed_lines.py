@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from sluice.artifacts import ArtifactStore
 from sluice.errors import GateBlocked, IntegrityError, StorageError
-from sluice.registry import log
+from sluice.registry import append_only, log
 from sluice.registry.anchor import registry_identity
 from sluice.registry.database import Database
 from sluice.registry.keyring import KNOWN_KEYS
@@ -59,7 +59,19 @@ def signed(path: Path, key: SigningKey, store: ArtifactStore) -> str:
 
 
 def attack(path: Path, *statements: str) -> None:
-    """Change the database as who can write it is able to: the triggers are dropped first."""
+    """Change the database as who can write it is able to: the triggers go and come back."""
+    _without_triggers(path, *statements)
+    _restore_triggers(path)
+
+
+def _restore_triggers(path: Path) -> None:
+    database = Database.open(f"sqlite:///{path}", create=False)
+    with database.write() as connection:
+        append_only.restore(connection)
+    database.close()
+
+
+def _without_triggers(path: Path, *statements: str) -> None:
     with sqlite3.connect(path) as connection:
         for table in APPEND_ONLY:
             for action in ("update", "delete"):
@@ -71,7 +83,7 @@ def attack(path: Path, *statements: str) -> None:
 
 def rewrite(path: Path) -> None:
     """Change who is in the history, write the whole chain again, and remove the signatures."""
-    attack(path, "UPDATE sluice_history SET actor = 'eve' WHERE id = 1")
+    _without_triggers(path, "UPDATE sluice_history SET actor = 'eve' WHERE id = 1")
     database = Database.open(f"sqlite:///{path}", create=False)
     with database.write() as connection:
         for table in (signatures, log_table, log_head):
@@ -79,6 +91,7 @@ def rewrite(path: Path) -> None:
         log.start(connection)
         rows = [(t, row) for t in LOGGED for row in connection.execute(sa.select(t))]
         log.write_down(connection, rows)
+        append_only.restore(connection)
     database.close()
 
 
