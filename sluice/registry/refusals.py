@@ -1,8 +1,8 @@
 """Attempts to change the registry that were refused: who tried what, and why not.
 
 They are kept beside the log, not in it: an attempt may come from somebody without the key, and must
-not leave a line that nobody signed. A flood of attempts fills the table at a bounded pace, and hides
-none of another kind: the bound is of one action and one class of error.
+not leave a line that nobody signed. A flood of attempts fills the table at a bounded pace, and
+hides none of another kind: the bound is of one action and one class of error.
 """
 
 from datetime import datetime, timedelta

@@ -178,7 +178,8 @@ def test_rows_that_change_after_they_were_shown_are_not_signed(
     with Ledger.open(own_url, clock=Clock()) as ledger:
         register_sample(ledger, store, salt=2)
         (evil,) = [e.reason for e in ledger.history(MODEL) if e.to_version == 2][:1]
-    innocent = "UPDATE sluice_history SET reason = 'nightly run' WHERE to_version = 2 AND action = 'register'"
+    of_row = "WHERE to_version = 2 AND action = 'register'"
+    innocent = f"UPDATE sluice_history SET reason = 'nightly run' {of_row}"
     attack(path, innocent)
 
     with Ledger.open(own_url, clock=Clock(), key=key) as ledger:
