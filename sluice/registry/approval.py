@@ -165,7 +165,17 @@ def _is_approved(connection: Connection, keys: Keyring, entry: HistoryEntry, pro
         pointer=Pointer(version=entry.from_version, revision=(entry.revision or 0) - 1),
         promotion=str(entry.receipt),
     )
-    return bool(_approvers(keys, linked, subject) - {promoter})
+    approvers = _approvers(keys, linked, subject)
+    for each in linked:  # a key that has ended since approved what it approved before
+        key_id = str(each.receipt.evidence.get("key_id"))
+        end = keys.retired.get(key_id)
+        if (
+            end is not None
+            and _is_given(keys, each.receipt, subject, key_id)
+            and not signed_lines.has_come(connection, keys, end, line=each.line)
+        ):
+            approvers.add(key_id)
+    return bool(approvers - {promoter})
 
 
 def _approvers(
@@ -174,15 +184,19 @@ def _approvers(
     """Return the ids of the keys of actors that approved something."""
     found = set()
     for receipt in (each.receipt for each in linked):
-        if receipt.gate != GATE or not subject.items() <= receipt.subject.items():
-            continue
-        actor = str(receipt.evidence.get("actor"))
-        key_id = keys.actors.get(actor, "")
-        text = _text(receipt.subject, actor=actor, reason=receipt.reason)
-        signature = str(receipt.evidence.get("signature"))
-        if key_id and keys.known[key_id].fits(signature, GATE, text):
+        key_id = keys.actors.get(str(receipt.evidence.get("actor")))
+        if key_id is not None and _is_given(keys, receipt, subject, key_id):
             found.add(key_id)
     return found
+
+
+def _is_given(keys: Keyring, receipt: Receipt, subject: Mapping[str, str], key_id: str) -> bool:
+    """Say whether a receipt is an approval of something, signed with a key."""
+    if receipt.gate != GATE or not subject.items() <= receipt.subject.items():
+        return False
+    actor, signature = (str(receipt.evidence.get(part)) for part in ("actor", "signature"))
+    text = _text(receipt.subject, actor=actor, reason=receipt.reason)
+    return keys.known[key_id].fits(signature, GATE, text)
 
 
 def _signer(connection: Connection, keys: Keyring, line: int) -> tuple[str, bool]:

@@ -81,6 +81,7 @@ def forge_signature(
 # A signature of an unknown key hides who made a change
 
 
+@pytest.mark.slow
 def test_signature_of_no_known_key_does_not_hide_a_false_name(
     path: Path, own_url: str, store: ArtifactStore, keys: dict[str, SigningKey]
 ) -> None:
@@ -122,6 +123,7 @@ def test_forged_signature_does_not_make_signed_lines_look_unsigned(
 # An approval counts once, and where it was given
 
 
+@pytest.mark.slow
 def test_approval_from_before_a_rollback_does_not_bring_the_version_back(
     tmp_path: Path, own_url: str, store: ArtifactStore, keys: dict[str, SigningKey]
 ) -> None:
@@ -145,6 +147,7 @@ def test_approval_from_before_a_rollback_does_not_bring_the_version_back(
     assert len(findings(own_url, store, keys["bob"])) == 1  # that of version 1, by ada alone
 
 
+@pytest.mark.slow
 def test_approval_given_in_another_registry_does_not_count(
     tmp_path: Path, store: ArtifactStore, keys: dict[str, SigningKey]
 ) -> None:
@@ -165,9 +168,62 @@ def test_approval_given_in_another_registry_does_not_count(
         promote(url, store, keys["ada"], "ada")
 
 
+@pytest.mark.slow
+def test_key_that_ended_approved_what_it_approved_before_and_nothing_since(
+    tmp_path: Path, path: Path, own_url: str, store: ArtifactStore, keys: dict[str, SigningKey]
+) -> None:
+    """A thief of bob's old key approves in a copy; the receipt is filed by somebody with a key."""
+    begin(own_url, store, keys)
+    since = NOW + DAY
+    old_list = (tmp_path / KNOWN_KEYS).read_text()
+    half = old_list.split("bob: ")[1].split()[0]
+    new_list = [
+        old_list.replace(half, personal_key(tmp_path / "bob2.key")[1]).rstrip(),
+        f"retired: {{'{half}': {(since + DAY).isoformat()}}}",
+    ]
+    require_two(tmp_path, since)
+    with Ledger.open(own_url, clock=Clock(since), key=keys["bob"]) as ledger:
+        ledger.approve(MODEL, 2, actor="bob", reason="reviewed")
+        lineage = ledger.version(MODEL, 2).lineage
+    with Ledger.open(own_url, clock=Clock(since), key=keys["ada"]) as ledger:
+        ledger.promote(MODEL, 2, expected=1, actor="ada", reason="r", store=store)
+        ledger.rollback(MODEL, expected=2, actor="ada", reason="r", store=store)
+    list_keys(tmp_path, new_list)
+    require_two(tmp_path, since)
+    assert findings(own_url, store, keys["ada"]) == []
+
+    with Ledger.open(own_url, clock=Clock(since + 2 * DAY), key=keys["ada"]) as ledger:
+        ledger.record_receipt(poc_receipt(data="a" * 64))
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"VACUUM INTO '{tmp_path / 'copy.db'}'")
+    list_keys(tmp_path, [old_list])
+    copy = f"sqlite:///{tmp_path / 'copy.db'}"
+    with Ledger.open(copy, clock=Clock(since), key=keys["bob"]) as ledger:
+        stolen = ledger.approve(MODEL, 2, actor="bob", reason="stolen")
+    list_keys(tmp_path, new_list)
+    with Ledger.open(own_url, clock=Clock(since), key=keys["pipeline"]) as ledger:
+        ledger.register(MODEL, lineage, [stolen])
+
+    def back() -> None:
+        with Ledger.open(own_url, clock=Clock(since), key=keys["ada"]) as ledger:
+            ledger.promote(
+                MODEL, 2, expected=1, actor="ada", reason="r", store=store, reinstate=True
+            )
+
+    require_two(tmp_path, since)
+    with pytest.raises(GateBlocked, match="approval of another actor"):
+        back()
+    list_keys(tmp_path, new_list)  # ada's own list does not ask for two people
+    back()
+    require_two(tmp_path, since)
+    (found,) = findings(own_url, store, keys["ada"])
+    assert "(promote to version 2) was made without the approval" in found
+
+
 # What was shown is what is signed; what was read is what is moved
 
 
+@pytest.mark.slow
 def test_rows_that_change_after_they_were_shown_are_not_signed(
     path: Path, own_url: str, store: ArtifactStore
 ) -> None:
@@ -238,6 +294,7 @@ def test_history_rewritten_while_weights_are_read_moves_nothing(
 # Keys that ended, forms that ended, and clocks that are set back
 
 
+@pytest.mark.slow
 def test_stolen_retired_key_signs_nothing_new(
     tmp_path: Path, path: Path, own_url: str, store: ArtifactStore
 ) -> None:
@@ -272,6 +329,7 @@ def test_stolen_retired_key_signs_nothing_new(
     assert head_line(path) > 0
 
 
+@pytest.mark.slow
 def test_old_form_of_a_signature_does_not_free_from_ones_name(
     path: Path, own_url: str, store: ArtifactStore, keys: dict[str, SigningKey]
 ) -> None:
@@ -290,6 +348,7 @@ def test_old_form_of_a_signature_does_not_free_from_ones_name(
     assert any("of a form that ended" in what for what in findings(own_url, store, keys["ada"]))
 
 
+@pytest.mark.slow
 def test_clock_set_back_does_not_free_from_the_second_person(
     tmp_path: Path, own_url: str, store: ArtifactStore, keys: dict[str, SigningKey]
 ) -> None:
@@ -305,6 +364,7 @@ def test_clock_set_back_does_not_free_from_the_second_person(
     assert "(promote to version 2) was made without the approval" in found
 
 
+@pytest.mark.slow
 def test_promotion_without_a_key_and_a_bridge_are_not_two_people(
     tmp_path: Path, own_url: str, store: ArtifactStore, keys: dict[str, SigningKey]
 ) -> None:
@@ -322,6 +382,7 @@ def test_promotion_without_a_key_and_a_bridge_are_not_two_people(
 # What is kept outside the database, and what is told of it
 
 
+@pytest.mark.slow
 def test_older_line_added_to_the_append_only_place_is_not_the_newest(
     tmp_path: Path, path: Path, own_url: str, store: ArtifactStore
 ) -> None:
