@@ -1,5 +1,6 @@
 """``sluice registry audit``: every change and every refused attempt, as JSON lines."""
 
+import json
 from typing import Annotated
 
 import typer
@@ -33,4 +34,5 @@ def audit(
     with open_ledger() as ledger:
         records = ledger.audit(since=moment, key=read_key(key))
     for record in records:
-        typer.echo(record.model_dump_json())
+        # Everything beyond ASCII is escaped: a reason must not break the line or steer a terminal.
+        typer.echo(json.dumps(record.model_dump(mode="json")))

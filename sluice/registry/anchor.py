@@ -203,7 +203,7 @@ class ObjectAnchor:
             except FileNotFoundError:
                 return None
             newest = max((name for name in names if name.endswith(".json")), default=None)
-            return None if newest is None else _parse(files.cat_file(newest), newest)
+            return None if newest is None else _parse_named(files.cat_file(newest), newest)
         except (OSError, ImportError, ValueError) as error:
             raise _unreadable(self.place, error) from error
 
@@ -216,7 +216,7 @@ class ObjectAnchor:
         try:
             files, root = fsspec.core.url_to_fs(self.root)
             files.makedirs(root, exist_ok=True)
-            name = f"{root}/{signed.line:012d}.json"
+            name = f"{root}/{_object_name(signed)}"
             files.pipe_file(name, signed.model_dump_json().encode(), mode="create")
         except (OSError, ImportError, ValueError) as error:
             raise _not_kept(signed, self.place, error) from error
@@ -231,6 +231,23 @@ def _parse(content: bytes, where: str) -> SignedLine:
             cause="It was changed or damaged.",
             fix=_remove(where),
         ) from None
+
+
+def _parse_named(content: bytes, where: str) -> SignedLine:
+    """Read an object; who may only add some must not put an older line above the newest."""
+    kept = _parse(content, where)
+    if where.rsplit("/", 1)[-1] != _object_name(kept):
+        raise IntegrityError(
+            f"The object {where} must hold the signed line that its name says, and holds line "
+            f"{kept.line}.",
+            cause="It was not put there by Sluice.",
+            fix=_remove(where),
+        )
+    return kept
+
+
+def _object_name(signed: SignedLine) -> str:
+    return f"{signed.line:012d}.json"
 
 
 def _remove(where: str) -> str:

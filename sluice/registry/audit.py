@@ -53,19 +53,26 @@ class AuditRecord(Record):
     refused_because: str | None = None
 
 
+_Lines = Sequence[tuple[int, SignatureState, str]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Signatures:
-    """Which signature covers which line."""
+    """Which signature covers which line: those that hold, and the others, each by their lines."""
 
-    lines: Sequence[int]
-    states: Sequence[tuple[SignatureState, str]]
+    good: _Lines
+    others: _Lines
 
     def of(self, line: int | None) -> dict[str, Any]:
         if line is None:
             return {"line": None, "signature": "not_logged", "key_id": None}
-        place = bisect.bisect_left(self.lines, line)
-        state, key_id = ("unsigned", None) if place == len(self.lines) else self.states[place]
-        return {"line": line, "signature": state, "key_id": key_id}
+        # Anybody can add a signature that does not hold: it must not hide one that does.
+        for each in (self.good, self.others):
+            place = bisect.bisect_left(each, line, key=lambda signature: signature[0])
+            if place < len(each):
+                _, state, key_id = each[place]
+                return {"line": line, "signature": state, "key_id": key_id}
+        return {"line": line, "signature": "unsigned", "key_id": None}
 
 
 def load(
@@ -86,7 +93,7 @@ def load(
         *_moves(connection, signed),
         *_transitions(connection, signed),
         *_approvals(connection, signed),
-        *_bridges(connection, signed),
+        *_bridges(connection, keys),
         *(
             AuditRecord(
                 outcome="refused", receipt=None, line=None, signature=None, **each.model_dump()
@@ -101,12 +108,14 @@ def load(
 def _load_signatures(connection: Connection, keys: Keyring | None) -> _Signatures:
     query = signed_lines.select_as_stored().order_by(signatures.c.line)
     rows = connection.execute(query).all()
-    best: dict[int, tuple[SignatureState, str]] = {}
-    for row in rows:  # a line may be signed with several keys: a known one counts
-        state = _state(connection, keys, row)
-        if row.line not in best or state in ("signed", "bridged"):
-            best[row.line] = (state, row.key_id)
-    return _Signatures(lines=list(best), states=list(best.values()))
+    good: list[tuple[int, SignatureState, str]] = []
+    others: list[tuple[int, SignatureState, str]] = []
+    for row in rows:
+        if isinstance(row.line, int):  # SQLite keeps a text as well
+            state = _state(connection, keys, row)
+            kept = good if state in ("signed", "bridged") else others
+            kept.append((row.line, state, row.key_id))
+    return _Signatures(good=good, others=others)
 
 
 def _state(connection: Connection, keys: Keyring | None, row: Row[Any]) -> SignatureState:
@@ -176,20 +185,23 @@ def _approvals(connection: Connection, signed: _Signatures) -> list[AuditRecord]
     return found
 
 
-def _bridges(connection: Connection, signed: _Signatures) -> list[AuditRecord]:
-    query = sa.select(signatures).where(signatures.c.kind == "bridge")
+def _bridges(connection: Connection, keys: Keyring | None) -> list[AuditRecord]:
+    query = signed_lines.select_as_stored().add_columns(signatures.c.signed_at.label("at"))
     return [
         AuditRecord(
-            at=row.signed_at,
+            at=row.at,
             outcome="accepted",
             action="sign",
             model="",
             from_version=None,
             to_version=None,
-            actor=row.actor,
-            reason=f"lines {row.since + 1} to {row.line} of the log, which no key had signed",
+            actor=str(row.actor),
+            reason=f"lines after {row.since}, up to {row.line} of the log, which no key had signed",
             receipt=None,
-            **signed.of(row.line),
+            line=row.line,
+            signature=_state(connection, keys, row),  # its own, not another's of the same line
+            key_id=row.key_id,
         )
-        for row in connection.execute(query)
+        for row in connection.execute(query.where(signatures.c.kind == "bridge"))
+        if isinstance(row.line, int)
     ]

@@ -33,10 +33,10 @@ class KnownKeys(Settings):
         description="Key by the name that --actor gives: an Ed25519 public key in base64, or "
         "'file:' with the path of a key file. Several names may have one key.",
     )
-    retired: tuple[KeyText, ...] = Field(
-        (),
-        strict=False,
-        description="Keys that sign nothing any more and still verify what they signed.",
+    retired: dict[KeyText, Annotated[AwareDatetime, Field(strict=False)]] = Field(
+        {},
+        description="Keys that sign nothing any more, each with the moment of its end (ISO 8601 "
+        "with its zone): they still verify what they signed before.",
     )
     anchor: str | None = Field(
         None,
@@ -64,8 +64,8 @@ class Keyring:
     actors: Mapping[str, str] = field(default_factory=dict)
     """Key id by name; empty when names are not bound to keys."""
 
-    retired: frozenset[str] = frozenset()
-    """Ids of keys that only verify."""
+    retired: Mapping[str, datetime] = field(default_factory=dict)
+    """End of each key that only verifies, by its id."""
 
     anchor: str | None = None
     two_person_since: datetime | None = None
@@ -84,7 +84,7 @@ class Keyring:
         require_private(path, what="The list of known keys")
         settings = KnownKeys.parse(_load(path), where=str(path))
         actors = {name: _read_key(text, path) for name, text in settings.actors.items()}
-        retired = [_read_key(text, path) for text in settings.retired]
+        retired = [(_read_key(text, path), end) for text, end in settings.retired.items()]
         if settings.two_person_since is not None:
             _require_personal(actors, path)
         if key.key_id not in {each.key_id for each in actors.values()}:
@@ -95,9 +95,9 @@ class Keyring:
             )
         return cls(
             signing=key,
-            known={each.key_id: each for each in (*actors.values(), *retired)},
+            known={each.key_id: each for each in (*actors.values(), *(key for key, _ in retired))},
             actors={name: each.key_id for name, each in actors.items()},
-            retired=frozenset(each.key_id for each in retired),
+            retired={each.key_id: end for each, end in retired},
             anchor=settings.anchor,
             two_person_since=settings.two_person_since,
         )

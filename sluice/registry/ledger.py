@@ -282,7 +282,6 @@ class Ledger(SignedWriting):
                     at=None,
                 )
             promotion.check_expected(connection, model, expected)
-            self._require_whole(connection)
             resting_on = promotion.require_evidence(
                 connection, found, pointer=pointer, reinstate=reinstate, rules=rules
             )
@@ -297,6 +296,7 @@ class Ledger(SignedWriting):
         _require_loadable(found, store)
         at = self._clock()
         with self._write(actor) as connection:
+            self._require_whole(connection)
             queries.lock_model(connection, model, at=at)
             # Loading takes seconds: a newer verdict may have been filed since.
             receipt = promotion.require_evidence(
@@ -336,13 +336,13 @@ class Ledger(SignedWriting):
         promotion.require_words(actor=actor, reason=reason)
         with self._database.read() as connection:
             pointer = promotion.check_expected(connection, model, expected)
-            self._require_whole(connection)
             number = promotion.rollback_target(connection, model, pointer)
             production_check.require_sound(connection, model, [number])
             target = queries.load_version(connection, model, number)
         tracing.about(target.candidate)
         code = _require_restorable(target, store)
         with self._write(actor) as connection:
+            self._require_whole(connection)
             moved = promotion.commit_move(
                 connection,
                 target,

@@ -1,7 +1,8 @@
 """Attempts to change the registry that were refused: who tried what, and why not.
 
 They are kept beside the log, not in it: an attempt may come from somebody without the key, and must
-not leave a line that nobody signed. A flood of attempts fills the table at a bounded pace.
+not leave a line that nobody signed. A flood of attempts fills the table at a bounded pace, and
+hides none of another kind: the bound is of one action and one class of error.
 """
 
 from datetime import datetime, timedelta
@@ -17,8 +18,8 @@ from sluice.settings import Record
 
 Attempt = Literal["register", "import", "promote", "rollback", "approve", "sign", "rollout"]
 
-MAX_A_DAY = 1000
-"""Attempts that are kept within 24 hours; the last of them says that no more are."""
+MAX_A_DAY = 200
+"""Attempts of one kind that are kept within 24 hours; the last of them says that no more are."""
 
 _MAX_TEXT = 2000
 _MAX_NAME = 200
@@ -40,14 +41,18 @@ class Refusal(Record):
 
 
 def insert(connection: Connection, refusal: Refusal) -> None:
-    """Write an attempt down, unless as many were within 24 hours as are kept."""
-    recent = sa.select(sa.func.count()).where(refusals.c.at > refusal.at - timedelta(days=1))
+    """Write an attempt down, unless as many of its kind were within 24 hours as are kept."""
+    recent = sa.select(sa.func.count()).where(
+        refusals.c.at > refusal.at - timedelta(days=1),
+        refusals.c.action == refusal.action,
+        refusals.c.error == refusal.error,
+    )
     count = int(connection.execute(recent).scalar_one())
     if count >= MAX_A_DAY:
         return
     because = _stored(refusal.refused_because, _MAX_TEXT)
     if count == MAX_A_DAY - 1:
-        because += " (No more refused attempts are kept for a day.)"
+        because += " (No more refused attempts of this kind are kept for a day.)"
     values = refusal.model_dump() | {
         "model": _stored(refusal.model, _MAX_NAME),
         "actor": _stored(refusal.actor, _MAX_NAME),

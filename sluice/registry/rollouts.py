@@ -169,9 +169,8 @@ class RolloutLedger(Ledger):
         """
         promotion.require_words(actor=actor, reason=reason)
         at = self._clock()
-        with self._database.read() as connection:
-            self._require_whole(connection)
         with self._write(actor) as connection:
+            self._require_whole(connection)
             found = queries.find_version(connection, model, number=version)
             if found is None:
                 raise admission.unknown(model, version, queries.model_names(connection))
@@ -278,7 +277,6 @@ class RolloutLedger(Ledger):
         with self._database.read() as connection:
             version = queries.load_version(connection, model, rollout.version)
             pointer = promotion.check_expected(connection, model, rollout.production_version)
-            self._require_whole(connection)
             promotion.require_evidence(
                 connection, version, pointer=pointer, reinstate=False, rules=rules
             )
@@ -287,6 +285,7 @@ class RolloutLedger(Ledger):
         reason = f"every step of rollout {rollout.id[:12]} held"
         transition = changes.promote(rollout, now=at, actor=actor, reason=f"Because {reason}.")
         with self._write(actor) as connection:
+            self._require_whole(connection)
             queries.lock_model(connection, model, at=at)
             # Loading takes seconds: a newer verdict may have been filed since.
             receipt = promotion.require_evidence(

@@ -166,6 +166,15 @@ def check(connection: Connection, keys: Keyring, *, anchor: Kept | None) -> Iter
         )
 
 
+def has_come(connection: Connection, keys: Keyring, moment: datetime, *, line: int) -> bool:
+    """Say whether a moment had come when a line was added, by the signatures before it.
+
+    What a line says of its own time is its writer's word; a signature before it was made earlier.
+    """
+    earlier = _signed(keys).where(signatures.c.line < line, signatures.c.signed_at > moment)
+    return connection.execute(earlier.limit(1)).first() is not None
+
+
 def _signed(keys: Keyring) -> sa.Select[Any]:
     return select_as_stored().where(signatures.c.key_id.in_(keys.known))
 
@@ -201,10 +210,24 @@ def problem_of(connection: Connection, keys: Keyring, row: Row[Any]) -> str | No
         is_own = keys.known[row.key_id].fits(str(row.signature), "signed lines", _text(row))
     if not is_own:
         return f"The signature of line {row.line} was not made with the key that it names."
+    if row.since is None and _has_present_form(connection, keys, before=row.line):
+        return f"The signature of line {row.line} is of a form that ended before it."
+    retired_at = keys.retired.get(row.key_id)
+    if retired_at is not None and (
+        str(row.signed_at) > _moment(retired_at)
+        or has_come(connection, keys, retired_at, line=row.line)
+    ):
+        return f"Line {row.line} is signed with the key {row.key_id}, which was retired before."
     digest = connection.execute(sa.select(log.c.digest).where(log.c.number == row.line)).scalar()
     if digest != row.digest:
         return f"Line {row.line} of the log is not the one that was signed."
     return None
+
+
+def _has_present_form(connection: Connection, keys: Keyring, *, before: int) -> bool:
+    """Say whether a signature before a line tells what it covers and who made it."""
+    query = _signed(keys).where(signatures.c.line < before, signatures.c.since.is_not(None))
+    return connection.execute(query.limit(1)).first() is not None
 
 
 def _gap(connection: Connection, keys: Keyring, row: Row[Any]) -> str | None:
@@ -271,9 +294,14 @@ def _text(signed: Row[Any] | SignedLine) -> str:
     """Return what is signed: all that a signature says, damaged values as they are stored."""
     at = signed.signed_at
     if isinstance(at, datetime):
-        at = at.astimezone(UTC).isoformat(timespec="microseconds")
+        at = _moment(at)
     values = (signed.line, signed.digest, signed.since, signed.kind, signed.actor, at)
     return digest_json([v if isinstance(v, int | str | None) else repr(v) for v in values])
+
+
+def _moment(at: datetime) -> str:
+    """Return a moment as the database holds it."""
+    return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def _unsigned(connection: Connection, first: int, last: int) -> IntegrityError:

@@ -59,17 +59,24 @@ class SignedWriting(RefusalRecording):
                     kept_outside.enter_context(anchor.writing(signed))
 
     def _require_whole(self, connection: Connection) -> None:
-        """Refuse to move production with a key on a log that was changed anywhere."""
+        """Refuse to move production with a key on a log that was changed anywhere.
+
+        In the transaction that moves it: reading weights takes seconds, in which somebody may
+        rewrite what was checked before.
+        """
         if self._keys is not None:
             signed_lines.require_whole(connection)
 
     def unsigned(self) -> tuple[log.Head, list[UnsignedLine]]:
         """Return where the log ends, and every line that no known key has signed.
 
+        The rows are as the log says: whoever signs that end of the log signs what is shown.
+
         Raises:
-            IntegrityError: The last signature does not hold, or a line tells of no row.
+            IntegrityError: The last signature or the log does not hold.
         """
         with self._database.read() as connection:
+            signed_lines.require_sound(log_verification.check(connection))
             since = signed_lines.last_signed_line(connection, self._require_keys())
             return log.load_head(connection), unsigned.unsigned_lines(connection, since=since)
 
@@ -114,8 +121,8 @@ class SignedWriting(RefusalRecording):
     def approve(self, model: str, version: int, *, actor: str, reason: str) -> Receipt:
         """Record that a person agrees to a promotion, signed with that person's key.
 
-        It is of the present promotion receipt and of what is in production now; a newer verdict or
-        another production version needs another approval.
+        It is of the present promotion receipt and of the next move of the pointer; a newer verdict
+        or any move, also away and back, needs another approval.
 
         Raises:
             UnknownVersion: There is no such version.
@@ -134,9 +141,10 @@ class SignedWriting(RefusalRecording):
                 connection, found, pointer=pointer, reinstate=True, rules=None
             )
             receipt = approval.give(
+                connection,
                 keys,
                 found,
-                reference=promotion.reference_of(connection, model, pointer),
+                pointer=pointer,
                 promotion=judged,
                 actor=actor,
                 reason=reason,

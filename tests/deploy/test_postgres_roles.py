@@ -15,14 +15,17 @@ from sluice.errors import StorageError
 from sluice.registry import tables
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
+from sluice.rollout.agreement import Agreement
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.log import json_log
 from sluice.serving.recipe import ServerRecipe, open_recipe
+from sluice.serving.tokens import Tokens
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, register_sample
 from tests.sluice.registry.test_observations import report, sample
 from tests.sluice.serving.serving_samples import quick_settings
 
 ROLES = Path(__file__).parents[2] / "deploy" / "postgres" / "roles.sql"
+AGREEMENT = Agreement(difference=1.0, spread=10.0, rows=1000)
 KEY = SigningKey(b"k" * 32)
 Connect = Callable[[str], str]
 
@@ -76,6 +79,22 @@ ATTACKS = (
     "DROP TABLE sluice_samples",
     "CREATE TABLE sluice_own (a int)",
     "SET ROLE sluice_promoter",
+    # A verdict that a rollout goes by, a secret before the first one, and the first one changed.
+    "INSERT INTO sluice_rollout_notes (rollout, kind, at, payload) "
+    "VALUES ('r', 'agreement', '2025-01-01', '{}')",
+    "INSERT INTO sluice_rollout_notes (id, rollout, kind, at, payload) "
+    "VALUES (-1, 'r', 'secret', '2025-01-01', '{}')",
+    "UPDATE sluice_rollout_notes SET payload = '{}'",
+    "DELETE FROM sluice_rollout_notes",
+    "ALTER TABLE sluice_rollout_notes DISABLE ROW LEVEL SECURITY",
+    "DROP POLICY sluice_server_writes ON sluice_rollout_notes",
+    "SELECT setval('sluice_rollout_notes_id_seq', 1)",
+    "INSERT INTO sluice_signatures (key_id, line, digest, signature, signed_at) "
+    "VALUES ('k', 1, 'd', 's', '2025-01-01')",
+    "INSERT INTO sluice_rollouts (id, model, version, receipt, settings, started_at) "
+    f"VALUES ('r', '{MODEL}', 1, 'd', '{{}}', '2025-01-01')",
+    "UPDATE sluice_rollout_heads SET state = '{}'",
+    "LOCK TABLE sluice_log_head",
 )
 
 
@@ -95,7 +114,7 @@ def test_server_serves_and_observes_and_can_change_nothing(
         settings=quick_settings(),
         registry_url=url_of("server"),
         artifacts=tmp_path / "artifacts",
-        token=None,
+        tokens=Tokens.of(),
     )
     with open_recipe(recipe, clock=Clock(), log=json_log(io.StringIO())) as serving:
         assert serving.reporter is not None
@@ -116,7 +135,7 @@ def test_server_serves_and_observes_and_can_change_nothing(
     for statement in ATTACKS:
         assert any(
             word in refused(url_of("server"), statement)
-            for word in ("permission denied", "must be owner")
+            for word in ("permission denied", "must be owner", "row-level security")
         ), statement
     with RolloutLedger.open(url_of("owner"), clock=Clock()) as ledger:
         assert ledger.verify(None, store=store, key=KEY) == []
@@ -134,6 +153,36 @@ def test_promoter_promotes_and_cannot_rewrite(url_of: Connect, store: ArtifactSt
             word in refused(url, statement) for word in ("permission denied", "must be owner")
         ), statement
     assert "append-only" in refused(url, "UPDATE sluice_models SET name = 'x'")
+
+
+def test_server_makes_the_first_secret_and_lets_samples_go(
+    url_of: Connect, store: ArtifactStore
+) -> None:
+    with RolloutLedger.open(url_of("promoter"), clock=Clock(), key=KEY) as ledger:
+        promote_chain(ledger, store, 2)
+        number = register_sample(
+            ledger, store, salt=3, reference=ledger.version(MODEL, 2).candidate
+        )
+        begun = ledger.start_rollout(
+            MODEL, number, RolloutSettings(), actor="a", reason="r", agreement=AGREEMENT
+        ).rollout
+    with RolloutLedger.open(url_of("server"), clock=Clock(), create=False) as ledger:
+        before = ledger.weights(MODEL)
+        ledger.require_secret(MODEL)
+        made = ledger.weights(MODEL)
+        ledger.require_secret(MODEL)
+        assert ledger.weights(MODEL) == made
+        assert before is not None
+        assert made is not None
+        assert (before.secret, len(made.secret)) == ("", 64)
+        seen = ledger.observations
+        assert seen.agreement(begun.id) == AGREEMENT
+        seen.write(report(rollout=begun, kept=(sample(1),)))
+        seen.keeping(days=1e-9).write(report(rollout=begun))
+        assert seen.samples(MODEL, newest=9) == []
+        assert ledger.erase_user(MODEL, "u").kept == 0
+    with RolloutLedger.open(url_of("promoter"), clock=Clock()) as ledger:
+        assert ledger.weights(MODEL) == made
 
 
 def test_every_table_is_granted_to_somebody() -> None:

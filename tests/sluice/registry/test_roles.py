@@ -4,7 +4,7 @@ import base64
 import contextlib
 import subprocess
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -220,7 +220,8 @@ def test_retired_key_verifies_and_does_not_sign(tmp_path: Path, store: ArtifactS
     new, new_half = personal_key(tmp_path / "new.key")
     with Ledger.open(url, clock=Clock(), key=new) as ledger:
         assert "which is all of them" in ledger.verify(None, store=store, key=new)[0].what
-    list_keys(tmp_path, [f"actors: {{pipeline: {new_half}}}", f"retired: [{old_half}]"])
+    end = (NOW + timedelta(hours=1)).isoformat()
+    list_keys(tmp_path, [f"actors: {{pipeline: {new_half}}}", f"retired: {{'{old_half}': {end}}}"])
 
     with Ledger.open(url, clock=Clock(), key=new) as ledger:
         register_sample(ledger, store, salt=2)
