@@ -43,6 +43,9 @@ class Crowd:
     gateway: bool = False
     """Whether all requests come from one address."""
 
+    invents: bool = False
+    """Whether all hostile requests come from one network, each with a new user."""
+
     clients: int = 10_000
     hostile: int = 100
     requests_per_s: float = 100.0
@@ -141,6 +144,8 @@ def _ask(
         at_s = now_s + LOOK_S * (at / total - 1)
         name = client_of(f"{'hostile ' if is_hostile_N[n] else ''}{user_N[n]}", "")
         address = "gateway" if crowd.gateway else name
+        if crowd.invents and is_hostile_N[n]:
+            name, address = client_of(f"invented {at_s}", ""), "203.0.113.7"
         arm: ArmName = "challenger" if ours_N[n] else "production"
         own = int(ours_N[n])
         ended = [_end(steps, spent_2N[a, n], bool(fails_2N[a, n])) for a in (own, 1 - own)]
@@ -163,7 +168,9 @@ def _ask(
             steps.clients.draw(name)
             odd = crowd.attack == "odd samples" and is_hostile_N[n]
             apart = 1e6 if odd else crowd.disagreement
-            samples.append(_sample(apart, client=name if compares else None))
+            samples.append(
+                _sample(apart, client=name, origin=address) if compares else _sample(apart)
+            )
 
 
 def _end(steps: Steps, spent_s: float, fails: bool) -> tuple[Fault | None, frozenset[str]]:
@@ -171,12 +178,13 @@ def _end(steps: Steps, spent_s: float, fails: bool) -> tuple[Fault | None, froze
     return fault, steps.faults(seconds=float(spent_s), fault=fault)
 
 
-def _sample(apart: float, *, client: str | None) -> Sample:
+def _sample(apart: float, *, client: str | None = None, origin: str | None = None) -> Sample:
     return Sample(
         at=START,
         rollout="simulated",
         epoch=2,
         client=client,
+        origin=origin,
         arm="challenger",
         seconds=_MEDIAN_S,
         features=(0.0,),

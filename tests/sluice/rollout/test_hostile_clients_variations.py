@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import math
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -40,6 +41,7 @@ from tests.sluice.serving.serving_samples import (
     deployed,
     quick_settings,
 )
+from tests.support.hostile_traffic import Crowd, rolled_back_after
 
 SHARE = 0.25
 ATTACKER = "203.0.113.7"
@@ -360,3 +362,12 @@ def test_failing_requests_do_not_push_out_what_both_arms_answered(tmp_path: Path
     assert found is not None
     assert found.rows == 150
     assert found.distance > found.limit
+
+
+@pytest.mark.slow
+def test_a_simulated_network_that_invents_users_does_not_end_a_healthy_rollout() -> None:
+    """It sends as many requests as 10,000 honest clients, on which the arms are far apart."""
+    crowd = Crowd(attack="odd samples", invents=True, requests_per_s=50.0, hostile_per_s=50.0)
+    ended = [rolled_back_after(crowd, seconds=70, seed=seed, compares=True) for seed in range(2)]
+
+    assert ended == [math.inf] * 2
