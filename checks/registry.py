@@ -29,7 +29,7 @@ def registry_check(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:
             )
         ],
     )
-    def registry_check(sluice_state: State) -> dg.AssetCheckResult:
+    def registry_check(sluice_state: dg.ResourceParam[State]) -> dg.AssetCheckResult:
         key = sluice_state.home.registry_key
         with sluice_state.ledger() as ledger:
             if pipeline.name not in ledger.models():
