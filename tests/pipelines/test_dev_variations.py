@@ -190,10 +190,8 @@ def test_a_shipped_pipeline_takes_no_package_from_the_working_folder(tmp_path: P
     [
         """python_logs: {dagster_handler_config: {handlers: {x: {class: subprocess.Popen,
           args: [touch, {mark}]}}}}""",
-        """python_logs: &a {dagster_handler_config: {formatters: {x: {"()": os.system,
+        """python_logs: {dagster_handler_config: {formatters: {x: {"()": os.system,
           command: "touch {mark}"}}}}""",
-        """x: &a {dagster_handler_config: {handlers: {x: {"()": os.system, command: touch {mark}}}}}
-python_logs: {<<: *a}""",
     ],
 )
 def test_a_state_folder_that_was_downloaded_calls_nothing(tmp_path: Path, config: str) -> None:
