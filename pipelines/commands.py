@@ -169,14 +169,6 @@ def register(app: typer.Typer) -> None:
         # A script ignores it for what it starts in the background, and Dagster's children, which
         # end when they get it, would inherit that and never end.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        # Dagster starts Python without -P, and removes the first folder of the path while it loads
-        # the pipelines. So the working folder is on no path, and that first one is Dagster's home.
-        os.environ["PYTHONSAFEPATH"] = "1"
-        path = [
-            str(home.dagster),
-            *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)),
-        ]
-        os.environ["PYTHONPATH"] = os.pathsep.join(path)
         services = ["-P", "-m", "sluice.pipelines.dev_services", str(port), *names]
         os.execv(sys.executable, [sys.executable, *services])
 

@@ -54,9 +54,10 @@ def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
     """
     configure_loggers(formatter="colored", log_level=_LOG_LEVEL.upper())
     with (
+        _own_path() as nowhere,
         dg.DagsterInstance.get() as instance,
-        _code_server(instance) as workspace,
-        _daemon(workspace) as daemon,
+        _code_server(instance, nowhere) as workspace,
+        _daemon(workspace, nowhere) as daemon,
     ):
         instance.optimize_for_webserver(_STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_S, _POOL_OVERFLOW)
         with WorkspaceProcessContext(
@@ -84,11 +85,26 @@ def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def _code_server(instance: dg.DagsterInstance) -> Iterator[Path]:
+def _own_path() -> Iterator[Path]:
+    """Keep the working folder off the path of Dagster's processes; yield an empty folder.
+
+    Dagster starts Python without ``-P``, searches what it calls its working directory before the
+    standard library, and removes the first folder of the path while it loads the pipelines. That
+    folder is empty and new: the state folder may have been downloaded with the working folder.
+    """
+    with tempfile.TemporaryDirectory(prefix="sluice-dev-") as folder:
+        given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        os.environ |= {
+            "PYTHONSAFEPATH": "1",
+            "PYTHONPATH": os.pathsep.join([folder, *given]),
+        }
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def _code_server(instance: dg.DagsterInstance, nowhere: Path) -> Iterator[Path]:
     """Start the process that loads the pipelines; yield the file that says where it listens."""
-    # The working directory would be first on the path of the code server, before the standard
-    # library: Dagster's own home has no module of anybody's.
-    target = ModuleTarget(DEFINITIONS, None, os.environ["DAGSTER_HOME"], None)
+    target = ModuleTarget(DEFINITIONS, None, str(nowhere), None)
     with (
         ProxyServerManager(instance, target, code_server_log_level=_LOG_LEVEL) as servers,
         tempfile.TemporaryDirectory() as folder,
@@ -99,11 +115,12 @@ def _code_server(instance: dg.DagsterInstance) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _daemon(workspace: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def _daemon(workspace: Path, nowhere: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Start the process that runs schedules and sensors; end it on the way out.
 
     It reads DAGSTER_HOME as this one does: a command line, where passwords of the instance's
-    database would be, is for every user of the machine to read.
+    database would be, is for every user of the machine to read. Its working folder is an empty
+    one: from a ``.env`` there it would take variables, DAGSTER_HOME and LD_PRELOAD among them.
     """
     read_end, write_end = get_ipc_shutdown_pipe()
     process = open_ipc_subprocess(
@@ -113,6 +130,7 @@ def _daemon(workspace: Path) -> Iterator["subprocess.Popen[bytes]"]:
             *("--code-server-log-level", _LOG_LEVEL, "--workspace", str(workspace)),
         ],
         pass_fds=[read_end],
+        cwd=nowhere,
     )
     os.close(read_end)
     try:

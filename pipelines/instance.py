@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import yaml
 from dagster._core.instance.ref import InstanceRef
 from dagster._core.instance.types import _EventListenerLogHandler
 from sqlalchemy import Engine, event
 from sqlalchemy.engine import ExceptionContext
 
-from sluice.errors import StorageError
-from sluice.files import disk_full_error, storage_error, write_secret
+from sluice.errors import SettingsError, StorageError
+from sluice.files import disk_full_error, read_regular, storage_error, write_secret
 from sluice.home import Home
 from sluice.pipelines.run_process import RunProcess
+from sluice.yaml_text import load_yaml
 
+HANDLERS = "dagster_handler_config"
 CONFIG = b"""# Written by Sluice when the folder was new; yours to change.
 telemetry:
   enabled: false
@@ -48,6 +51,8 @@ UNFINISHED = (
 )
 
 
+_MAX_CONFIG_BYTES = 1_000_000
+
 _NO_ROOM = ("disk is full", "disk I/O error")
 """What SQLite says when there is none; the second, when a file beside the database has none."""
 
@@ -57,11 +62,13 @@ def open_instance(home: Home) -> Iterator[dg.DagsterInstance]:
     """Yield the instance under ``home``; the first time, its folder is made.
 
     Raises:
+        SettingsError: Its ``dagster.yaml`` cannot be read, or calls what it names.
         StorageError: The folder cannot be written, or its disk is full; also in the block.
     """
     config = home.dagster / "dagster.yaml"
     if not config.exists():
         write_secret(config, CONFIG)  # who adds a database adds its password
+    _require_no_call(config)
     if not os.access(home.dagster, os.W_OK):
         raise StorageError(
             f"Cannot write {home.dagster} (Permission denied).",
@@ -79,6 +86,27 @@ def open_instance(home: Home) -> Iterator[dg.DagsterInstance]:
         instance.get_event_log_handler = lambda: _EventHandler(instance)  # type: ignore[method-assign]
         with instance:
             yield instance
+
+
+def _require_no_call(config: Path) -> None:
+    """Refuse log handlers, which Python's ``dictConfig`` makes by calling whatever they name.
+
+    A state folder may have been downloaded with the working folder that contains it.
+    """
+    try:
+        content = load_yaml(read_regular(config, max_bytes=_MAX_CONFIG_BYTES).decode())
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise SettingsError(
+            f"Dagster's settings in {config} must be YAML, and cannot be read: {error}.",
+            fix="Correct the file, or remove it: Sluice writes it again.",
+        ) from None
+    logs = content.get("python_logs") if isinstance(content, dict) else None
+    if isinstance(logs, dict) and HANDLERS in logs:
+        raise SettingsError(
+            f"{config} must not set python_logs.{HANDLERS}, and does.",
+            cause="A handler may name any function of Python, which Dagster would call.",
+            fix=f"Remove {HANDLERS} from the file. If you did not write it, look at who did.",
+        )
 
 
 class _EventHandler(_EventListenerLogHandler):

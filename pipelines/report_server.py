@@ -28,8 +28,12 @@ from sluice.pipelines.trusted_hosts import is_trusted_host
 from sluice.reports.index import index_page
 
 LOOPBACK = "127.0.0.1"
-_POLICY = "default-src 'self' 'unsafe-inline' data: blob:"
-"""A page may run its own scripts, but reaches no other host."""
+_POLICY = (
+    "default-src 'self' 'unsafe-inline' data: blob:; form-action 'none'; base-uri 'none'; "
+    "frame-ancestors 'self'"
+)
+"""A page may run its own scripts, but reaches no other host, nor the UI by a form; no page of
+another origin shows it in a frame."""
 
 _FIRST_TRIES = 20
 _WATCH_S = 0.5
@@ -122,6 +126,7 @@ class ReportHandler(BoundedHandler):
         self.send_header("Content-Length", str(size))
         self.send_header("Cache-Control", "no-cache")
         self.send_header("Content-Security-Policy", _POLICY)
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")  # embedded by no other page
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
 

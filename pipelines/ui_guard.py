@@ -16,6 +16,8 @@ from sluice.pipelines.trusted_hosts import is_trusted_host
 
 GRAPHQL = "/graphql"
 READING = frozenset({"GET", "HEAD"})
+NOTEBOOKS = frozenset({"/notebook", "/dagit/notebook"})
+"""Paths by which Dagster makes a page of any notebook of this disk, its scripts included."""
 
 _PAGE_HEADERS = {
     "X-Frame-Options": "DENY",  # a foreign page may not lay the UI's buttons under the mouse
@@ -47,7 +49,20 @@ def refuse(scope: Scope, trusted_hosts: Iterable[str]) -> Refusal | None:
             f"The Host header must name this machine, got {hosts}. Open http://localhost with the "
             "port that 'sluice dev' printed, or start it with --trusted-host NAME.",
         )
-    return _foreign(scope, headers, hosts[0]) or _wrong_form(scope, headers)
+    return _wrong_path(scope) or _foreign(scope, headers, hosts[0]) or _wrong_form(scope, headers)
+
+
+def _wrong_path(scope: Scope) -> Refusal | None:
+    """Refuse paths that Dagster's routes take for others, and pages that are not Dagster's own."""
+    path = scope["path"]
+    if not path.isprintable():  # a route's '$' also matches before a line feed: '/graphql%0a'
+        return Refusal(
+            HTTPStatus.BAD_REQUEST,
+            f"A path must have printable characters only, got {path!r}.",
+        )
+    if path.rstrip("/") in NOTEBOOKS:
+        return Refusal(HTTPStatus.NOT_FOUND, "Notebooks are not served. Open them in Jupyter.")
+    return None
 
 
 def _foreign(scope: Scope, headers: Headers, host: str) -> Refusal | None:

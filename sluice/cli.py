@@ -25,6 +25,10 @@ from sluice.redaction import redact, redact_logs
 TYPER_INTERRUPTED = 130
 """What Typer leaves with on Ctrl-C."""
 
+_WORLD_WRITABLE = 0o002
+"""Permission that no file of a command has, whatever the umask: a socket that everybody can write
+to takes orders from everybody, that of Dagster's code server among them."""
+
 ENTRY_POINTS = "sluice.commands"
 COMMANDS = (
     "list",
@@ -83,6 +87,7 @@ def _start(
 def main() -> None:
     """Run one command and leave with its exit code."""
     _open_standard_streams()
+    os.umask(os.umask(0) | _WORLD_WRITABLE)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: nothing torn
     raise SystemExit(run_command(sys.argv[1:]))
 

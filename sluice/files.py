@@ -51,6 +51,34 @@ def make_folder(folder: Path) -> None:
             each.mkdir(exist_ok=True)
 
 
+def own_temporary_folder(base: Path) -> Path:
+    """Return this user's folder in one that everybody may write to, closed to the others.
+
+    Args:
+        base: Such as /tmp.
+
+    Raises:
+        StorageError: Somebody else made a folder, or a link, of that name; or it cannot be made.
+    """
+    folder = base / f"sluice-{os.getuid()}"
+    try:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=OWNER_FOLDER)
+        found = folder.lstat()
+        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        if ours:
+            folder.chmod(OWNER_FOLDER)
+    except OSError as error:
+        raise storage_error(folder, error) from error
+    if not ours:
+        raise StorageError(
+            f"{folder} must be a folder of user {os.getuid()}, and it is not.",
+            cause="Another user of this machine made it first.",
+            fix="Remove it, or set TMPDIR to a folder of yours.",
+        )
+    return folder
+
+
 def write_secret(path: Path, content: bytes) -> None:
     """Write as ``write_atomic`` a file that nobody but its owner may read, whatever the umask.
 

@@ -38,8 +38,8 @@ def import_named(path: str, *, what: str) -> Any:
             f"A {what} is named as 'module:Name', got '{path}'.",
             fix="Write the dotted module, a colon and the class, as in 'my_model:MyWorkload'.",
         )
-    _search(Path.cwd(), before_others=False)  # a user's workload lies where the user starts
     try:
+        _search_here(module_name)
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # whatever the user's module raises while it loads
         raise explain_failure(error, path, module_name, what=what) from error
@@ -85,6 +85,26 @@ def search_beside(folder: Path, paths: Iterable[str]) -> None:
         _search(folder, before_others=True)
         _require_first(file, top, path)
         _beside[top] = file
+
+
+def _search_here(module_name: str) -> None:
+    """Search the working folder too, unless the module is an installed one.
+
+    Libraries try to import packages that are not installed: for a shipped pipeline they would take
+    files of those names from there.
+    """
+    top = module_name.partition(".")[0]
+    importlib.invalidate_caches()
+    loaded = sys.modules.get(top)
+    spec = importlib.util.find_spec(top) if loaded is None else loaded.__spec__
+    places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+    own = [place for place in places if place and _is_users(Path(place))]
+    if spec is None or own:
+        _search(Path.cwd(), before_others=False)
+
+
+def _is_users(place: Path) -> bool:
+    return any(place.is_relative_to(folder) for folder in _searched)
 
 
 def _search(folder: Path, *, before_others: bool) -> None:

@@ -8,6 +8,7 @@ it does well: it places workers on machines and says when one died.
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from sluice.cluster.places import count_places
@@ -16,6 +17,7 @@ from sluice.cluster.ray_token import keep_token_private
 from sluice.cluster.settings import ComputeSettings
 from sluice.cores import count_cores
 from sluice.errors import SettingsError
+from sluice.files import own_temporary_folder
 
 _CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
@@ -67,12 +69,16 @@ def machines(ray: Any) -> list[dict[str, float]]:
 def start_on_loopback(ray: Any) -> None:
     """Start Ray on this machine: every port on 127.0.0.1, every request with Ray's token.
 
+    Ray lets everybody write to its folder of sockets and logs, so it lies in one of this user's.
+
     Raises:
-        StorageError: Ray's token cannot be written.
+        StorageError: Ray's token, or its folder, cannot be written.
     """
+    from ray._common import utils
     from ray._private import ray_constants
 
     keep_token_private()
+    base: str = utils.get_default_system_temp_dir()  # type: ignore[no-untyped-call]
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unasked
     before = ray_constants.ENABLE_RAY_CLUSTER, os.environ.get(_CLUSTER)
     # Ray takes 127.0.0.1 as its address only where it expects no other machine, as on a laptop's
@@ -83,6 +89,7 @@ def start_on_loopback(ray: Any) -> None:
             address="local",
             num_cpus=count_cores(),
             include_dashboard=False,
+            _temp_dir=str(own_temporary_folder(Path(base)) / "ray"),
             log_to_driver=False,
             logging_level="ERROR",
             job_config=_own_path(),

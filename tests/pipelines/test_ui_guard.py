@@ -104,6 +104,8 @@ def test_programs_own_pages_and_links_are_served(
         (405, "GET", "/graphql?query=mutation", {"Accept": "text/html"}),
         (405, "GET", "/graphql/?query=mutation", {}),
         (405, "GET", "/%67raphql?query=mutation", {}),
+        (400, "GET", "/graphql%0a?query=mutation", {}),  # Dagster's route matches it
+        (404, "GET", "/notebook?path=x.ipynb", LINK),
         (405, "HEAD", "/graphql?query=mutation", {}),
         (405, "OPTIONS", "/graphql", {"Origin": "http://127.0.0.1:{port}"}),
         (405, "PUT", "/graphql", JSON),

@@ -13,7 +13,8 @@ import pytest
 from sluice.artifacts import ArtifactStore
 from sluice.cli import run_command
 from sluice.cluster.ray_token import keep_token_private, ray_token_path
-from sluice.files import write_secret
+from sluice.errors import StorageError
+from sluice.files import own_temporary_folder, write_secret
 from sluice.home import Home
 from sluice.pipelines.instance import open_instance
 from sluice.registry.ledger import Ledger
@@ -106,6 +107,31 @@ def test_doctor_names_what_others_can_read_and_the_command_that_closes_it(
     command = str(told["fix"]).removeprefix("Run: ")
     subprocess.run(command, shell=True, check=True)
     assert permissions()["healthy"] is True
+
+
+def test_a_folder_in_tmp_is_closed_and_used_only_when_it_is_ours(tmp_path):
+    folder = own_temporary_folder(tmp_path)
+    assert mode(folder) == 0o700
+
+    folder.chmod(0o777)
+    assert mode(own_temporary_folder(tmp_path)) == 0o700
+
+    elsewhere = tmp_path / "elsewhere"
+    folder.rename(elsewhere)
+    elsewhere.chmod(0o777)
+    folder.symlink_to(elsewhere)
+    with pytest.raises(StorageError, match="must be a folder of user"):
+        own_temporary_folder(tmp_path)
+    assert mode(elsewhere) == 0o777
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a folder to another user")
+def test_a_folder_that_another_user_made_first_is_refused(tmp_path):
+    folder = own_temporary_folder(tmp_path)
+    os.chown(folder, 65534, 65534)
+
+    with pytest.raises(StorageError, match="Another user of this machine made it first"):
+        own_temporary_folder(tmp_path)
 
 
 def test_rays_token_is_closed_to_others(tmp_path, monkeypatch):

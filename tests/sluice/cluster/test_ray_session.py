@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -35,7 +36,9 @@ with join_ray(compute) as ray:
             sockets += process.net_connections("tcp")
     listening = [socket.laddr.ip for socket in sockets if socket.status == "LISTEN"]
     asks = ray._raylet.get_authentication_mode() == ray._raylet.AuthenticationMode.TOKEN
-print(json.dumps({"path": path, "module": module, "listening": listening, "asks": asks}))
+    session = ray._private.worker._global_node.get_session_dir_path()
+seen = {"session": session, "path": path, "module": module, "listening": listening, "asks": asks}
+print(json.dumps(seen))
 """
 
 
@@ -68,4 +71,9 @@ def test_ray_listens_on_loopback_asks_for_a_token_and_leaves_the_working_folder_
     assert len(addresses) > 5
     assert [str(address) for address in addresses if not address.is_loopback] == []
     assert seen["asks"]
+    # Ray opens its folders of sockets, logs and environments to everybody who can reach them.
+    closed = [f for f in Path(seen["session"]).parents if f.stat().st_mode & 0o077 == 0]
+    assert [f.name for f in closed if f.parent == Path(tempfile.gettempdir())] == [
+        f"sluice-{os.getuid()}"
+    ]
     assert (tmp_path / ".ray" / "auth_token").stat().st_mode & 0o777 == 0o600
