@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from sluice.serving.closing import Closing, raw_answer
 from sluice.serving.connections import ConnectionTable
-from sluice.serving.hosts import network_of
+from sluice.serving.hosts import counted_address
 from sluice.serving.protocol import BoundedProtocol
 
 _PAUSE_S = 0.1
@@ -73,7 +73,7 @@ class Acceptor:
                 self._table.count_closed("descriptors")
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            address = network_of(peer[0])
+            address = counted_address(peer[0])
             if not self._table.make_room(address):
                 self._table.count_closed("busy")
                 with accepted:

@@ -25,7 +25,7 @@ class Connection(Protocol):
     """What the table needs of a connection."""
 
     address: str
-    """The client's, as ``network_of`` says."""
+    """The client's, as ``counted_address`` says."""
 
     def evict(self) -> None:
         """Close at once."""

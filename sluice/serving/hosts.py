@@ -82,7 +82,7 @@ def host_of_target(target: bytes) -> bytes | None:
     return None if found is None else found[1]
 
 
-def network_of(address: str) -> str:
+def counted_address(address: str) -> str:
     """Return the part of a client's address that it cannot choose.
 
     A host with IPv6 has all 2^64 addresses of its network, so that limits of one address would be

@@ -9,7 +9,7 @@ from sluice.serving.answers import Prediction, described, json_answer
 from sluice.serving.body import read_body
 from sluice.serving.contract import PredictRequest, read_request
 from sluice.serving.front import notes_of
-from sluice.serving.hosts import network_of
+from sluice.serving.hosts import counted_address
 from sluice.serving.refusals import REFUSALS
 from sluice.serving.routes import guarded_routes, token_name
 from sluice.serving.state import serving_of
@@ -42,7 +42,7 @@ async def predict(request: Request) -> Response:
         notes.facts["windows"] = len(asked.windows)
         routed = await serving.router.answer(
             asked,
-            address="" if request.client is None else network_of(request.client.host),
+            address="" if request.client is None else counted_address(request.client.host),
             deadline=time.monotonic() + serving.settings.deadline_s,
         )
     tags = _tags(routed)

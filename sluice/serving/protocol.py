@@ -62,7 +62,7 @@ class BoundedProtocol(HttpToolsProtocol):
             args: Uvicorn's.
             table: All connections; this one is in it.
             accepted: Its socket.
-            address: The client's, as ``network_of`` says.
+            address: The client's, as ``counted_address`` says.
             body_timeout_s: Limit of the app for a body [s].
             max_body_bytes: Limit of the app for a body.
             more: Uvicorn's.

@@ -17,7 +17,7 @@ import pytest
 from sluice.rollout.weights import Weights
 from sluice.serving.connection_settings import ConnectionSettings
 from sluice.serving.contract import InputContract, PredictRequest
-from sluice.serving.hosts import host_of_target, network_of
+from sluice.serving.hosts import counted_address, host_of_target
 from sluice.serving.refusals import WrongInput
 from tests.sluice.serving.serving_samples import (
     SECRET,
@@ -208,7 +208,7 @@ def test_bodies_that_lack_their_last_byte_make_way_for_others_of_their_token() -
     ],
 )
 def test_a_client_cannot_choose_its_network(address: str, network: str) -> None:
-    assert network_of(address) == network
+    assert counted_address(address) == network
 
 
 @pytest.mark.slow
