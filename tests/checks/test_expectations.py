@@ -332,6 +332,7 @@ def test_rows_of_text_among_numbers_are_refused(bars):
         broken_rows(bars, (Between(column="low", low=0),))
 
 
+@pytest.mark.exhaustive
 def test_a_million_rows_of_thirteen_columns_take_as_long_as_a_few_sorts_of_them():
     frame = pd.DataFrame(np.random.default_rng(0).normal(size=(1_000_000, 13)).round(3))
     frame.columns = [f"c{i}" for i in range(13)]

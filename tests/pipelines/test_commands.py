@@ -129,6 +129,7 @@ def test_doctor_finds_nothing_wrong_and_then_a_damaged_artifact(
 ) -> None:
     home, _ = green
     monkeypatch.setenv("SLUICE_HOME", str(home.root))
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(home.root / "no-token"))  # not this machine's
     assert run_command(["doctor", "--json"]) == 0
     capfd.readouterr()
 

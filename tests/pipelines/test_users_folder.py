@@ -94,7 +94,7 @@ def test_two_modules_of_one_name_are_refused_not_mixed(tmp_path: Path) -> None:
         sys.path[:] = path
 
 
-@pytest.mark.parametrize("init", [True, False])
+@pytest.mark.parametrize("init", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_folders_named_as_ours_stop_no_command(tmp_path: Path, init: bool) -> None:
     file = project(tmp_path / "here", "sluice_probe_named")
     for name in ("assets", "checks", "pipelines"):

@@ -312,7 +312,7 @@ def test_a_short_window_longer_than_the_long_one_is_refused():
         FeatureSettings.parse({"regime_short_rows": 63}, where="test")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_million_rows_take_as_long_as_a_few_of_pandas_rolling_windows():
     bars = random_bars(1_000_000)
 

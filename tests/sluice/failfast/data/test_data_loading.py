@@ -185,7 +185,7 @@ def test_a_tolerated_share_of_copies_is_counted_and_passes() -> None:
     assert finding.numbers["repeated"] == 9
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_million_rows_take_about_as_long_as_pandas_own_search() -> None:
     bars = random_bars(1_000_000 // 100)
     raw = pd.concat([bars * (1 + i / 1000) for i in range(100)]).reset_index(drop=True)
