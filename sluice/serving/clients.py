@@ -100,7 +100,12 @@ class Clients:
         if self._now.total >= self._next_quantile:
             self._usual = self._quantile()
             self._next_quantile = math.ceil(_GROWTH * self._now.total)
-        return before < 2 * self._usual + 1
+        return before < self.most_of_one
+
+    @property
+    def most_of_one(self) -> int:
+        """Requests of one client in this period that are compared."""
+        return 2 * self._usual + 1
 
     def _quantile(self) -> int:
         """Return how many requests of this period nearly all clients have at most."""

@@ -11,6 +11,7 @@ from sluice.rollout.observations import ArmCounts, Unshared, Window
 from sluice.rollout.parts import limited_parts
 from sluice.rollout.samples import ArmName, Fault
 from sluice.rollout.weights import Weights
+from sluice.serving.balance import NetworkBalance
 from sluice.serving.clients import Clients
 
 ARMS: tuple[ArmName, ...] = ("production", "challenger")
@@ -157,7 +158,18 @@ class Steps:
             is_crowded: Whether it waited behind another network's, as ``Crowding`` says.
         """
         is_usual = self.clients.see(arm, client, address=address, now=now)
-        is_compared = is_usual and not is_crowded and self._is_of(weights)
+        is_compared = (
+            is_usual
+            and not is_crowded
+            and self._is_of(weights)
+            and self._balance.admit(
+                arm,
+                client,
+                address=address,
+                share=weights.share,
+                per_client=self.clients.most_of_one,
+            )
+        )
         self._evidence[arm]["requests"] += is_compared
         return is_compared
 
@@ -219,6 +231,7 @@ class Steps:
         self._since = now
         self._slow_s = self._limit_s()
         self.clients.begin_step()
+        self._balance = NetworkBalance()
         self._dropped = 0
         self._counts: dict[ArmName, dict[str, int]] = {arm: dict.fromkeys(KINDS, 0) for arm in ARMS}
         self._evidence: dict[ArmName, dict[str, int]] = {
