@@ -6,6 +6,7 @@ JSON and of Python mappings, HTTP headers, and options of a command line. ``${NA
 environment variable, is no secret and stays. What is replaced once is not replaced again.
 """
 
+import functools
 import logging
 import re
 import traceback
@@ -56,12 +57,17 @@ _FORMS = tuple(
     )
 )
 
+_SIGN = re.compile(r"[:=%\s\"']")
+"""Every form has one of these; most words of a log have none."""
+
 _KEY = re.compile(rf"(?i){_NAME}")
 _OPTION = re.compile(rf"(?i)--?{_NAME}")
 
 
 def redact(text: str) -> str:
     """Return the text with ``***`` in place of every credential in it."""
+    if _SIGN.search(text) is None:
+        return text
     for form in _FORMS:
         text = form.sub(_masked, text)
     return text
@@ -83,13 +89,18 @@ def redact_data(data: Any) -> Any:
     if isinstance(data, Mapping):
         return {
             key: MASK
-            if isinstance(value, str) and _KEY.fullmatch(str(key)) and _is_secret(value)
+            if isinstance(value, str) and _names_secret(str(key)) and _is_secret(value)
             else redact_data(value)
             for key, value in data.items()
         }
     if isinstance(data, list | tuple):
         return type(data)(map(redact_data, data)) if type(data) in (list, tuple) else data
     return data
+
+
+@functools.lru_cache(1024)
+def _names_secret(key: str) -> bool:
+    return _KEY.fullmatch(key) is not None
 
 
 def redact_command(words: Sequence[str]) -> tuple[str, ...]:

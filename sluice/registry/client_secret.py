@@ -5,6 +5,7 @@ and keys chosen that all reach the challenger. Users are named in samples by a k
 nobody who reads a sample can say whose it is, and whoever knows the key of a user can erase theirs.
 """
 
+import functools
 import hashlib
 import hmac
 import ipaddress
@@ -57,6 +58,7 @@ def client_of(user: str | None, address: str) -> str:
     return f"user {user}" if user is not None else f"address {address}"
 
 
+@functools.lru_cache(2**14)
 def network_of(address: str) -> str:
     """Return the network of an address: whoever has one often has all of it.
 

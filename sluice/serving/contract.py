@@ -6,6 +6,7 @@ is not known yet, and that is the very row a client asks about. Columns go by na
 Shape legend: N = windows, L = rows of a window, D = features.
 """
 
+import functools
 import json
 import re
 from typing import Annotated
@@ -131,11 +132,12 @@ class InputContract(Record):
     def _require_bounds(self, given_NLD: NDArray[np.float64]) -> None:
         """Refuse values on which no model says anything, before an arm could fail on them."""
         bounds = self.bounds or ((-LARGEST, LARGEST),) * len(self.columns)
-        low_D, high_D = np.array(bounds, np.float64).T
+        low_D, high_D = _limits(bounds)
         # NaN is not within any bounds either.
-        outside_NLD = ~((given_NLD >= low_D) & (given_NLD <= high_D))
-        if not outside_NLD.any():
+        lowest_D, highest_D = given_NLD.min(axis=(0, 1)), given_NLD.max(axis=(0, 1))
+        if ((lowest_D >= low_D) & (highest_D <= high_D)).all():
             return
+        outside_NLD = ~((given_NLD >= low_D) & (given_NLD <= high_D))
         n, row, d = (int(i) for i in np.argwhere(outside_NLD)[0])
         raise WrongInput(
             f"A value of column '{self.columns[d]}' must be from {low_D[d]:.6g} to "
@@ -229,3 +231,12 @@ def _listed(names: list[str]) -> str:
     """Names come from the caller: a few, and no endless ones."""
     shown = [name[:60] for name in names[:8]]
     return (", ".join(shown) + (", ..." if len(names) > len(shown) else "")) or "none"
+
+
+@functools.lru_cache(16)
+def _limits(
+    bounds: tuple[tuple[float, float], ...],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the lowest and the highest value of each column."""
+    low_D, high_D = np.array(bounds, np.float64).T
+    return low_D, high_D

@@ -17,9 +17,9 @@ def json_log(stream: TextIO) -> Any:
     return structlog.wrap_logger(
         structlog.WriteLogger(stream),
         processors=[
+            lambda _logger, _method, event: redact_data(event),  # before what holds no secret
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            lambda _logger, _method, event: redact_data(event),
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

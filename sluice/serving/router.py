@@ -9,7 +9,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -48,10 +48,14 @@ class Table:
     shadow: Arm | None
     """The networks of the arm that gets copies, in a thread that makes way for the other arm."""
 
-    @property
-    def compared(self) -> Weights:
-        """The weights, of production alone while there is no challenger to compare it with."""
-        return self.weights if self.challenger is not None else self.weights.production_only()
+    compared: Weights = field(init=False)
+    """The weights, of production alone while there is no challenger to compare it with."""
+
+    def __post_init__(self) -> None:
+        """Settle what every request would ask."""
+        alone = self.challenger is None
+        compared = self.weights.production_only() if alone else self.weights
+        object.__setattr__(self, "compared", compared)
 
     @property
     def copied(self) -> ArmName:

@@ -57,9 +57,7 @@ def measure_kinds(*, rounds: int, seconds: float, watch: Watch) -> dict[str, Mea
         watch: Wraps the rounds, to show how far they are.
     """
     kinds = get_args(Kind)
-    body = json.dumps(
-        {"user": "ada", "columns": COLUMNS, "windows": [[[0.5] * len(COLUMNS)] * SEQ_LEN]}
-    ).encode()
+    body = json.dumps({"columns": COLUMNS, "windows": [[[0.5] * len(COLUMNS)] * SEQ_LEN]}).encode()
     alone: list[Load] = []
     paces: dict[Kind, list[Load]] = {kind: [] for kind in kinds}
     rates: dict[Kind, list[Load]] = {kind: [] for kind in kinds}
