@@ -1,0 +1,180 @@
+"""Decisions of Tune's schedulers are a function of the study: no speed and no kill changes them."""
+
+import copy
+import math
+import random
+
+import optuna
+import pytest
+from ray import tune
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    FIFOScheduler,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+)
+from ray.tune.search.optuna import OptunaSearch
+
+from sluice.errors import ContractError
+from sluice.tuning.resumable.study import Event, Study
+
+MAX_EPOCHS = 27
+TIMES = {"time_attr": "epoch", "metric": "loss", "mode": "min"}
+MUTATIONS = {"lr": tune.loguniform(1e-4, 1e-1)}
+SCHEDULERS = {
+    "asha": lambda: ASHAScheduler(**TIMES, max_t=MAX_EPOCHS, reduction_factor=3),
+    "asha, random brackets": lambda: ASHAScheduler(
+        **TIMES, max_t=MAX_EPOCHS, reduction_factor=3, brackets=3
+    ),
+    "median": lambda: MedianStoppingRule(**TIMES, grace_period=3),
+    "hyperband": lambda: HyperBandScheduler(**TIMES, max_t=MAX_EPOCHS),
+    "pbt": lambda: PopulationBasedTraining(
+        **TIMES, perturbation_interval=5, hyperparam_mutations=MUTATIONS
+    ),
+    "pbt, synchronous": lambda: PopulationBasedTraining(
+        **TIMES, perturbation_interval=5, hyperparam_mutations=MUTATIONS, synch=True
+    ),
+    "none": FIFOScheduler,
+}
+
+
+def tpe(seed=0):
+    space = {"lr": tune.loguniform(1e-4, 1e-1), "decay": tune.uniform(0, 1)}
+    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=5, multivariate=True)
+    return OptunaSearch(space, metric="loss", mode="min", sampler=sampler)
+
+
+class Cluster:
+    """Workers of different speed, and a disk that survives a kill of the driver.
+
+    A trial's state is one number; each epoch lowers it by what the learning rate allows.
+    """
+
+    def __init__(self, scheduler, *, workers, speed, ordered=True, searcher=tpe, num_samples=16):
+        self.make = SCHEDULERS[scheduler]
+        self.workers, self.rng = workers, random.Random(speed)
+        self.ordered, self.searcher, self.num_samples = ordered, searcher, num_samples
+        self.disk, self.journal, self.reports = {}, [], 0
+
+    def run(self, reports=math.inf, *, folder):
+        """Run the study, or go on with it, for this many reports; return it."""
+        study = Study(
+            self.make(),
+            self.searcher(),
+            metric="loss",
+            time_attr="epoch",
+            num_samples=self.num_samples,
+            num_slots=6,
+            ordered=self.ordered,
+            seed=1,
+            folder=str(folder),
+            record=lambda line: self.journal.append(copy.deepcopy(line)),
+        )
+        study.replay(copy.deepcopy(self.journal))
+        while not study.is_finished() and reports > 0:
+            idle = [trial for trial in study.running() if not study.is_waiting(trial.number)]
+            self.report(study, self.rng.choice(idle[: self.workers]))
+            reports -= 1
+        return study
+
+    def report(self, study, trial):
+        path, start = study.latest_checkpoint(trial.number)
+        loss = self.disk.get(path, 3.0)
+        epoch = int(start.get("epoch", 0)) + 1
+        kind = "complete" if epoch > MAX_EPOCHS else "result"
+        if kind == "complete":
+            study.receive(self.event(trial, kind, trial.last_result, ""))
+            return
+        loss -= 0.1 * math.exp(-abs(math.log10(trial.config["lr"]) + 2.5) - epoch / 20)
+        path = f"{trial.number}-{trial.attempt}-{epoch}"
+        self.disk[path] = loss
+        result = {"epoch": epoch, "loss": loss + 0.05 * trial.config["decay"]}
+        study.receive(self.event(trial, kind, result, path))
+
+    def event(self, trial, kind, result, path):
+        return Event(
+            trial=trial.number,
+            attempt=trial.attempt,
+            kind=kind,
+            result={key: result[key] for key in ("epoch", "loss")},
+            checkpoint=path,
+        )
+
+
+def decisions(study):
+    return [
+        (trial.number, trial.status, trial.time, trial.attempt, trial.start, trial.config)
+        for trial in study.trials
+    ]
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_in_order_the_decisions_do_not_depend_on_workers_or_their_speed(scheduler, tmp_path):
+    runs = [
+        decisions(Cluster(scheduler, workers=workers, speed=speed).run(folder=tmp_path))
+        for workers, speed in ((1, 0), (2, 1), (4, 2), (16, 3))
+    ]
+
+    assert len(runs[0]) == 16
+    assert runs[1:] == runs[:1] * 3
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "pbt", "pbt, synchronous", "hyperband"])
+def test_the_schedulers_decide_something(scheduler, tmp_path):
+    study = Cluster(scheduler, workers=4, speed=0).run(folder=tmp_path)
+
+    stopped = sum(trial.time < MAX_EPOCHS for trial in study.trials)
+    copied = sum(trial.attempt for trial in study.trials)
+    assert (copied if "pbt" in scheduler else stopped) >= 5
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_killed_at_any_moment_a_study_ends_as_one_that_was_not(scheduler, tmp_path):
+    whole = decisions(Cluster(scheduler, workers=4, speed=0).run(folder=tmp_path))
+    cluster = Cluster(scheduler, workers=4, speed=1)
+    kills = random.Random(5)
+    study = cluster.run(kills.randrange(40), folder=tmp_path)
+    while not study.is_finished():
+        cluster.workers = kills.choice([1, 2, 8])
+        study = cluster.run(kills.randrange(60), folder=tmp_path)
+
+    assert decisions(study) == whole
+
+
+def test_without_order_a_kill_changes_nothing_that_was_decided_before(tmp_path):
+    cluster = Cluster("asha", workers=4, speed=0, ordered=False)
+    before = cluster.run(60, folder=tmp_path)
+    ended = [d for d in decisions(before) if d[1] == "TERMINATED"]
+    after = decisions(cluster.run(0, folder=tmp_path))
+
+    assert len(ended) >= 3
+    assert after == decisions(before)
+
+
+def test_a_searcher_without_a_seed_is_refused_when_the_study_goes_on(tmp_path):
+    cluster = Cluster("asha", workers=2, speed=0, searcher=lambda: tpe(seed=None))
+    cluster.run(20, folder=tmp_path)
+
+    with pytest.raises(ContractError, match="fixed seed"):
+        cluster.run(folder=tmp_path)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_ends_the_trial_with_the_reason(value, tmp_path):
+    cluster = Cluster("asha", workers=2, speed=0)
+    study = cluster.run(0, folder=tmp_path)
+    trial = study.running()[0]
+    study.receive(
+        Event(trial=trial.number, attempt=0, kind="result", result={"epoch": 1, "loss": value})
+    )
+
+    assert (trial.status, trial.reason) == ("ERROR", f"loss is {value} at epoch 1.")
+
+
+def test_draws_of_the_program_itself_are_left_alone(tmp_path):
+    random.seed(7)
+    expected = random.Random(7).random()
+    Cluster("pbt", workers=2, speed=0).run(200, folder=tmp_path)
+
+    assert random.random() == expected
