@@ -33,7 +33,7 @@ def events(folder):
     return [{key: line[key] for key in line if key != "checkpoint"} for line in lines[1:]]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("scheduler", ["asha", "pbt"])
 def test_a_killed_program_run_again_decides_as_one_that_was_not(scheduler, tmp_path):
     whole = start(scheduler, tmp_path / "whole", 1)
