@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+SUBCLASSES_OF_RAY = "sluice.tuning.resumable"
+"""The one package whose classes derive from Ray's; no other module imports it while it loads."""
 ENGINES = ["ray", "great_expectations", "wandb", "matplotlib", "arch", "scipy.stats", "statsmodels"]
 SCRIPT = """
 import importlib, json, sys
@@ -46,7 +48,12 @@ def modules(package: str) -> list[str]:
     ids=["sluice", "dagster side"],
 )
 def test_no_module_loads_an_engine(packages, engines, tmp_path):
-    names = [name for package in packages for name in modules(package)]
+    names = [
+        name
+        for package in packages
+        for name in modules(package)
+        if not name.startswith(SUBCLASSES_OF_RAY)
+    ]
 
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps([names, engines])],
