@@ -20,12 +20,14 @@ from sluice.pipeline import PipelineSettings
 from sluice.receipts import Receipt, require
 from sluice.reports.folder import save_page
 from sluice.settings import Record
+from sluice.tracking.wandb_trials import trial_callbacks
 from sluice.training.device import device_type
 from sluice.tuning.lanes import idle_workers
 from sluice.tuning.left_behind import note_asked
+from sluice.tuning.live_table import live_rows, table_text
 from sluice.tuning.news import SearchNews
 from sluice.tuning.plots import importance_png, sensitivity_png, trials_png
-from sluice.tuning.records import Outcome, Trial
+from sluice.tuning.records import Trial
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup
 from sluice.tuning.study import Study, make_study, shown, trial_rows
@@ -144,6 +146,10 @@ def _search(
         compute=pipeline.compute,
         data_seed=pipeline.data_seed,
         sys_path=tuple(folder for folder in sys.path if folder),
+        callbacks=trial_callbacks(
+            pipeline.tracking, group=f"{pipeline.name}-{folder.name}", environ=os.environ
+        ),
+        note=context.log.info,
     )
     study = make_study(result, space, pipeline.setup, seed=pipeline.search.seed)
     for line in study.warnings:
@@ -230,20 +236,29 @@ class _Watch:
         self._progress = progress
         self._total = search.num_trials
         self._news = SearchNews(num_trials=self._total, population=search.scheduler == "pbt")
+        self._damaged = 0
+        self._tenth = 0
 
-    def __call__(self, outcome: Outcome, trials: tuple[Trial, ...]) -> None:
-        if outcome.damaged_checkpoints:
+    def __call__(self, trial: Trial, trials: tuple[Trial, ...]) -> None:
+        damaged = sum(each.damaged_checkpoints for each in trials)
+        if damaged > self._damaged:
             self._log.warning(
-                f"trial {outcome.trial}: a damaged checkpoint was passed over; an older one is used"
+                f"trial {trial.id}: a damaged checkpoint was passed over; an older one is used"
             )
-        best = min(trials, key=lambda trial: (trial.loss, trial.id))
+        self._damaged = damaged
+        best = min(trials, key=lambda each: (each.loss, each.id))
         for line in self._news.lines(trials):
             self._log.info(line)
+        rows, ended = live_rows(trials), self._news.num_ended
+        if 10 * ended // self._total > self._tenth:
+            self._tenth = 10 * ended // self._total
+            self._log.info(f"{ended} of {self._total} trials ended\n{table_text(rows)}")
         self._progress(
-            f"trial {outcome.trial} at epoch {outcome.until}, best {best.loss:.4g} "
+            f"trial {trial.id} at epoch {len(trial.epochs)}, best {best.loss:.4g} "
             f"(trial {best.id})",
-            done=self._news.num_ended,
+            done=ended,
             total=self._total,
+            rows=rows,
         )
 
 

@@ -1,6 +1,6 @@
 """What every asset is handed: where state lies, the ledger, and somewhere to report progress."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +19,24 @@ has our prefix: a project has resources of its own beside ours, its ``io_manager
 class Progress(Protocol):
     """Hears of finished pieces of long work."""
 
-    def __call__(self, text: str, *, done: int, total: int) -> None:
-        """Take note that ``done`` of ``total`` pieces are finished; ``text`` says which."""
+    def __call__(
+        self, text: str, *, done: int, total: int, rows: Sequence[Mapping[str, object]] = ()
+    ) -> None:
+        """Take note that ``done`` of ``total`` pieces are finished.
+
+        Args:
+            text: Says which piece.
+            done: Pieces that are finished.
+            total: Pieces in all.
+            rows: A table of what is under way, for those who can draw one.
+        """
 
 
-def silent(text: str, *, done: int, total: int) -> None:
+def silent(
+    text: str, *, done: int, total: int, rows: Sequence[Mapping[str, object]] = ()
+) -> None:
     """Hear nothing; the assets write to Dagster's own log as well."""
-    del text, done, total
+    del text, done, total, rows
 
 
 def utc_now() -> datetime:

@@ -1,14 +1,16 @@
 """Live progress of a run on stderr: a line per stage, a bar for the long one."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 import dagster as dg
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 _LONG = 20
 """Pieces from which on a stage is told in tenths."""
@@ -36,15 +38,18 @@ class RunConsole:
             TextColumn("{task.fields[text]}"),
             TimeElapsedColumn(),
             console=console,
-            transient=True,
-            disable=not console.is_terminal,
+        )
+        self._rows: Sequence[Mapping[str, object]] = ()
+        self._live = Live(
+            console=console, transient=True, refresh_per_second=8, get_renderable=self._drawn
         )
         self._task = self._bar.add_task("starting", total=None, text="")
         self.seconds: dict[str, float] = {}
         """Seconds of own work by stage."""
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        if self._console.is_terminal:
+            self._live.start()
         return self
 
     def __exit__(
@@ -53,10 +58,14 @@ class RunConsole:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        if self._live.is_started:
+            self._live.stop()
 
-    def __call__(self, text: str, *, done: int, total: int) -> None:
-        """Hear of a finished piece of the running stage."""
+    def __call__(
+        self, text: str, *, done: int, total: int, rows: Sequence[Mapping[str, object]] = ()
+    ) -> None:
+        """Hear of a finished piece of the running stage, and what to show below the bar."""
+        self._rows = rows
         self._bar.update(
             self._task, completed=done, total=total, text=escape(f"{done}/{total}  {text}")
         )
@@ -74,10 +83,26 @@ class RunConsole:
         stage = happened.step_key.split("__", 1)[-1].replace("_", " ")
         if happened.is_step_start:
             self._started[stage] = self._said = self._clock()
-            self._tenth = -1
+            self._tenth, self._rows = -1, ()
             self._bar.reset(self._task, description=stage, total=None, text="")
         elif happened.is_step_success or happened.is_step_failure:
             seconds = self._clock() - self._started.pop(stage, self._clock())
             self.seconds[stage] = seconds
             mark = "[green]ok[/green]" if happened.is_step_success else "[red]no[/red]"
             self._console.print(f"  {mark}  {stage:<24} {seconds:6.1f} s", highlight=False)
+
+    def _drawn(self) -> RenderableType:
+        """Return the bar, and below it the table of what is under way."""
+        if not self._rows:
+            return self._bar
+        names = list(self._rows[0])
+        table = Table(*names, box=None, pad_edge=True, header_style="dim")
+        for column in table.columns:
+            column.justify = "right"
+        for row in self._rows:
+            table.add_row(*[_cell(row.get(name, "")) for name in names])
+        return Group(self._bar, table)
+
+
+def _cell(value: object) -> str:
+    return escape(f"{value:.4g}" if isinstance(value, float) else str(value))

@@ -31,7 +31,7 @@ class SearchNews:
             trials: All trials as they are after an outcome.
         """
         lines = []
-        epoch = max(len(trial.epochs) for trial in trials)
+        epoch = _epoch_of_all(trials)
         if self._population and epoch > self._stepped:
             self._stepped = epoch
             lines += _step(epoch, trials)
@@ -44,6 +44,11 @@ class SearchNews:
                     f"{trial.reason}".strip()
                 )
         return lines
+
+
+def _epoch_of_all(trials: Sequence[Trial]) -> int:
+    """Return the epoch that every member has reached which did not fail."""
+    return min((len(trial.epochs) for trial in trials if trial.state != "failed"), default=0)
 
 
 def _step(epoch: int, trials: Sequence[Trial]) -> list[str]:

@@ -9,37 +9,11 @@ from sluice.settings import Record
 from sluice.tuning.parameters import Params
 from sluice.tuning.spaces import Setup
 
-Key = tuple[int, int]
-"""(trial, epoch): a trial after that many epochs."""
-
-
 class Step(Record):
     """From which epoch on a trial had which values."""
 
     from_epoch: int = Field(description="Epochs done before it.")
     params: Params
-
-
-class Segment(Record):
-    """A part of a trial between two decisions: the unit of work that a worker gets."""
-
-    trial: int
-    start: Key | None = Field(description="Whose checkpoint it goes on from; None for a fresh one.")
-    until: int = Field(description="Epoch after which it stops [epochs].")
-    schedule: tuple[Step, ...] = Field(
-        description="Values from the first epoch on: without ``start``, or when its checkpoint is "
-        "lost, training through them leads to the same weights."
-    )
-
-    @property
-    def params(self) -> Params:
-        """The values it trains with."""
-        return self.schedule[-1].params
-
-    @property
-    def key(self) -> Key:
-        """Where it ends."""
-        return self.trial, self.until
 
 
 class EpochLosses(Record):
@@ -51,44 +25,6 @@ class EpochLosses(Record):
     kept_loss: float = Field(description="Validation loss of the epoch chosen so far.")
 
 
-class Outcome(Record):
-    """What came of a segment."""
-
-    trial: int
-    until: int
-    epochs: tuple[EpochLosses, ...] = Field(description="From the trial's first epoch on.")
-    status: Literal["reached", "finished", "failed"] = Field(
-        description="'finished' when training ended by itself before ``until``."
-    )
-    reason: str = ""
-    seconds: float = Field(0.0, description="Time a worker spent on it [s].")
-    damaged_checkpoints: int = Field(
-        0, description="Passed over for an older one; it changes no loss."
-    )
-
-    @property
-    def key(self) -> Key:
-        """Which segment it is of."""
-        return self.trial, self.until
-
-    @property
-    def loss(self) -> float:
-        """The kept loss so far; infinite when there is none."""
-        return self.epochs[-1].kept_loss if self.epochs else math.inf
-
-    def checked(self) -> "Outcome":
-        """Return it as failed when a loss is not finite; unchanged otherwise."""
-        for epoch in self.epochs:
-            for name in ("train_loss", "val_loss", "kept_loss"):
-                value = getattr(epoch, name)
-                if self.status != "failed" and not math.isfinite(value):
-                    reason = f"{name} is {value} at epoch {epoch.epoch}."
-                    return self.model_copy(update={"status": "failed", "reason": reason})
-        if self.status != "failed" and not self.epochs:
-            return self.model_copy(update={"status": "failed", "reason": "It ran no epoch."})
-        return self
-
-
 class Trial(Record):
     """One trial and its end."""
 
@@ -98,6 +34,9 @@ class Trial(Record):
     state: Literal["running", "finished", "pruned", "failed"] = "running"
     reason: str = Field("", description="Why it was stopped or failed.")
     seconds: float = Field(0.0, description="Time workers spent on it [s].")
+    damaged_checkpoints: int = Field(
+        0, description="Checkpoints that were passed over for an older one; they change no loss."
+    )
 
     @property
     def params(self) -> Params:

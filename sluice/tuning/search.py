@@ -1,31 +1,30 @@
-"""A whole search: from a space and an objective to the result (TUNE-1..3)."""
+"""A whole search: from a space and an objective to the result (TUNE-1..5)."""
 
-import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import Interrupted, SearchFailed
 from sluice.training.settings import NO_EFFECT
 from sluice.tuning.code import search_code
-from sluice.tuning.driver import Hear, Pool, ThisProcess, drive
-from sluice.tuning.journal import open_journal
-from sluice.tuning.lanes import most_at_a_time
+from sluice.tuning.lanes import is_ordered
 from sluice.tuning.objective import Objective
-from sluice.tuning.population import PopulationSearch
-from sluice.tuning.proposals import own_first, random_proposals, tpe_proposals
-from sluice.tuning.pruning import rule_named
-from sluice.tuning.ray_segments import open_ray_segments
 from sluice.tuning.recipe import setup_of
 from sluice.tuning.records import Exploit, SearchResult, Strategy, Trial
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup, Space
-from sluice.tuning.stopping import StoppingSearch
 from sluice.tuning.strategy import plan_search
+from sluice.tuning.study_folder import StudyFolder
+from sluice.tuning.trial_records import TrialRecords
+from sluice.tuning.tuner import Listener, StudyPlan, run_tuner
 
-Where = Literal["ray", "this_process"]
+if TYPE_CHECKING:
+    from sluice.tuning.resumable.study import Event, Study
+
+Hear = Callable[[Trial, tuple[Trial, ...]], None]
+"""(the trial that reported, all trials after it), for whoever watches."""
 
 
 def run_search(
@@ -37,22 +36,27 @@ def run_search(
     folder: Path,
     hear: Hear,
     compute: ComputeSettings,
-    where: Where = "ray",
+    callbacks: Sequence[Any] = (),
+    note: Callable[[str], None] = lambda _line: None,
+    run: Callable[[StudyPlan, Listener], "Study"] = run_tuner,
 ) -> SearchResult:
-    """Run the search in ``folder``, or go on with it; a finished one is read, not run again.
+    """Run the search in ``folder``, or resume it; a finished one is read, not run again.
 
     Stopped at any moment, even by SIGKILL of this process or a worker, and started again, it ends
-    with the same trials, stops and exploits as one that was not.
+    with the same trials, stops and copies as one that was not.
 
     Args:
         objective: What is minimised.
         space: What is searched, the leading parameters first.
         base: The settings of all else; ``training.max_epochs`` is the length of a trial.
         settings: The budget, and how it is spent.
-        folder: Holds the journal and the checkpoints of this search alone.
-        hear: Hears of every outcome.
-        compute: Machines and shares of them; they change no decision.
-        where: On Ray, or one segment after another in this process.
+        folder: Holds the journal of this search alone, and Ray Tune's results and checkpoints
+            unless ``compute.storage_path`` says where these go.
+        hear: Is called after every report.
+        compute: Machines and shares of them.
+        callbacks: Callbacks of Ray Tune.
+        note: Is told lines for people, as the address of Ray's dashboard.
+        run: Runs the trials.
 
     Raises:
         SearchFailed: No trial ended with a finite loss; the first cause is named.
@@ -65,65 +69,56 @@ def run_search(
         Interrupted: The user stopped it (Ctrl-C).
     """
     strategy, searched = plan_search(space, settings, base)
-    subject = {
-        "objective": dict(objective.subject()),
-        "space": searched.model_dump(mode="json"),
-        "order": list(searched.parameters),
-        "base": base.model_dump(mode="json", exclude={"training": set(NO_EFFECT)}),
-        "search": settings.model_dump(mode="json"),
-        # A GPU and a processor do not give the same bits; how much of one is reserved changes none.
-        "on_gpu": compute.gpus_per_worker > 0,
-        "code": search_code(),
-    }
-    search = _decisions(searched, base, settings, strategy)
-    with open_journal(folder, subject=subject) as journal:
-        for outcome in journal.restored:
-            search.tell(outcome)
-        if search.ready():
-            try:
-                with _pool(
-                    where, objective, folder, compute, most=most_at_a_time(settings)
-                ) as pool:
-                    drive(search, pool, journal, folder, hear)
-            except KeyboardInterrupt:
-                raise Interrupted(
-                    f"The search was stopped with {_num_ended(search.trials)} of "
-                    f"{settings.num_trials} trials ended.",
-                    fix="Run again to go on: nothing that was finished is lost.",
-                ) from None
-    exploits = tuple(search.exploits) if isinstance(search, PopulationSearch) else ()
-    return _result(search.trials, strategy, base, exploits, folder=folder)
+    kept = StudyFolder(
+        folder,
+        {
+            "objective": dict(objective.subject()),
+            "space": searched.model_dump(mode="json"),
+            "order": list(searched.parameters),
+            "base": base.model_dump(mode="json", exclude={"training": set(NO_EFFECT)}),
+            "search": settings.model_dump(mode="json"),
+            "ordered": is_ordered(settings, compute),
+            # A GPU and a processor do not give the same bits.
+            "on_gpu": compute.gpus_per_worker > 0,
+            "code": search_code(),
+        },
+    )
+    finished = kept.result()
+    if finished is not None:
+        return finished
+    records = TrialRecords(searched, base, strategy)
+    trials: tuple[Trial, ...] = ()
 
+    def listen(study: "Study", event: "Event") -> None:
+        nonlocal trials
+        trials = records.update(study)
+        hear(trials[event.trial], trials)
 
-def _decisions(
-    space: Space, base: Setup, settings: SearchSettings, strategy: Strategy
-) -> StoppingSearch | PopulationSearch:
-    draw = random_proposals(space, base, seed=settings.seed)
-    if strategy.proposals == "tpe":
-        draw = tpe_proposals(
-            space, base, seed=settings.seed, startup_trials=settings.startup_trials
-        )
-    draw = own_first(draw, space, base, seed=settings.seed)
-    plan: dict[str, Any] = {
-        "num_trials": settings.num_trials,
-        "decision_epochs": strategy.decision_epochs,
-        "max_epochs": base.training.max_epochs,
-    }
-    if strategy.scheduler == "pbt":
-        return PopulationSearch(space, draw, seed=settings.seed, **plan)
-    rule = rule_named(strategy.scheduler, reduction=settings.reduction)
-    return StoppingSearch(draw, rule, lanes=settings.concurrent_trials, **plan)
-
-
-@contextlib.contextmanager
-def _pool(
-    where: Where, objective: Objective, folder: Path, compute: ComputeSettings, *, most: int
-) -> Iterator[Pool]:
-    if where == "this_process":
-        yield ThisProcess(objective, folder)
-        return
-    with open_ray_segments(objective, folder, compute, most=most) as pool:
-        yield pool
+    plan = StudyPlan(
+        objective=objective,
+        space=searched,
+        base=base,
+        settings=settings,
+        strategy=strategy,
+        folder=folder.absolute(),
+        journal=kept.journal.absolute(),
+        compute=compute,
+        callbacks=callbacks,
+        note=note,
+    )
+    try:
+        study = run(plan, listen)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"The search was stopped with {_num_ended(trials)} of {settings.num_trials} trials "
+            "ended.",
+            fix="Run again to resume: nothing that was finished is lost.",
+        ) from None
+    result = _result(
+        records.update(study), strategy, base, records.exploits(study), folder=folder
+    )
+    kept.save(result)
+    return result
 
 
 def _num_ended(trials: tuple[Trial, ...]) -> int:

@@ -1,0 +1,85 @@
+"""What lies in the folder of a study besides the journal: what was asked, and the result."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from sluice.differences import differences
+from sluice.errors import ContractError, IntegrityError
+from sluice.files import make_folder, read_regular, storage_error, write_atomic
+from sluice.tuning.records import SearchResult
+
+JOURNAL = "journal.jsonl"
+_SUBJECT, _RESULT = "subject.json", "result.json"
+_SHOWN = 5
+
+
+class StudyFolder:
+    """The folder of one study.
+
+    Args:
+        path: Created when absent.
+        subject: What determines the decisions, by name, as plain JSON.
+
+    Raises:
+        ContractError: The study there has another subject; the differing names are listed.
+        IntegrityError: A file there is damaged.
+        StorageError: The folder cannot be read or written.
+    """
+
+    def __init__(self, path: Path, subject: Mapping[str, Any]) -> None:
+        self.path = path
+        asked = json.loads(json.dumps(subject))
+        try:
+            make_folder(path)
+            if not (path / _SUBJECT).exists():
+                write_atomic(path / _SUBJECT, json.dumps(asked, indent=1).encode())
+        except OSError as error:
+            raise storage_error(path, error) from error
+        differing = differences(self._read(_SUBJECT), asked)
+        if differing:
+            raise ContractError(
+                f"{path} belongs to a search with other settings: {'; '.join(differing[:_SHOWN])}.",
+                cause="Continuing would mix two searches.",
+                fix="Restore the settings to resume, or remove the folder to start again.",
+            )
+
+    @property
+    def journal(self) -> Path:
+        """File of the journal."""
+        return self.path / JOURNAL
+
+    def result(self) -> SearchResult | None:
+        """Return the result of a finished study; None before its end."""
+        if not (self.path / _RESULT).exists():
+            return None
+        try:
+            return SearchResult.model_validate(self._read(_RESULT))
+        except ValidationError as error:
+            raise self._damaged(_RESULT, str(error.errors()[0]["msg"])) from error
+
+    def save(self, result: SearchResult) -> None:
+        """Write the result; the study is finished then."""
+        write_atomic(self.path / _RESULT, result.model_dump_json().encode())
+
+    def _read(self, name: str) -> Any:
+        try:
+            return json.loads(read_regular(self.path / name))
+        except OSError as error:
+            raise storage_error(self.path / name, error) from error
+        except ValueError as error:
+            raise self._damaged(name, str(error)) from error
+
+    def _damaged(self, name: str, reason: str) -> IntegrityError:
+        return IntegrityError(
+            f"{self.path / name} cannot be read: {reason}.",
+            cause="The file was changed or damaged after it was written, or another version of "
+            "the program wrote it.",
+            fix=f"Remove {name}; the journal beside it has every decision. If that fails too, "
+            "remove the folder to start again."
+            if name == _RESULT
+            else "Remove the folder to start again.",
+        )

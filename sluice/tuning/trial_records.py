@@ -1,0 +1,110 @@
+"""The trials of a study as records, from the events that its journal has."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sluice.tuning.parameters import Params
+from sluice.tuning.records import EpochLosses, Exploit, Step, Strategy, Trial
+from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.tune_space import decode
+
+if TYPE_CHECKING:
+    from sluice.tuning.resumable.shadow import ShadowTrial
+    from sluice.tuning.resumable.study import Study
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What a record is made of; unchanged, the record is too."""
+
+    status: str
+    attempt: int
+    num_results: int
+
+
+class TrialRecords:
+    """Records of all trials, made again only where a trial changed.
+
+    Args:
+        space: The searched parameters.
+        base: The settings of all else.
+        strategy: Names the scheduler in the reasons.
+    """
+
+    def __init__(self, space: Space, base: Setup, strategy: Strategy) -> None:
+        self._space, self._base, self._strategy = space, base, strategy
+        self._marks: list[_Mark] = []
+        self._records: list[Trial] = []
+
+    def update(self, study: "Study") -> tuple[Trial, ...]:
+        """Return the records of the study's trials, by number."""
+        for trial in study.trials:
+            mark = _Mark(trial.status, trial.attempt, trial.num_results)
+            if trial.number == len(self._records):
+                self._marks.append(mark)
+                self._records.append(self._record(study, trial))
+            elif self._marks[trial.number] != mark:
+                self._marks[trial.number] = mark
+                self._records[trial.number] = self._record(study, trial)
+        return tuple(self._records)
+
+    def exploits(self, study: "Study") -> tuple[Exploit, ...]:
+        """Return the copies that PBT made, the earliest first."""
+        found = [
+            Exploit(
+                epoch=int(attempt.start.time),
+                trial=trial.number,
+                donor=attempt.start.trial,
+                params=self._params(attempt.config),
+            )
+            for trial in study.trials
+            for attempt in trial.attempts
+            if attempt.start is not None
+        ]
+        return tuple(sorted(found, key=lambda exploit: (exploit.epoch, exploit.trial)))
+
+    def _record(self, study: "Study", trial: "ShadowTrial") -> Trial:
+        results = study.results_of(trial.number)
+        epochs = tuple(loss for result in results for loss in _losses(result))
+        state, reason = self._state(trial, len(epochs))
+        return Trial(
+            id=trial.number,
+            schedule=self._schedule(study, trial.number),
+            epochs=epochs,
+            state=state,
+            reason=reason,
+            seconds=trial.seconds,
+            damaged_checkpoints=trial.damaged_checkpoints,
+        )
+
+    def _schedule(self, study: "Study", number: int) -> tuple[Step, ...]:
+        steps: list[Step] = []
+        for attempt in study.attempts_of(number):
+            params = self._params(attempt.config)
+            if not steps or steps[-1].params != params:
+                at = 0 if attempt.start is None else int(attempt.start.time)
+                steps.append(Step(from_epoch=at, params=params))
+        return tuple(steps)
+
+    def _params(self, config: Mapping[str, Any]) -> Params:
+        return decode(self._space, self._base, config)
+
+    def _state(self, trial: "ShadowTrial", epochs: int) -> tuple[Any, str]:
+        if not trial.is_finished():
+            return "running", ""
+        if trial.has_failed():
+            return "failed", trial.reason
+        reason = str(trial.last_result.get("reason", ""))
+        if reason or epochs >= self._base.training.max_epochs:
+            return "finished", reason
+        loss = trial.last_result.get("loss")
+        return "pruned", f"Epoch {epochs}: {self._strategy.scheduler} stopped it at loss {loss:.6g}."
+
+
+def _losses(result: Mapping[str, Any]) -> list[EpochLosses]:
+    return [
+        EpochLosses(epoch=epoch, train_loss=train, val_loss=val, kept_loss=kept)
+        for epoch, train, val, kept in json.loads(result.get("curve") or "[]")
+    ]

@@ -1,0 +1,154 @@
+"""The adapter to Ray Tune: one ``Tuner`` runs a study."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sluice.cluster.ray_session import dashboard_url, join_ray
+from sluice.cluster.settings import ComputeSettings
+from sluice.cluster.trial_resources import resources_of
+from sluice.cluster.tune_storage import tune_storage
+from sluice.errors import SluiceError
+from sluice.tuning.accidents import stopped_by
+from sluice.tuning.lanes import is_ordered, most_at_a_time
+from sluice.tuning.objective import Objective
+from sluice.tuning.parameters import Params
+from sluice.tuning.records import Strategy
+from sluice.tuning.schedulers import make_scheduler, metric_of
+from sluice.tuning.searchers import make_searcher
+from sluice.tuning.settings import SearchSettings
+from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.strategy import report_epochs_of
+from sluice.tuning.trainable import make_trainable
+from sluice.tuning.tune_space import decode
+
+if TYPE_CHECKING:
+    from sluice.tuning.resumable.study import Event, Study
+
+Listener = Callable[["Study", "Event"], None]
+
+_ENVIRONMENT = {
+    # Ctrl-C ends the study at once; the journal has all that was reported.
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    # The table of trials is written by Sluice, to the terminal and to Dagster's log alike.
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    # The journal is the state; Tune's own copy of it serves readers of its folder only.
+    "TUNE_GLOBAL_CHECKPOINT_S": "60",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyPlan:
+    """Everything a study is run from."""
+
+    objective: Objective
+    space: Space
+    base: Setup
+    settings: SearchSettings
+    strategy: Strategy
+    folder: Path
+    """Folder of the study on this machine."""
+
+    journal: Path
+    compute: ComputeSettings
+    callbacks: Sequence[Any] = ()
+    """Callbacks of Ray Tune."""
+
+    note: Callable[[str], None] = lambda _line: None
+    """Is told a line for people."""
+
+    @property
+    def report_epochs(self) -> tuple[int, ...]:
+        """Epochs after which a trial reports."""
+        return report_epochs_of(self.strategy, self.settings, self.base.training.max_epochs)
+
+
+def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
+    """Run the trials of a study that have not ended.
+
+    Args:
+        plan: The study.
+        listener: Is called after every event that took effect.
+
+    Returns:
+        The study with all its trials.
+
+    Raises:
+        SettingsError: The cluster cannot be reached or is too small, or a scheduler or searcher
+            refuses its arguments.
+        StorageError: Something cannot be written.
+        TrainingFailed: An accident ended a trial more often than ``compute.retries`` allows.
+    """
+    with _environment(), join_ray(plan.compute) as ray:
+        from ray import tune
+
+        from sluice.tuning.resumable import TrialAbandoned, listening, resumable, study_of
+
+        if link := dashboard_url(ray):
+            plan.note(f"Ray's dashboard: {link}")
+        storage, filesystem = tune_storage(plan.compute, plan.folder)
+        metric = metric_of(plan.strategy)
+        scheduler = make_scheduler(
+            plan.settings, plan.strategy, plan.space, plan.base.training.max_epochs
+        )
+        searcher = make_searcher(plan.settings, plan.strategy, plan.space, plan.base, metric)
+        trainable = make_trainable(plan.objective, plan.space, plan.base, plan.report_epochs)
+        tuner = tune.Tuner(
+            tune.with_resources(trainable, resources_of(plan.compute)),
+            tune_config=tune.TuneConfig(
+                metric=metric,
+                mode="min",
+                num_samples=plan.settings.num_trials,
+                reuse_actors=True,
+                scheduler=resumable(
+                    scheduler,
+                    journal=plan.journal,
+                    time_attr="epoch",
+                    ordered=is_ordered(plan.settings, plan.compute),
+                    concurrency=most_at_a_time(plan.settings, plan.compute),
+                    seed=plan.settings.seed,
+                    errors="stop",
+                ),
+                search_alg=resumable(searcher, journal=plan.journal),
+            ),
+            run_config=tune.RunConfig(
+                name="tune",
+                storage_path=storage,
+                storage_filesystem=filesystem,
+                failure_config=tune.FailureConfig(max_failures=plan.compute.retries),
+                callbacks=list(plan.callbacks),
+                verbose=0,
+            ),
+        )
+        try:
+            with listening(plan.journal, listener):
+                tuner.fit()
+        except TrialAbandoned as error:
+            raise _accident(error, decode(plan.space, plan.base, error.config)) from error
+        return study_of(plan.journal)
+
+
+def _accident(error: Any, params: Params) -> SluiceError:
+    """Return what ended a trial for good, as the worker raised it where that says enough."""
+    own = getattr(error.error, "cause", None)
+    if isinstance(own, SluiceError):
+        return own
+    return stopped_by(error.trial, params, str(error.error).strip().rsplit("\n", 1)[-1])
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in _ENVIRONMENT}
+    os.environ.update(_ENVIRONMENT)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
