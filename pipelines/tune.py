@@ -73,10 +73,15 @@ def differing(base: Setup, found: Setup) -> dict[str, dict[str, Any]]:
     """Return the settings that the search changed, as they are written in a pipeline's file."""
     changed: dict[str, dict[str, Any]] = {}
     for group in ("model", "training"):
+        own, new = getattr(base, group), getattr(found, group)
         # What is null is left out: no search finds it, and a change names what it changes alone.
-        own = getattr(base, group).model_dump(mode="json", exclude_none=True)
-        new = getattr(found, group).model_dump(mode="json", exclude_none=True)
-        parts = {name: value for name, value in new.items() if value != own.get(name)}
+        written = new.model_dump(mode="json", exclude_none=True)
+        parts = {
+            # A default that is left out of a dump may still differ from what the file says.
+            name: written.get(name, getattr(new, name))
+            for name in type(new).model_fields
+            if getattr(new, name) not in (None, getattr(own, name))
+        }
         if parts:
             changed[group] = parts
     return changed

@@ -75,10 +75,11 @@ def compose(
 
 def _import_paths(attributes: Mapping[str, Any]) -> list[str]:
     """Return the import paths that a file names; what is wrong with others is told later."""
-    model = attributes.get("model")
+    model, training = attributes.get("model"), attributes.get("training")
     named = [
         attributes.get("workload"),
         model.get("architecture") if isinstance(model, Mapping) else None,
+        training.get("optimizer") if isinstance(training, Mapping) else None,
     ]
     return [path for path in named if isinstance(path, str) and ":" in path]
 

@@ -45,12 +45,18 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
             (num_features, num_outputs, settings).
 
     Raises:
-        SettingsError: The architecture is unknown, does not import, cannot be built, or is no
-            ``nn.Module``.
+        SettingsError: The architecture is unknown, does not import, cannot be built, is no
+            ``nn.Module``, or is a built-in one and ``options`` are given.
     """
     name = settings.architecture
     builder = ARCHITECTURES.get(name)
     if builder is not None:
+        if settings.options:
+            raise SettingsError(
+                f"The architecture '{name}' has no options, got {', '.join(settings.options)}.",
+                cause="model.options are read by a network of your own, as settings.options.",
+                fix="Take model.options out, or name your own class as 'module:Class'.",
+            )
         return builder(num_features, num_outputs, settings)
     if ":" not in name:
         raise SettingsError(

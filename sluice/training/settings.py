@@ -48,6 +48,12 @@ class Change(Settings):
         """The named values, by the setting they replace."""
         return self.model_dump(exclude={"from_epoch"}, exclude_none=True)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it changes, an argument of the optimizer as 'optimizer_arguments.NAME'."""
+        arguments = (f"optimizer_arguments.{name}" for name in self.optimizer_arguments)
+        return (*(name for name in self.values if name != "optimizer_arguments"), *arguments)
+
     def merged(self, later: "Change") -> "Change":
         """Return this change with the values of another one of the same epoch in their place."""
         arguments = self.optimizer_arguments | later.optimizer_arguments

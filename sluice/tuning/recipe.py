@@ -1,8 +1,9 @@
 """From the values a trial had, and when, to settings that train it again."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from sluice.training.settings import CHANGING, Change
+from sluice.training.settings import Change, may_change
 from sluice.tuning.parameters import Params
 from sluice.tuning.records import Step
 from sluice.tuning.spaces import Setup
@@ -25,20 +26,30 @@ def setup_of(base: Setup, schedule: Sequence[Step], *, where: str) -> Setup:
     setup = base.with_params(first.params, where=where)
     before, changes = first.params, {c.from_epoch: c for c in setup.training.changes}
     for step in later:
-        moved = _moved(before, step.params)
-        if moved:
+        change = _change(base, before, step, where=where)
+        if change is not None:
             same = changes.get(step.from_epoch)
-            values = (same.values if same else {}) | moved
-            changes[step.from_epoch] = Change(from_epoch=step.from_epoch, **values)
+            changes[step.from_epoch] = same.merged(change) if same else change
         before = step.params
     ordered = tuple(changes[epoch] for epoch in sorted(changes))
     training = setup.training.model_copy(update={"changes": ordered})
     return setup.model_copy(update={"training": training})
 
 
-def _moved(before: Params, after: Params) -> dict[str, float]:
-    moved = {path: value for path, value in after.items() if value != before.get(path)}
-    names = {path.removeprefix("training."): float(value) for path, value in moved.items()}
+def _change(base: Setup, before: Params, step: Step, *, where: str) -> Change | None:
+    """Return what a step changed, None when nothing."""
+    moved = [path for path, value in step.params.items() if value != before.get(path)]
+    if not moved:
+        return None
+    training = base.with_params(step.params, where=where).training
     # PBT changes nothing else: a step in anything else would not be the trial that was run.
-    assert set(names) <= set(CHANGING), f"cannot change in mid-training: {sorted(moved)}"
-    return names
+    fixed = [path for path in moved if not may_change(path, training)]
+    assert not fixed, f"cannot change in mid-training: {sorted(fixed)}"
+    values: dict[str, Any] = {}
+    for path in moved:
+        _, name, *argument = path.split(".")
+        if argument:
+            values.setdefault(name, {})[argument[0]] = getattr(training, name)[argument[0]]
+        else:
+            values[name] = float(getattr(training, name))
+    return Change(from_epoch=step.from_epoch, **values)

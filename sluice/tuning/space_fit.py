@@ -28,7 +28,7 @@ def require_fit(space: Space, base: Setup) -> None:
 
 def _require_unchanged(space: Space, base: Setup) -> None:
     for change in base.training.changes:
-        for name in change.values:
+        for name in change.names:
             if f"training.{name}" in space.parameters:
                 raise SettingsError(
                     f"'training.{name}' cannot be searched while training.changes sets it after "

@@ -95,8 +95,12 @@ class Setup(Settings):
             group: getattr(self, group).model_dump(mode="python") for group in _GROUPS
         }
         for path, value in params.items():
-            group, _, name = path.partition(".")
-            parts[group][name] = value
+            group, name, *key = path.split(".")
+            if key:
+                # An empty mapping is left out of the dump.
+                parts[group][name] = {**parts[group].get(name, {}), key[0]: value}
+            else:
+                parts[group][name] = value
         return Setup(
             model=ModelSettings.parse(parts["model"], where=where),
             training=TrainSettings.parse(parts["training"], where=where),
