@@ -33,8 +33,9 @@ OPTIMIZERS: Mapping[str, type[Optimizer]] = {
 }
 """Classes of torch by the short name used in settings."""
 
-_FUSED = frozenset({"adamw", "adam", "sgd"})
-"""Those with one kernel for a whole step on every device, which is used unless settings say how."""
+_FUSED = frozenset({"adamw", "adam"})
+"""Those with one kernel for a whole step on every device, which is used unless settings say how.
+Not SGD: see ``_require_defined_momentum``."""
 
 _IMPLEMENTATIONS = frozenset({"fused", "foreach", "differentiable"})
 
@@ -141,6 +142,7 @@ def _construct(
         given["fused"] = True
     if is_open or "weight_decay" in names:
         given["weight_decay"] = settings.weight_decay
+    _require_defined_momentum(cls, settings, given)
     try:
         return cls(groups, lr=settings.learning_rate, **given)  # type: ignore[call-arg]
     except Exception as error:  # whatever the class raises
@@ -150,6 +152,20 @@ def _construct(
             f"The optimizer '{name}' refuses its arguments: {_said(error)}.",
             fix=f"Correct training.optimizer_arguments. {takes}",
         ) from error
+
+
+def _require_defined_momentum(
+    cls: type[Optimizer], settings: TrainSettings, given: Mapping[str, Any]
+) -> None:
+    # Where the first step overflows, torch 2.13 leaves it out and keeps uninitialised momentum.
+    if settings.precision == "fp16" and given.get("fused") and issubclass(cls, torch.optim.SGD):
+        raise SettingsError(
+            f"The optimizer '{settings.optimizer}' cannot be fused in fp16.",
+            cause="torch's fused SGD reads uninitialised memory as momentum after a step whose "
+            "gradient overflowed, and fp16 overflows in the first steps of most trainings.",
+            fix="Take fused out of training.optimizer_arguments, or set training.precision to "
+            "bf16 or fp32.",
+        )
 
 
 def _require_taken(
@@ -204,9 +220,11 @@ def _changing(settings: TrainSettings) -> dict[str, Argument]:
 def _require_changing_in_groups(optimizer: Optimizer, settings: TrainSettings) -> None:
     for name, value in _changing(settings).items():
         for group in optimizer.param_groups:
-            now = group.get(name)
-            lists = isinstance(value, list) and isinstance(now, tuple | list)
-            if not ((lists and len(now) == len(value)) or (_is_number(value) and _is_number(now))):
+            now: Any = group.get(name)
+            alike = _is_number(value) and _is_number(now)
+            if isinstance(value, list) and isinstance(now, tuple | list):
+                alike = len(value) == len(now)
+            if not alike:
                 raise SettingsError(
                     f"The argument '{name}' of the optimizer '{settings.optimizer}' cannot change "
                     f"to {value!r} in mid-training, its parameter groups hold {now!r}.",

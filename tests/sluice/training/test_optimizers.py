@@ -206,6 +206,10 @@ def test_the_state_of_any_class_comes_back_as_it_was():
         (settings_of("adam", optimizer_arguments={"betas": [0.9, 1.5]}), "Invalid beta parameter"),
         (settings_of("adam", optimizer_arguments={"betas": 0.9}), "refuses its arguments"),
         (settings_of("sgd", optimizer_arguments={"nesterov": True}), "Nesterov momentum requires"),
+        (
+            settings_of("sgd", precision="fp16", optimizer_arguments={"fused": True}),
+            "cannot be fused in fp16",
+        ),
         (settings_of("torch.optim:Adamx"), "Did you mean 'Adamax'"),
         (settings_of("no_such_module:Adam"), "no_such_module"),
         (by_path("no_class"), "must be a class of torch.optim.Optimizer.*builtins.function"),
