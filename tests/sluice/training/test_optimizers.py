@@ -5,12 +5,14 @@ import torch
 from torch import nn
 
 from sluice.errors import ContractError, SettingsError
+from sluice.training.code import optimizer_code
 from sluice.training.optimizer_state import restore_state, split_state
 from sluice.training.optimizers import OPTIMIZERS, require_optimizer
 from sluice.training.parameter_groups import make_optimizer
 from sluice.training.schedule import rate_at
 from sluice.training.seeds import derive_seed, deterministic
 from sluice.training.settings import Change, TrainSettings, may_change
+from sluice.training.unit import describe, train_unit
 from tests.sluice.training.test_loop import (
     SETTINGS,
     TRAIN,
@@ -21,6 +23,7 @@ from tests.sluice.training.test_loop import (
     timeless,
     vector,
 )
+from tests.sluice.training.test_unit import bits, events, ignore, interrupted
 
 HERE = "tests.sluice.training.test_optimizers"
 
@@ -326,3 +329,32 @@ def test_the_default_does_not_show_in_a_dump_so_digests_stay():
 )
 def test_what_may_change_in_mid_training(path, settings, expected):
     assert may_change(path, settings) is expected
+
+
+@pytest.mark.parametrize("name", [*THEIRS, f"{HERE}:Counting"])
+def test_a_unit_stopped_at_an_epoch_ends_with_the_same_bits_and_log(name, specs):
+    """Through the checkpoint's file, around a change of the optimizer's arguments."""
+    changed = CHANGES.get(name, {"gain": 0.5})
+    options = {
+        "optimizer": name,
+        "optimizer_arguments": ARGUMENTS.get(name, {"gain": 2.0}),
+        "changes": (Change(from_epoch=2, optimizer_arguments=changed),),
+        "max_epochs": 3,
+        "num_rows": 170,
+    }
+    (whole,), (cut,) = (specs(folder, **options) for folder in "ab")
+    expected = train_unit(whole, ignore)
+    interrupted(cut, 2)
+    member = train_unit(cut, ignore)
+
+    assert bits(member) == bits(expected)
+    assert events(cut, member) == events(whole, expected)
+
+
+def test_the_key_of_a_unit_holds_the_code_of_its_own_optimizer_alone(specs):
+    (plain,) = specs()
+    (own,) = specs(optimizer=f"{HERE}:Counting", optimizer_arguments={"gain": 2.0})
+
+    assert "optimizer_code" not in describe(plain)
+    assert describe(own)["optimizer_code"] == optimizer_code(own.training)["optimizer_code"]
+    assert describe(own)["code"] == describe(plain)["code"]
