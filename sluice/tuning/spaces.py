@@ -94,6 +94,8 @@ class Setup(Settings):
         parts: dict[str, Any] = {
             group: getattr(self, group).model_dump(mode="python") for group in _GROUPS
         }
+        if params.get("training.optimizer", self.training.optimizer) != self.training.optimizer:
+            parts["training"].pop("optimizer_arguments", None)  # they are the other one's
         for path, value in params.items():
             group, name, *key = path.split(".")
             if key:

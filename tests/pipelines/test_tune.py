@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from sluice.errors import SettingsError
+from sluice.models.settings import ModelSettings
 from sluice.pipeline import PipelineSettings
 from sluice.pipelines.tune import differing, with_search
 from sluice.training.settings import Change, TrainSettings
@@ -61,6 +62,19 @@ def test_a_schedule_that_pbt_found_is_written_without_nulls_and_reads_back() -> 
     assert changed == {"training": {"changes": [{"from_epoch": 5, "learning_rate": 0.05}]}}
     written = yaml.safe_load(yaml.safe_dump(changed))["training"]
     assert TrainSettings.parse({"learning_rate": 0.1} | written, where="test") == training
+
+
+def test_a_found_optimizer_is_written_with_its_arguments_even_where_it_is_the_default() -> None:
+    base = Setup(
+        training=TrainSettings(optimizer="sgd", optimizer_arguments={"momentum": 0.9}),
+        model=ModelSettings(architecture="my_model:Net", options={"width": 3}),
+    )
+    found = Setup(model=base.model.model_copy(update={"options": {"width": 4, "deep": True}}))
+
+    assert differing(base, found) == {
+        "model": {"options": {"width": 4, "deep": True}},
+        "training": {"optimizer": "adamw", "optimizer_arguments": {}},
+    }
 
 
 def test_what_the_file_changes_in_mid_training_is_not_searched_by_an_option(echo) -> None:

@@ -7,6 +7,7 @@ import torch
 import yaml
 
 from sluice.artifacts import ArtifactStore
+from sluice.errors import SettingsError
 from sluice.pipeline import PipelineSettings
 from sluice.training.checkpoint import load_checkpoint
 from sluice.training.settings import Change, TrainSettings
@@ -17,6 +18,7 @@ from sluice.tuning.recipe import setup_of
 from sluice.tuning.records import Step
 from sluice.tuning.search import run_search
 from sluice.tuning.settings import SearchSettings
+from sluice.tuning.space_fit import require_fit
 from sluice.tuning.spaces import Setup, Space
 from tests.sluice.tuning.conftest import SINE
 from tests.sluice.tuning.toy_space import HERE, ignore
@@ -59,6 +61,48 @@ def test_changes_of_the_base_stay():
         Change(from_epoch=5, learning_rate=0.3),
         Change(from_epoch=9, clip_norm=2.0),
     )
+
+
+def test_optimizer_arguments_become_changes_argument_by_argument():
+    base = Setup(
+        training=TrainSettings(
+            optimizer="sgd", optimizer_arguments={"momentum": 0.9, "nesterov": True}
+        )
+    )
+    momentum, dampening = (f"training.optimizer_arguments.{n}" for n in ("momentum", "dampening"))
+    schedule = steps(
+        (0, {RATE: 0.1, momentum: 0.8}),
+        (2, {RATE: 0.1, momentum: 0.7}),
+        (4, {RATE: 0.2, momentum: 0.7}),
+        (5, {RATE: 0.2, momentum: 0.6}),
+    )
+    training = setup_of(base, schedule, where="test").training
+
+    assert training.optimizer_arguments == {"momentum": 0.8, "nesterov": True}
+    assert training.changes == (
+        Change(from_epoch=2, optimizer_arguments={"momentum": 0.7}),
+        Change(from_epoch=4, learning_rate=0.2),
+        Change(from_epoch=5, optimizer_arguments={"momentum": 0.6}),
+    )
+    assert training.at(5).optimizer_arguments == {"momentum": 0.7, "nesterov": True}
+    own = base.training.model_copy(
+        update={"changes": (Change(from_epoch=2, optimizer_arguments={"dampening": 0.1}),)}
+    )
+    both = setup_of(base.model_copy(update={"training": own}), schedule, where="test").training
+    assert both.changes[0].optimizer_arguments == {"dampening": 0.1, "momentum": 0.7}
+    with pytest.raises(SettingsError, match=r"dampening' cannot be searched while"):
+        require_fit(
+            PBT_SPACE.model_copy(update={"parameters": {dampening: PBT_SPACE.parameters[RATE]}}),
+            base.model_copy(update={"training": own}),
+        )
+
+
+def test_a_trial_with_another_optimizer_has_none_of_the_files_arguments():
+    base = Setup(training=TrainSettings(optimizer="sgd", optimizer_arguments={"momentum": 0.9}))
+    params = {"training.optimizer": "adam", "training.optimizer_arguments.eps": 1e-6}
+
+    found = base.with_params(params, where="test").training
+    assert (found.optimizer, found.optimizer_arguments) == ("adam", {"eps": 1e-6})
 
 
 PBT_SPACE = Space.parse(
