@@ -69,6 +69,37 @@ def require_own_arguments(arguments: dict[str, Argument]) -> dict[str, Argument]
     return arguments
 
 
+def with_argument(
+    arguments: Mapping[str, Argument], path: str, value: bool | int | float | str
+) -> dict[str, Argument]:
+    """Return the arguments with another value of one of them, or of one number of a list.
+
+    Args:
+        arguments: By name.
+        path: A name, or a name and an index, such as 'betas.0'.
+        value: The value there.
+
+    Raises:
+        ValueError: The path has an index, and no list of the arguments has a number there.
+    """
+    name, dot, index = path.partition(".")
+    if not dot:
+        return {**arguments, name: value}
+    there = arguments.get(name)
+    if not _has_index(there, index) or not isinstance(value, int | float):
+        raise ValueError(
+            f"'optimizer_arguments.{path}' must be a number of a list, got {value!r} where "
+            f"'{name}' is {there!r}: write the whole list of '{name}' under optimizer_arguments"
+        )
+    assert isinstance(there, list)  # as _has_index says
+    at = int(index)
+    return {**arguments, name: [*there[:at], value, *there[at + 1 :]]}
+
+
+def _has_index(value: object, index: str) -> bool:
+    return isinstance(value, list) and index.isdecimal() and int(index) < len(value)
+
+
 def may_change_argument(argument: str, optimizer: str, arguments: Mapping[str, Argument]) -> bool:
     """Return whether an argument of an optimizer may change while a training runs.
 
@@ -76,10 +107,13 @@ def may_change_argument(argument: str, optimizer: str, arguments: Mapping[str, A
     parameter groups is checked when the optimizer is built.
 
     Args:
-        argument: Its name.
+        argument: Its name, or its name and the index of a number, such as 'betas.0'.
         optimizer: Short name or import path.
         arguments: Those from the first epoch on.
     """
+    argument, dot, index = argument.partition(".")
+    if dot and not _has_index(arguments.get(argument), index):
+        return False
     if argument in RESERVED or isinstance(arguments.get(argument), bool | str):
         return False
     if optimizer == "rmsprop" and argument == "momentum":

@@ -1,12 +1,43 @@
-"""From the values a trial had, and when, to settings that train it again."""
+"""From the values a trial had, and when, to settings that train it again, as a file has them."""
 
 from collections.abc import Sequence
 from typing import Any
+
+import yaml
 
 from sluice.training.settings import Change, may_change
 from sluice.tuning.parameters import Params
 from sluice.tuning.records import Step
 from sluice.tuning.spaces import Setup
+
+WITHOUT_SEARCH = (
+    "What changes in mid-training cannot be searched at the same time: with these lines in it, the "
+    "file must have no 'search' and no 'space'."
+)
+"""What a person must know who writes a schedule into a pipeline's file."""
+
+
+def changed_settings(base: Setup, found: Setup) -> dict[str, dict[str, Any]]:
+    """Return the settings that a search changed, as they are written in a pipeline's file."""
+    changed: dict[str, dict[str, Any]] = {}
+    for group in ("model", "training"):
+        own, new = getattr(base, group), getattr(found, group)
+        # What is null is left out: no search finds it, and a change names what it changes alone.
+        written = new.model_dump(mode="json", exclude_none=True)
+        parts = {
+            # A default that is left out of a dump may still differ from what the file says.
+            name: written.get(name, getattr(new, name))
+            for name in type(new).model_fields
+            if getattr(new, name) not in (None, getattr(own, name))
+        }
+        if parts:
+            changed[group] = parts
+    return changed
+
+
+def settings_yaml(settings: dict[str, dict[str, Any]]) -> str:
+    """Return settings as lines of a pipeline's file, short enough for any terminal."""
+    return yaml.safe_dump(settings, sort_keys=False, default_flow_style=False)
 
 
 def setup_of(base: Setup, schedule: Sequence[Step], *, where: str) -> Setup:

@@ -8,18 +8,21 @@ import yaml
 
 from sluice.artifacts import ArtifactStore
 from sluice.errors import SettingsError
-from sluice.pipeline import PipelineSettings
-from sluice.training.checkpoint import load_checkpoint
+from sluice.pipeline import PipelineSettings, read_pipeline
+from sluice.pipeline_file import COMPONENT, merged
+from sluice.training.checkpoint import load_checkpoint, save_checkpoint
+from sluice.training.seeds import deterministic
 from sluice.training.settings import Change, TrainSettings
 from sluice.training.unit import UnitSpec, train_unit
 from sluice.training.weights import unpack
 from sluice.tuning import driver
-from sluice.tuning.recipe import setup_of
+from sluice.tuning.recipe import changed_settings, settings_yaml, setup_of
 from sluice.tuning.records import Step
 from sluice.tuning.search import run_search
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.space_fit import require_fit
 from sluice.tuning.spaces import Setup, Space
+from tests.sluice.training.test_loop import make_model, run, timeless
 from tests.sluice.tuning.conftest import SINE
 from tests.sluice.tuning.toy_space import HERE, ignore
 
@@ -97,10 +100,73 @@ def test_optimizer_arguments_become_changes_argument_by_argument():
         )
 
 
+MOVES = {
+    "momentum of SGD": (
+        {"optimizer": "sgd", "optimizer_arguments": {"momentum": 0.9, "nesterov": True}},
+        ({"momentum": 0.9}, {"momentum": 0.7}, {"momentum": 0.55}),
+    ),
+    "betas of Adam": (
+        {"optimizer": "adam", "optimizer_arguments": {"betas": [0.9, 0.99], "eps": 1e-6}},
+        (
+            {"betas.0": 0.95, "betas.1": 0.99},
+            {"betas.0": 0.8, "betas.1": 0.99},
+            {"betas.0": 0.8, "betas.1": 0.9},
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MOVES)
+def test_a_schedule_pasted_into_a_file_trains_the_bits_of_the_trial_that_changed(case, tmp_path):
+    """The trial goes on from its checkpoint with other values, and knows nothing of later ones."""
+    training, moves = MOVES[case]
+    base = Setup(training=TrainSettings(max_epochs=6, batch_rows=16, **training))
+    schedule = steps(
+        *(
+            (
+                epoch,
+                {RATE: rate, **{f"training.optimizer_arguments.{k}": v for k, v in own.items()}},
+            )
+            for epoch, rate, own in zip((0, 2, 4), (0.02, 0.01, 0.01), moves, strict=True)
+        )
+    )
+    model, state, epochs = make_model(), None, []
+    with deterministic():
+        for done, until in ((1, 2), (2, 4), (3, 6)):
+            setup, kept = setup_of(base, schedule[:done], where="trial"), []
+            for result in run(model, setup.training, resume=state, keep=kept.append):
+                epochs.append(result)
+                if result.epoch == until:
+                    break
+            save_checkpoint(tmp_path / "trial", kept[-1], subject={})
+            state = load_checkpoint(tmp_path / "trial", subject={}).state
+            model = make_model(seed=99)
+
+    found = setup_of(base, schedule, where="winner")
+    file = tmp_path / "defs.yaml"
+    attributes = {
+        "name": "sine",
+        "workload": "tests.support.synthetic:SineWorkload",
+        "training": base.training.model_dump(mode="json", exclude={"changes"}),
+    }
+    pasted = merged(attributes, yaml.safe_load(settings_yaml(changed_settings(base, found))))
+    file.write_text(yaml.safe_dump({"type": COMPONENT, "attributes": pasted}))
+    pipeline = read_pipeline(file)
+    assert pipeline.setup == found
+    assert len(found.training.changes) == 2
+    with deterministic():
+        again = list(run(trained := make_model(), pipeline.training))
+
+    assert timeless(again) == timeless(epochs)
+    assert all(torch.equal(state.best[n], p) for n, p in trained.state_dict().items())
+
+
 def test_a_trial_with_another_optimizer_has_none_of_the_files_arguments():
     base = Setup(training=TrainSettings(optimizer="sgd", optimizer_arguments={"momentum": 0.9}))
     params = {"training.optimizer": "adam", "training.optimizer_arguments.eps": 1e-6}
 
+    with pytest.raises(SettingsError, match=r"'betas' is None: write the whole list of 'betas'"):
+        base.with_params({"training.optimizer_arguments.betas.0": 0.5}, where="test")
     found = base.with_params(params, where="test").training
     assert (found.optimizer, found.optimizer_arguments) == ("adam", {"eps": 1e-6})
 
