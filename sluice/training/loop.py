@@ -36,6 +36,7 @@ from torch import Tensor, nn
 
 from sluice.counted import counted
 from sluice.errors import ContractError
+from sluice.models.dropout import require_dropout, set_dropout
 from sluice.training.accumulation import LossFunction as LossFunction
 from sluice.training.accumulation import Weigh, count_rows, require_separable
 from sluice.training.batches import Batches
@@ -164,7 +165,8 @@ def train(
         TrainingFailed: A loss or a gradient is not finite; epoch, step and cause are named.
         ContractError: Nothing to train, ``groups`` are not well-formed, ``resume`` is of another
             model or other rows, ``select`` chose an epoch whose weights are gone, or a setting
-            does not suit the network: ``micro_batch_rows``, ``ranks``, ``recompute_activations``.
+            does not suit the network: ``micro_batch_rows``, ``ranks``, ``recompute_activations``,
+            a change of the dropout rate.
         SettingsError: ``device`` is 'cuda' and there is none, or the optimizer or one of its
             arguments is refused.
         OutOfMemory: A step or the validation needs more memory than there is.
@@ -180,6 +182,8 @@ def train(
     start_device(device)
     model.to(device)
     try:
+        if settings.dropout_at(settings.max_epochs) is not None:
+            require_dropout(model)
         optimizer = make_optimizer([{"params": trainable}] if groups is None else groups, settings)
         val_share = ranks.split.share(val.y, count_rows)
         val = place(_part(val, ranks.split), device)
@@ -207,7 +211,9 @@ def train(
             len(history) - chosen < settings.patience_epochs
         ):
             epoch, started = len(history) + 1, clock()
-            now = settings.at(epoch)
+            now, dropout = settings.at(epoch), settings.dropout_at(epoch)
+            if dropout is not None:
+                set_dropout(model, dropout)
             if not ranks.is_first:
                 # Not in the checkpoint, which the first rank writes.
                 stream = Stream(derive_seed(seed, f"dropout_{ranks.split.rank}_{epoch}"))

@@ -27,6 +27,10 @@ def _is_empty(arguments: _Arguments) -> bool:
     return not arguments
 
 
+def _is_none(value: float | None) -> bool:
+    return value is None
+
+
 class Change(Settings):
     """New values from an epoch on; what is not named stays as it was."""
 
@@ -42,6 +46,14 @@ class Change(Settings):
         description="Numeric arguments of the optimizer, such as momentum; those that are not "
         "named stay.",
     )
+    dropout: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        exclude_if=_is_none,
+        description="Rate of the network's dropout, model.dropout until then; for 'gru', 'lstm', "
+        "'slstm', 'transformer', and networks of your own with a method set_dropout(rate).",
+    )
 
     @property
     def values(self) -> dict[str, Any]:
@@ -49,10 +61,11 @@ class Change(Settings):
         return self.model_dump(exclude={"from_epoch"}, exclude_none=True)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """What it changes, an argument of the optimizer as 'optimizer_arguments.NAME'."""
-        arguments = (f"optimizer_arguments.{name}" for name in self.optimizer_arguments)
-        return (*(name for name in self.values if name != "optimizer_arguments"), *arguments)
+    def paths(self) -> tuple[str, ...]:
+        """Dotted paths of the settings that it changes."""
+        arguments = (f"training.optimizer_arguments.{name}" for name in self.optimizer_arguments)
+        plain = (f"training.{name}" for name in self.values if name in _OF_TRAINING)
+        return (*plain, *arguments, *(("model.dropout",) if self.dropout is not None else ()))
 
     def merged(self, later: "Change") -> "Change":
         """Return this change with the values of another one of the same epoch in their place."""
@@ -79,6 +92,11 @@ class Change(Settings):
 CHANGING = tuple(name for name in Change.model_fields if name != "from_epoch")
 """Settings that may change in mid-training: neither shapes nor steps per epoch depend on them."""
 
+
+_OF_TRAINING = frozenset(CHANGING) - {"optimizer_arguments", "dropout"}
+
+_WITH_DROPOUT = frozenset({"gru", "lstm", "slstm", "transformer"})
+"""Built-in architectures whose dropout rate may change in mid-training."""
 
 NO_EFFECT = frozenset({"checkpoint_every_epochs", "loader_workers", "trace"})
 """Training settings that change no bit of a result."""
@@ -196,25 +214,33 @@ class TrainSettings(Settings):
         arguments = self.optimizer_arguments
         for change in self.changes:
             if change.from_epoch < epoch:
-                values |= change.values
+                values |= {n: value for n, value in change.values.items() if n in _OF_TRAINING}
                 arguments = arguments | change.optimizer_arguments
         if arguments != self.optimizer_arguments:
             values["optimizer_arguments"] = arguments
         return self.model_copy(update=values) if values else self
 
+    def dropout_at(self, epoch: int) -> float | None:
+        """Return the dropout rate that changes have set for an epoch; None where none has."""
+        rates = [c.dropout for c in self.changes if c.from_epoch < epoch and c.dropout is not None]
+        return rates[-1] if rates else None
 
-def may_change(path: str, settings: TrainSettings) -> bool:
+
+def may_change(path: str, settings: TrainSettings, architecture: str = "") -> bool:
     """Return whether a setting may take another value while a training runs.
 
     Args:
-        path: Dotted path, such as 'training.learning_rate' or
+        path: Dotted path, such as 'training.learning_rate', 'model.dropout' or
             'training.optimizer_arguments.momentum'.
         settings: Name the optimizer and its arguments from the first epoch on.
+        architecture: Of the model settings; without it 'model.dropout' may not change.
     """
+    if path == "model.dropout":
+        return architecture in _WITH_DROPOUT
     group, _, name = path.partition(".")
     if group != "training":
         return False
     field, _, argument = name.partition(".")
     if field == "optimizer_arguments":
         return may_change_argument(argument, settings.optimizer, settings.optimizer_arguments)
-    return field in CHANGING and not argument
+    return name in _OF_TRAINING

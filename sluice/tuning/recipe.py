@@ -72,14 +72,17 @@ def _change(base: Setup, before: Params, step: Step, *, where: str) -> Change | 
     moved = [path for path, value in step.params.items() if value != before.get(path)]
     if not moved:
         return None
-    training = base.with_params(step.params, where=where).training
+    setup = base.with_params(step.params, where=where)
+    training, model = setup.training, setup.model
     # PBT changes nothing else: a step in anything else would not be the trial that was run.
-    fixed = [path for path in moved if not may_change(path, training)]
+    fixed = [path for path in moved if not may_change(path, training, model.architecture)]
     assert not fixed, f"cannot change in mid-training: {sorted(fixed)}"
     values: dict[str, Any] = {}
     for path in moved:
         _, name, *argument = path.split(".")
-        if argument:
+        if path == "model.dropout":
+            values[name] = model.dropout
+        elif argument:
             values.setdefault(name, {})[argument[0]] = getattr(training, name)[argument[0]]
         else:
             values[name] = float(getattr(training, name))

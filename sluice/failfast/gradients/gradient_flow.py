@@ -25,6 +25,7 @@ from sluice.failfast.learning.instantiation import too_few
 from sluice.failfast.learning.probe import shape, spread
 from sluice.failfast.result import Finding, Number
 from sluice.failfast.settings import PocSettings
+from sluice.models.dropout import require_dropout
 from sluice.models.scaled import prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.training.optimizers import require_optimizer
@@ -82,6 +83,8 @@ def check_gradient_flow(
     if membership is not None:
         return membership
     require_optimizer(training)
+    if training.dropout_at(training.max_epochs) is not None:
+        require_dropout(model)
     make_optimizer(groups, training)  # one may refuse these parameters, by their shapes
 
     model.train()
