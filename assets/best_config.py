@@ -27,6 +27,7 @@ from sluice.tuning.left_behind import note_asked
 from sluice.tuning.live_table import live_rows, table_text
 from sluice.tuning.news import SearchNews
 from sluice.tuning.plots import importance_png, sensitivity_png, trials_png
+from sluice.tuning.recipe import WITHOUT_SEARCH, changed_settings, settings_yaml
 from sluice.tuning.records import Trial
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup
@@ -211,11 +212,16 @@ def _metadata(
         ).value
         for report in importance.parameters[:SHOWN_SENSITIVITIES]
     ]
+    changed = changed_settings(study.base, result.setup)
     return {
         "trials": result.num_trials,
         "best trial": result.best,
         "validation loss": result.winner.loss,
         "winner": table(winner),
+        "to write into the pipeline's file": dg.MetadataValue.md(
+            f"```yaml\n{settings_yaml(changed)}```"
+            + (f"\n\n{WITHOUT_SEARCH}" if result.setup.training.changes else "")
+        ),
         "to know": dg.MetadataValue.md("\n".join(f"- {line}" for line in study.warnings) or "-"),
         "strategy": result.strategy.reason,
         "whole study": dg.MetadataValue.url(page.url),

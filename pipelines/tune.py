@@ -4,7 +4,6 @@ import json
 import os
 from typing import Any
 
-import yaml
 from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
@@ -18,8 +17,8 @@ from sluice.pipelines.console import RunConsole
 from sluice.pipelines.run import search_pipeline
 from sluice.reports.folder import save_page
 from sluice.tuning.lanes import idle_workers
+from sluice.tuning.recipe import WITHOUT_SEARCH, changed_settings, settings_yaml
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.spaces import Setup
 from sluice.tuning.strategy import plan_search
 from sluice.tuning.study import Study, shown
 from sluice.tuning.study_page import study_page
@@ -69,19 +68,6 @@ def tune(pipeline: PipelineSettings, home: Home, *, as_json: bool) -> None:
     results().print(_report(pipeline, best, study, page=str(page.path)))
 
 
-def differing(base: Setup, found: Setup) -> dict[str, dict[str, Any]]:
-    """Return the settings that the search changed, as they are written in a pipeline's file."""
-    changed: dict[str, dict[str, Any]] = {}
-    for group in ("model", "training"):
-        # What is null is left out: no search finds it, and a change names what it changes alone.
-        own = getattr(base, group).model_dump(mode="json", exclude_none=True)
-        new = getattr(found, group).model_dump(mode="json", exclude_none=True)
-        parts = {name: value for name, value in new.items() if value != own.get(name)}
-        if parts:
-            changed[group] = parts
-    return changed
-
-
 def _report(pipeline: PipelineSettings, best: BestConfig, study: Study, *, page: str) -> Group:
     result = study.result
     parts: list[Any] = [
@@ -95,10 +81,12 @@ def _report(pipeline: PipelineSettings, best: BestConfig, study: Study, *, page:
     ]
     idle = idle_workers(pipeline.search, pipeline.compute) if pipeline.search else ""
     parts += [Text(f"\n  note: {line}") for line in (*study.warnings, idle) if line]
-    changed = differing(study.base, best.setup)
+    changed = changed_settings(study.base, best.setup)
     if changed:
         parts.append(Text("\nto write into the pipeline's file", style="bold"))
-        parts.append(Text(yaml.safe_dump(changed, sort_keys=False, default_flow_style=None)))
+        parts.append(Text(settings_yaml(changed)))
+        if best.setup.training.changes:
+            parts.append(Text(f"note: {WITHOUT_SEARCH}\n"))
     else:
         parts.append(Text("\nNothing found is better than the settings as written.\n"))
     parts.append(Text(f"page: {page}"))

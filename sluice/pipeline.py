@@ -25,6 +25,7 @@ from sluice.rollout.settings import RolloutSettings
 from sluice.serving.settings import ServingSettings
 from sluice.settings import Settings, nearest
 from sluice.tracking.wandb_mirror import TrackingSettings
+from sluice.training.code import optimizer_code
 from sluice.training.diagnosis import DiagnosisSettings
 from sluice.training.settings import NO_EFFECT, TrainSettings
 from sluice.tuning.default_space import default_space
@@ -188,6 +189,7 @@ class PipelineSettings(Settings):
             "workload_settings": self.loaded_workload.settings.model_dump(mode="json"),
             "model": self.model.model_dump(mode="json"),
             "training": self.training.model_dump(mode="json", exclude=set(NO_EFFECT)),
+            **optimizer_code(self.training),
             "data_seed": self.data_seed,
             # Gradients add up in another order.
             "ranks": self.compute.ranks_per_training,

@@ -75,10 +75,11 @@ def compose(
 
 def _import_paths(attributes: Mapping[str, Any]) -> list[str]:
     """Return the import paths that a file names; what is wrong with others is told later."""
-    model = attributes.get("model")
+    model, training = attributes.get("model"), attributes.get("training")
     named = [
         attributes.get("workload"),
         model.get("architecture") if isinstance(model, Mapping) else None,
+        training.get("optimizer") if isinstance(training, Mapping) else None,
     ]
     return [path for path in named if isinstance(path, str) and ":" in path]
 
@@ -86,12 +87,15 @@ def _import_paths(attributes: Mapping[str, Any]) -> list[str]:
 def merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``base`` with ``own`` in it: mappings key by key, anything else in its place.
 
-    A mapping of another ``kind`` is another thing, and takes the place of the whole.
+    A mapping of another ``kind`` is another thing, and takes the place of the whole; so do the
+    arguments of another optimizer.
 
     >>> merged({"a": {"b": 1, "c": 2}, "d": [1, 2]}, {"a": {"c": 3}, "d": [4]})
     {'a': {'b': 1, 'c': 3}, 'd': [4]}
     """
     result = dict(base)
+    if "optimizer" in own and own["optimizer"] != base.get("optimizer"):
+        result.pop("optimizer_arguments", None)
     for key, value in own.items():
         there = result.get(key)
         if isinstance(there, Mapping) and isinstance(value, Mapping) and _same_kind(there, value):

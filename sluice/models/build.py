@@ -45,11 +45,17 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
             (num_features, num_outputs, settings).
 
     Raises:
-        SettingsError: The architecture is unknown, does not import, cannot be built, or is no
-            ``nn.Module``.
+        SettingsError: The architecture is unknown, does not import, cannot be built, is no
+            ``nn.Module``, or is a built-in one and ``options`` are given.
     """
     name = settings.architecture
     builder = ARCHITECTURES.get(name)
+    if settings.options and (builder is not None or name.startswith(_OWN)):
+        raise SettingsError(
+            f"The architecture '{name}' has no options, got {', '.join(settings.options)}.",
+            cause="model.options are read by a network of your own, as settings.options.",
+            fix="Take model.options out, or name your own class as 'module:Class'.",
+        )
     if builder is not None:
         return builder(num_features, num_outputs, settings)
     if ":" not in name:

@@ -57,6 +57,7 @@ def save_checkpoint(folder: Path, state: TrainState, *, subject: Mapping[str, An
         "subject": dict(subject),
         "steps": state.steps,
         "best_epoch": state.best_epoch,
+        "optimizer": dict(state.optimizer_tree),
         "history": [dataclasses.asdict(result) for result in state.history],
     }
     content = pack(tensors, facts)
@@ -137,6 +138,7 @@ def _decode(path: Path, content: bytes, subject: Mapping[str, Any]) -> TrainStat
         model=parts["model"],
         best=parts["best"],
         optimizer=parts["optimizer"],
+        optimizer_tree=facts["optimizer"],
         rng=parts["rng"],
     )
 

@@ -22,6 +22,7 @@ from sluice.models.settings import ModelSettings
 from sluice.training.code_identity import CodeIdentity
 from sluice.training.distributions import distribution_of
 from sluice.training.import_graph import ImportGraph, follow_imports
+from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Workload
 
 _PACKAGES = ("data", "models", "training", "workloads")
@@ -62,6 +63,33 @@ def identify_code(workload: Workload, model: ModelSettings | None = None) -> Cod
         data_files=dict(_data_files(workload)),
         not_followed=tuple(sorted(graph.not_followed)),
     )
+
+
+def optimizer_code(training: TrainSettings) -> dict[str, str]:
+    """Return the digest of the code of an optimizer by import path, as 'optimizer_code'.
+
+    It stands beside the settings and not in ``identify_code``: whoever loads a trained model needs
+    its network and not its optimizer, and must not import that.
+
+    Args:
+        training: Names the optimizer; nothing is returned for a short name.
+
+    Raises:
+        SettingsError: It does not import, or was not read from a file.
+    """
+    path = training.optimizer
+    if ":" not in path:
+        return {}
+    import_named(path, what="optimizer")
+    module = path.partition(":")[0]
+    _require_file(module)
+    graph = follow_imports([module])
+    identity = CodeIdentity(
+        modules={name: digest_bytes(file.read_bytes()) for name, file in graph.own.items()},
+        distributions=graph.distributions,
+        data_files={},
+    )
+    return {"optimizer_code": identity.digest}
 
 
 def follow_code(workload: Workload, model: ModelSettings | None = None) -> ImportGraph:

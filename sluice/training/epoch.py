@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sluice.errors import TrainingFailed
 from sluice.training.accumulation import LossFunction, Weigh, parts_of
 from sluice.training.batches import Batches
+from sluice.training.optimizers import set_arguments
 from sluice.training.parameter_groups import set_decay, set_rate
 from sluice.training.precision import Arithmetic
 from sluice.training.ranks import Ranks
@@ -64,6 +65,7 @@ def fit_epoch(
     first_step, total_steps = (epoch - 1) * batches.steps, settings.max_epochs * batches.steps
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     set_decay(optimizer, settings.weight_decay)
+    set_arguments(optimizer, settings)
     rate, losses, norms, taken = 0.0, [], [], []
     for index, (x, y) in enumerate(batches.of(epoch)):
         optimizer.zero_grad(set_to_none=True)

@@ -1,8 +1,8 @@
 """The training loop: a generator that yields one result per epoch and ends with the best weights.
 
-Covers: AdamW with parameter groups, warmup and cosine, clipping, all with changes in mid-training,
-early stopping, best weights, exact resume; accumulation, bf16 and fp16, recomputed activations, a
-GPU; several processes for one model (``ranks``).
+Covers: any optimizer with parameter groups, warmup and cosine, clipping, all with changes in
+mid-training, early stopping, best weights, exact resume; accumulation, bf16 and fp16, recomputed
+activations, a GPU; several processes for one model (``ranks``).
 Does not cover: writing anything.
 
 Every source of randomness has a seed of its own, the SHA-256 of ``<seed>_<stage>`` (TRACE-6):
@@ -29,17 +29,20 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sluice.counted import counted
 from sluice.errors import ContractError
+from sluice.models.dropout import require_dropout, set_dropout
 from sluice.training.accumulation import LossFunction as LossFunction
 from sluice.training.accumulation import Weigh, count_rows, require_separable
 from sluice.training.batches import Batches
 from sluice.training.device import device_of, place, resolve_device, start_device
 from sluice.training.epoch import Fitted, diverged, fit_epoch
+from sluice.training.optimizer_state import restore_state, split_state
 from sluice.training.out_of_memory import first_steps, naming_memory, scoring_fix, step_of
 from sluice.training.parameter_groups import ParameterGroups, make_optimizer
 from sluice.training.precision import Arithmetic, ScaleState
@@ -106,6 +109,8 @@ class TrainState:
     """The model's weights after ``best_epoch``."""
     optimizer: dict[str, Tensor]
     """Moments, by 'index of the parameter/name of the moment'."""
+    optimizer_tree: Mapping[str, Any]
+    """Numbers of the optimizer's state beside its tensors, as ``split_state`` returns them."""
     rng: Mapping[str, Tensor]
 
 
@@ -160,8 +165,10 @@ def train(
         TrainingFailed: A loss or a gradient is not finite; epoch, step and cause are named.
         ContractError: Nothing to train, ``groups`` are not well-formed, ``resume`` is of another
             model or other rows, ``select`` chose an epoch whose weights are gone, or a setting
-            does not suit the network: ``micro_batch_rows``, ``ranks``, ``recompute_activations``.
-        SettingsError: ``device`` is 'cuda' and there is none.
+            does not suit the network: ``micro_batch_rows``, ``ranks``, ``recompute_activations``,
+            a change of the dropout rate.
+        SettingsError: ``device`` is 'cuda' and there is none, or the optimizer or one of its
+            arguments is refused.
         OutOfMemory: A step or the validation needs more memory than there is.
     """
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -175,6 +182,8 @@ def train(
     start_device(device)
     model.to(device)
     try:
+        if settings.dropout_at(settings.max_epochs) is not None:
+            require_dropout(model)
         optimizer = make_optimizer([{"params": trainable}] if groups is None else groups, settings)
         val_share = ranks.split.share(val.y, count_rows)
         val = place(_part(val, ranks.split), device)
@@ -202,7 +211,9 @@ def train(
             len(history) - chosen < settings.patience_epochs
         ):
             epoch, started = len(history) + 1, clock()
-            now = settings.at(epoch)
+            now, dropout = settings.at(epoch), settings.dropout_at(epoch)
+            if dropout is not None:
+                set_dropout(model, dropout)
             if not ranks.is_first:
                 # Not in the checkpoint, which the first rank writes.
                 stream = Stream(derive_seed(seed, f"dropout_{ranks.split.rank}_{epoch}"))
@@ -245,6 +256,7 @@ def train(
                 )
             )
             if keep is not None:
+                moments, tree = split_state(optimizer)
                 keep(
                     TrainState(
                         history=tuple(history),
@@ -252,7 +264,8 @@ def train(
                         best_epoch=chosen,
                         model=model.state_dict(),
                         best=best,
-                        optimizer=_moments(optimizer),
+                        optimizer=moments,
+                        optimizer_tree=tree,
                         rng=stream.state,
                     )
                 )
@@ -360,20 +373,7 @@ def _take_over(
             fix="Resume with the rows and settings it was written with, or start afresh.",
         )
     model.load_state_dict(resume.model)
-    moments: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in resume.optimizer.items():
-        index, _, name = key.partition("/")
-        moments.setdefault(int(index), {})[name] = tensor.clone()
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": moments, "param_groups": groups})
-
-
-def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    return {
-        f"{index}/{name}": tensor
-        for index, state in optimizer.state_dict()["state"].items()
-        for name, tensor in state.items()
-    }
+    restore_state(optimizer, resume.optimizer, resume.optimizer_tree)
 
 
 def _copy(model: nn.Module) -> dict[str, Tensor]:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.errors import ContractError
+from sluice.errors import ContractError, SettingsError
 from sluice.settings import nearest
-from sluice.training.eager_adamw import EagerAdamW
+from sluice.training.optimizers import build_optimizer, takes_decay
 from sluice.training.settings import TrainSettings
 
 ParameterGroups = Sequence[Mapping[str, Any]]
@@ -39,16 +39,17 @@ def listed_groups(groups: ParameterGroups, settings: TrainSettings) -> list[dict
     return listed
 
 
-def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> torch.optim.AdamW:
-    """Return AdamW over the groups, at the peak rate of the settings.
+def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> torch.optim.Optimizer:
+    """Return the optimizer that the settings name over the groups, at their peak rate.
 
     Args:
         groups: ``params`` and, where they differ, ``weight_decay`` and ``rate_share``, by which
             the scheduled rate is multiplied.
-        settings: Peak rate, and the decay of groups without their own.
+        settings: Optimizer and arguments, peak rate, and the decay of groups without their own.
 
     Raises:
         ContractError: As ``listed_groups``, or a parameter is given twice.
+        SettingsError: As ``build_optimizer``, or a decay was set and the optimizer has none.
     """
     listed = listed_groups(groups, settings)
     given = [id(parameter) for group in listed for parameter in group["params"]]
@@ -58,15 +59,19 @@ def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> torch.op
             cause="Two patterns of names match the same parameter, or a tied one was listed twice.",
             fix="Let the groups of parameter_groups() exclude each other.",
         )
-    optimizer = EagerAdamW(listed, lr=settings.learning_rate, fused=True)
+    if not takes_decay(settings):
+        _require_no_decay(listed, settings)
+        for group in listed:
+            del group["weight_decay"]
+    optimizer = build_optimizer(listed, settings)
     set_rate(optimizer, settings.learning_rate)
     return optimizer
 
 
 def set_decay(optimizer: torch.optim.Optimizer, decay: float) -> None:
-    """Set the decay of every group that has none of its own."""
+    """Set the decay of every group that has none of its own, where the optimizer has a decay."""
     for group in optimizer.param_groups:
-        if not group["own_decay"]:
+        if not group["own_decay"] and "weight_decay" in group:
             group["weight_decay"] = decay
 
 
@@ -74,6 +79,21 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of every group to its share of ``rate``."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["rate_share"]
+
+
+def _require_no_decay(listed: Sequence[Mapping[str, Any]], settings: TrainSettings) -> None:
+    """Refuse a decay that would be ignored; the default of the settings is no demand for one."""
+    default = TrainSettings.model_fields["weight_decay"].default
+    wanted = [settings.weight_decay, *(change.weight_decay for change in settings.changes)]
+    wanted += [group["weight_decay"] for group in listed]
+    refused = [decay for decay in wanted if decay not in (None, 0, default)]
+    if refused:
+        raise SettingsError(
+            f"The optimizer '{settings.optimizer}' has no weight decay, and one of {refused[0]:g} "
+            "is set.",
+            fix="Set training.weight_decay to 0, take weight_decay out of training.changes and "
+            "parameter_groups(), or name an optimizer that has it.",
+        )
 
 
 def _listed(group: Mapping[str, Any], index: int, settings: TrainSettings) -> dict[str, Any]:

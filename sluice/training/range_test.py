@@ -98,7 +98,7 @@ def range_test(
         training: Rows of a batch, clipping, weight decay, as in the real training.
         seed: Base seed; row order and dropout have their own, derived from it.
         groups: The parameters to fit, as for ``train``; one group of all when absent.
-        optimizer: To be used instead of the training's AdamW; groups keep the ratio of their
+        optimizer: To be used instead of the one of ``training``; groups keep the ratio of their
             rates.
 
     Raises:

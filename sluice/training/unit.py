@@ -30,7 +30,7 @@ from sluice.models.scaled import Scaled, prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.training.checkpoint import discard_checkpoints, load_checkpoint
 from sluice.training.checkpoint_writer import CheckpointWriter
-from sluice.training.code import code_digest
+from sluice.training.code import code_digest, optimizer_code
 from sluice.training.device import device_type, resolve_device
 from sluice.training.loop import EpochResult, TrainState, predict, train
 from sluice.training.members import Member
@@ -210,6 +210,7 @@ def _subject(spec: UnitSpec, workload: Workload) -> dict[str, Any]:
         # What 'auto' means here: a CPU and a GPU do not give the same bits.
         "device": device_type(spec.training.device),
         "code": code_digest(workload, spec.model),
+        **optimizer_code(spec.training),
         "torch": torch.__version__,
         "seed": spec.seed,
         "data_seed": spec.data_seed,

@@ -17,7 +17,7 @@ from sluice.errors import ContractError, SettingsError, TrainingFailed
 from sluice.models.scaled import prepare_model
 from sluice.training.checkpoint import load_checkpoint
 from sluice.training.checkpoint_writer import CheckpointWriter
-from sluice.training.code import code_digest
+from sluice.training.code import code_digest, optimizer_code
 from sluice.training.loop import EpochResult, TrainState, train
 from sluice.training.seeds import Stream, derive_seed, deterministic
 from sluice.training.settings import NO_EFFECT
@@ -78,6 +78,7 @@ class TrainingObjective:
             "workload_settings": workload.settings.model_dump(mode="json"),
             "base": self.base.model_dump(mode="json", exclude={"training": set(NO_EFFECT)}),
             "code": code_digest(workload, self.base.model),
+            **optimizer_code(self.base.training),
             "train_seed": self.seed,
             "data_seed": self.data_seed,
             # Train and validation rows only: a test window that moves changes no trial.

@@ -28,10 +28,11 @@ def require_fit(space: Space, base: Setup) -> None:
 
 def _require_unchanged(space: Space, base: Setup) -> None:
     for change in base.training.changes:
-        for name in change.values:
-            if f"training.{name}" in space.parameters:
+        for path in change.paths:
+            # A number of a list has the list's path and an index.
+            if any(each == path or each.startswith(f"{path}.") for each in space.parameters):
                 raise SettingsError(
-                    f"'training.{name}' cannot be searched while training.changes sets it after "
+                    f"'{path}' cannot be searched while training.changes sets it after "
                     f"epoch {change.from_epoch}: the value of the trial would end there.",
                     fix="Take it out of training.changes, or write a space without it.",
                 )

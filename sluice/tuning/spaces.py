@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError, model_validator
 from sluice.errors import SettingsError
 from sluice.models.settings import ModelSettings
 from sluice.settings import Settings, nearest
+from sluice.training.optimizer_settings import with_argument
 from sluice.training.settings import NO_EFFECT, TrainSettings
 from sluice.tuning.parameters import Parameter, Params, Value, ends
 
@@ -94,9 +95,23 @@ class Setup(Settings):
         parts: dict[str, Any] = {
             group: getattr(self, group).model_dump(mode="python") for group in _GROUPS
         }
+        if params.get("training.optimizer", self.training.optimizer) != self.training.optimizer:
+            parts["training"].pop("optimizer_arguments", None)  # they are the other one's
         for path, value in params.items():
-            group, _, name = path.partition(".")
-            parts[group][name] = value
+            group, name, *key = path.split(".", 2)
+            if not key:
+                parts[group][name] = value
+                continue
+            # An empty mapping is left out of the dump.
+            mapping = parts[group].get(name, {})
+            try:
+                parts[group][name] = (
+                    with_argument(mapping, key[0], value)
+                    if name == "optimizer_arguments"
+                    else {**mapping, key[0]: value}
+                )
+            except ValueError as error:
+                raise SettingsError(f"{where}: {error}.", fix="Correct the space.") from None
         return Setup(
             model=ModelSettings.parse(parts["model"], where=where),
             training=TrainSettings.parse(parts["training"], where=where),

@@ -163,7 +163,7 @@ class Workload(ABC):
         return build_network(num_features, num_outputs, settings)
 
     def parameter_groups(self, network: nn.Module) -> list[dict[str, Any]]:
-        """Return the parameters that AdamW trains, in groups; one group of all unless replaced.
+        """Return the parameters to train, in groups; one group of all unless replaced.
 
         Every trainable parameter must be in exactly one group. A group has ``params`` and may have
         ``weight_decay`` (instead of the training settings') and ``rate_share``, by which the

@@ -6,9 +6,11 @@ import pytest
 import yaml
 
 from sluice.errors import SettingsError
+from sluice.models.settings import ModelSettings
 from sluice.pipeline import PipelineSettings
-from sluice.pipelines.tune import differing, with_search
+from sluice.pipelines.tune import with_search
 from sluice.training.settings import Change, TrainSettings
+from sluice.tuning.recipe import changed_settings, settings_yaml
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup
 
@@ -43,12 +45,12 @@ def test_what_was_found_reads_as_the_file_is_written() -> None:
     base = Setup(training=TrainSettings(learning_rate=0.1))
     found = Setup(training=TrainSettings(learning_rate=0.02, batch_rows=64))
 
-    changed = differing(base, found)
+    changed = changed_settings(base, found)
 
-    assert yaml.safe_load(yaml.safe_dump(changed)) == {
+    assert yaml.safe_load(settings_yaml(changed)) == {
         "training": {"learning_rate": 0.02, "batch_rows": 64}
     }
-    assert differing(base, base) == {}
+    assert changed_settings(base, base) == {}
 
 
 def test_a_schedule_that_pbt_found_is_written_without_nulls_and_reads_back() -> None:
@@ -56,11 +58,24 @@ def test_a_schedule_that_pbt_found_is_written_without_nulls_and_reads_back() -> 
     training = base.training.model_copy(
         update={"changes": (Change(from_epoch=5, learning_rate=0.05),)}
     )
-    changed = differing(base, base.model_copy(update={"training": training}))
+    changed = changed_settings(base, base.model_copy(update={"training": training}))
 
     assert changed == {"training": {"changes": [{"from_epoch": 5, "learning_rate": 0.05}]}}
-    written = yaml.safe_load(yaml.safe_dump(changed))["training"]
+    written = yaml.safe_load(settings_yaml(changed))["training"]
     assert TrainSettings.parse({"learning_rate": 0.1} | written, where="test") == training
+
+
+def test_a_found_optimizer_is_written_with_its_arguments_even_where_it_is_the_default() -> None:
+    base = Setup(
+        training=TrainSettings(optimizer="sgd", optimizer_arguments={"momentum": 0.9}),
+        model=ModelSettings(architecture="my_model:Net", options={"width": 3}),
+    )
+    found = Setup(model=base.model.model_copy(update={"options": {"width": 4, "deep": True}}))
+
+    assert changed_settings(base, found) == {
+        "model": {"options": {"width": 4, "deep": True}},
+        "training": {"optimizer": "adamw", "optimizer_arguments": {}},
+    }
 
 
 def test_what_the_file_changes_in_mid_training_is_not_searched_by_an_option(echo) -> None:

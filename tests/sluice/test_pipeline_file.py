@@ -1,5 +1,6 @@
 """CONF-1: a pipeline's file is based on another, and a command line overrides it."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,31 @@ def test_a_mapping_of_another_kind_takes_the_place_of_the_whole() -> None:
 
     assert merged(there, {"source": {"uri": "b.csv"}})["source"]["index"] == "date"
     assert merged(there, {"source": {"kind": "packaged"}}) == {"source": {"kind": "packaged"}}
+
+
+def test_the_arguments_of_another_optimizer_take_the_place_of_all() -> None:
+    sgd = {"optimizer": "sgd", "optimizer_arguments": {"momentum": 0.9, "nesterov": True}}
+
+    assert merged(sgd, {"optimizer_arguments": {"momentum": 0.5}})["optimizer_arguments"] == {
+        "momentum": 0.5,
+        "nesterov": True,
+    }
+    assert merged(sgd, {"optimizer": "adam"}) == {"optimizer": "adam"}
+    own = {"optimizer": "adam", "optimizer_arguments": {"eps": 1e-6}}
+    assert merged(sgd, own) == own
+
+
+def test_an_optimizer_beside_the_file_is_found_from_any_folder(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (base.parent / "sluice_probe_beside.py").write_text("Own = 1\n")
+    file = written(
+        base.parent / "own.yaml", **BASE | {"training": {"optimizer": "sluice_probe_beside:Own"}}
+    )
+    read_pipeline(file)
+
+    assert str(base.parent) in sys.path
 
 
 def test_the_command_line_has_the_last_word(base: Path) -> None:

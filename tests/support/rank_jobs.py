@@ -18,7 +18,7 @@ from sluice.training.distributed import joined_group
 from sluice.training.loop import train
 from sluice.training.ranks import ONE
 from sluice.training.seeds import deterministic
-from sluice.training.settings import TrainSettings
+from sluice.training.settings import Change, TrainSettings
 from sluice.training.unit import train_unit
 from sluice.workloads.workload import Examples
 
@@ -176,6 +176,12 @@ CASES: dict[str, dict] = {
     },
     "spare": {"dtype": torch.float64, "layers": lambda: (Spare(),)},
     "fp16": {"precision": "fp16", "loss": loss_that_overflows, "max_epochs": 4},
+    "sgd": {
+        "dtype": torch.float64,
+        "optimizer": "sgd",
+        "optimizer_arguments": {"momentum": 0.9, "nesterov": True},
+        "changes": (Change(from_epoch=1, optimizer_arguments={"momentum": 0.5}),),
+    },
     "stopped early": {
         "dtype": torch.float64,
         "learning_rate": 0.5,

@@ -158,7 +158,9 @@ class _Epochs:
         named = {}
         for key, tensor in self.state.optimizer.items():
             index, _, moment = key.partition("/")
-            named[f"{order[int(index)]}/{moment}"] = tensor
+            # An optimizer may keep tensors that are no parameter's.
+            owner = order[int(index)] if index.isdigit() else index
+            named[f"{owner}/{moment}"] = tensor
         return named
 
     def _progress(self) -> dict[str, Any]:
@@ -170,6 +172,7 @@ class _Epochs:
             "best_epoch": self.state.best_epoch,
             "history": history,
             "best": self.state.best,
+            "optimizer": self.state.optimizer_tree,
         }
 
 

@@ -25,9 +25,11 @@ from sluice.failfast.learning.instantiation import too_few
 from sluice.failfast.learning.probe import shape, spread
 from sluice.failfast.result import Finding, Number
 from sluice.failfast.settings import PocSettings
+from sluice.models.dropout import require_dropout
 from sluice.models.scaled import prepare_model
 from sluice.models.settings import ModelSettings
-from sluice.training.parameter_groups import listed_groups
+from sluice.training.optimizers import require_optimizer
+from sluice.training.parameter_groups import listed_groups, make_optimizer
 from sluice.training.seeds import Stream, derive_seed
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples, Workload
@@ -60,7 +62,9 @@ def check_gradient_flow(
         seed: Base seed of the initial weights, of dropout and of the batches.
 
     Raises:
-        ContractError: The parameter groups are not well-formed.
+        ContractError: The parameter groups are not well-formed, or the optimizer keeps a state
+            that no checkpoint can hold.
+        SettingsError: The optimizer or one of its arguments is refused.
         Exception: Whatever the model's or the loss's own code raises.
 
     Cost:
@@ -78,6 +82,10 @@ def check_gradient_flow(
     membership = judge_membership(validate_optimizer(model.named_parameters(), groups))
     if membership is not None:
         return membership
+    require_optimizer(training)
+    if training.dropout_at(training.max_epochs) is not None:
+        require_dropout(model)
+    make_optimizer(groups, training)  # one may refuse these parameters, by their shapes
 
     model.train()
     stream = Stream(derive_seed(seed, "poc_gradient_flow"))

@@ -15,6 +15,14 @@ class Own(nn.Module):
         self.head = nn.Linear(num_features, num_outputs + settings.hidden)
 
 
+class Wide(nn.Module):
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
+        super().__init__()
+        widths = settings.options["widths"]
+        self.body = nn.Linear(num_features, widths[0], bias=settings.options.get("bias", True))
+        self.head = nn.Linear(widths[0], num_outputs)
+
+
 class Stubborn(nn.Module):
     pass
 
@@ -61,3 +69,31 @@ def test_own_class_is_called_with_sizes_and_settings():
 def test_what_cannot_be_built_is_refused(name, cause):
     with pytest.raises(SettingsError, match=cause):
         build_network(3, 1, ModelSettings(architecture=name))
+
+
+def test_options_reach_a_network_of_ones_own():
+    options = {"widths": [5], "bias": False}
+    settings = ModelSettings.parse(
+        {"architecture": f"{__name__}:Wide", "options": options}, where="defs.yaml"
+    )
+    network = build_network(3, 1, settings)
+
+    assert (network.body.out_features, network.body.bias) == (5, None)
+    assert ModelSettings.parse(settings.model_dump(mode="json"), where="lineage") == settings
+
+
+@pytest.mark.parametrize("name", [*ARCHITECTURES, "sluice.models.small_cnn:SmallCnn"])
+def test_options_that_nothing_reads_are_refused(name):
+    settings = ModelSettings(architecture=name, options={"width": 5})
+    with pytest.raises(SettingsError, match=r"has no options, got width.*settings\.options"):
+        build_network(16, 1, settings)
+
+
+def test_no_options_leave_no_trace_in_a_dump_so_digests_stay():
+    assert "options" not in ModelSettings(options={}).model_dump(mode="json")
+
+
+@pytest.mark.parametrize("value", [None, {"a": 1}, [[1]]])
+def test_an_option_that_is_no_plain_value_is_refused(value):
+    with pytest.raises(SettingsError, match=r"options\.width.*a list of these, got"):
+        ModelSettings.parse({"options": {"width": value}}, where="defs.yaml")

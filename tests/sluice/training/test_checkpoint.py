@@ -1,5 +1,6 @@
 """REPRO-4: a checkpoint is whole or not there, and of this training or refused."""
 
+import operator
 import resource
 
 import pytest
@@ -34,13 +35,15 @@ def state(epochs: int) -> TrainState:
         model=weights,
         best={"weight": torch.zeros(3)},
         optimizer={"0/exp_avg": torch.ones(3), "0/step": torch.tensor(7.0)},
+        optimizer_tree={"groups": {"value": 0.1 + 0.2}},
         rng=rng_state(),
     )
 
 
 def same(a: TrainState, b: TrainState) -> bool:
     parts = ("model", "best", "optimizer", "rng")
-    return (a.history, a.steps, a.best_epoch) == (b.history, b.steps, b.best_epoch) and all(
+    plain = operator.attrgetter("history", "steps", "best_epoch", "optimizer_tree")
+    return plain(a) == plain(b) and all(
         getattr(a, part).keys() == getattr(b, part).keys()
         and all(
             torch.equal(t.nan_to_num(7), getattr(b, part)[n].nan_to_num(7))
@@ -121,6 +124,7 @@ def test_tensors_that_share_memory_are_written(tmp_path):
         model=shared,
         best=shared,
         optimizer={},
+        optimizer_tree={},
         rng={},
     )
     save_checkpoint(tmp_path, shares, subject=SUBJECT)

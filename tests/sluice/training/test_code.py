@@ -7,8 +7,9 @@ import pytest
 
 from sluice.errors import SettingsError
 from sluice.models.settings import ModelSettings
-from sluice.training.code import code_digest, identify_code
+from sluice.training.code import code_digest, identify_code, optimizer_code
 from sluice.training.code_identity import describe_changes
+from sluice.training.settings import TrainSettings
 from tests.support.synthetic import SineWorkload
 
 BASE = "from tests.support.synthetic import SineWorkload\nclass Base(SineWorkload): pass\n"
@@ -177,3 +178,28 @@ def test_an_architecture_that_nobody_imported_yet_is_found_by_its_path(tmp_path,
         sys.modules.pop("sluice_probe_late", None)
     with pytest.raises(SettingsError, match="sluice_probe_gone"):
         code_digest(SineWorkload(), ModelSettings(architecture="sluice_probe_gone:Net"))
+
+
+OPTIMIZER = """
+import torch
+from sluice_probe_decay import DECAY
+class Own(torch.optim.SGD): pass
+"""
+
+
+def test_the_code_of_an_own_optimizer_and_what_it_imports_counts(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "sluice_probe_optimizer.py").write_text(OPTIMIZER)
+    (tmp_path / "sluice_probe_decay.py").write_text("DECAY = 0.1\n")
+    own = TrainSettings(optimizer="sluice_probe_optimizer:Own")
+    try:
+        before = optimizer_code(own)
+        (tmp_path / "sluice_probe_decay.py").write_text("DECAY = 0.2\n")
+        after = optimizer_code(own)
+    finally:
+        for name in ("sluice_probe_optimizer", "sluice_probe_decay"):
+            sys.modules.pop(name, None)
+
+    assert before != after
+    assert optimizer_code(TrainSettings(optimizer="sgd")) == {}
+    assert optimizer_code(TrainSettings(optimizer="torch.optim:Adamax")).keys() == before.keys()

@@ -7,17 +7,22 @@ import torch
 import yaml
 
 from sluice.artifacts import ArtifactStore
-from sluice.pipeline import PipelineSettings
-from sluice.training.checkpoint import load_checkpoint
+from sluice.errors import SettingsError
+from sluice.pipeline import PipelineSettings, read_pipeline
+from sluice.pipeline_file import COMPONENT, merged
+from sluice.training.checkpoint import load_checkpoint, save_checkpoint
+from sluice.training.seeds import deterministic
 from sluice.training.settings import Change, TrainSettings
 from sluice.training.unit import UnitSpec, train_unit
 from sluice.training.weights import unpack
 from sluice.tuning import driver
-from sluice.tuning.recipe import setup_of
+from sluice.tuning.recipe import changed_settings, settings_yaml, setup_of
 from sluice.tuning.records import Step
 from sluice.tuning.search import run_search
 from sluice.tuning.settings import SearchSettings
+from sluice.tuning.space_fit import require_fit
 from sluice.tuning.spaces import Setup, Space
+from tests.sluice.training.test_loop import make_model, run, timeless
 from tests.sluice.tuning.conftest import SINE
 from tests.sluice.tuning.toy_space import HERE, ignore
 
@@ -59,6 +64,111 @@ def test_changes_of_the_base_stay():
         Change(from_epoch=5, learning_rate=0.3),
         Change(from_epoch=9, clip_norm=2.0),
     )
+
+
+def test_optimizer_arguments_become_changes_argument_by_argument():
+    base = Setup(
+        training=TrainSettings(
+            optimizer="sgd", optimizer_arguments={"momentum": 0.9, "nesterov": True}
+        )
+    )
+    momentum, dampening = (f"training.optimizer_arguments.{n}" for n in ("momentum", "dampening"))
+    schedule = steps(
+        (0, {RATE: 0.1, momentum: 0.8}),
+        (2, {RATE: 0.1, momentum: 0.7}),
+        (4, {RATE: 0.2, momentum: 0.7}),
+        (5, {RATE: 0.2, momentum: 0.6}),
+    )
+    training = setup_of(base, schedule, where="test").training
+
+    assert training.optimizer_arguments == {"momentum": 0.8, "nesterov": True}
+    assert training.changes == (
+        Change(from_epoch=2, optimizer_arguments={"momentum": 0.7}),
+        Change(from_epoch=4, learning_rate=0.2),
+        Change(from_epoch=5, optimizer_arguments={"momentum": 0.6}),
+    )
+    assert training.at(5).optimizer_arguments == {"momentum": 0.7, "nesterov": True}
+    own = base.training.model_copy(
+        update={"changes": (Change(from_epoch=2, optimizer_arguments={"dampening": 0.1}),)}
+    )
+    both = setup_of(base.model_copy(update={"training": own}), schedule, where="test").training
+    assert both.changes[0].optimizer_arguments == {"dampening": 0.1, "momentum": 0.7}
+    with pytest.raises(SettingsError, match=r"dampening' cannot be searched while"):
+        require_fit(
+            PBT_SPACE.model_copy(update={"parameters": {dampening: PBT_SPACE.parameters[RATE]}}),
+            base.model_copy(update={"training": own}),
+        )
+
+
+MOVES = {
+    "momentum of SGD": (
+        {"optimizer": "sgd", "optimizer_arguments": {"momentum": 0.9, "nesterov": True}},
+        ({"momentum": 0.9}, {"momentum": 0.7}, {"momentum": 0.55}),
+    ),
+    "betas of Adam": (
+        {"optimizer": "adam", "optimizer_arguments": {"betas": [0.9, 0.99], "eps": 1e-6}},
+        (
+            {"betas.0": 0.95, "betas.1": 0.99},
+            {"betas.0": 0.8, "betas.1": 0.99},
+            {"betas.0": 0.8, "betas.1": 0.9},
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MOVES)
+def test_a_schedule_pasted_into_a_file_trains_the_bits_of_the_trial_that_changed(case, tmp_path):
+    """The trial goes on from its checkpoint with other values, and knows nothing of later ones."""
+    training, moves = MOVES[case]
+    base = Setup(training=TrainSettings(max_epochs=6, batch_rows=16, **training))
+    schedule = steps(
+        *(
+            (
+                epoch,
+                {RATE: rate, **{f"training.optimizer_arguments.{k}": v for k, v in own.items()}},
+            )
+            for epoch, rate, own in zip((0, 2, 4), (0.02, 0.01, 0.01), moves, strict=True)
+        )
+    )
+    model, state, epochs = make_model(), None, []
+    with deterministic():
+        for done, until in ((1, 2), (2, 4), (3, 6)):
+            setup, kept = setup_of(base, schedule[:done], where="trial"), []
+            for result in run(model, setup.training, resume=state, keep=kept.append):
+                epochs.append(result)
+                if result.epoch == until:
+                    break
+            save_checkpoint(tmp_path / "trial", kept[-1], subject={})
+            state = load_checkpoint(tmp_path / "trial", subject={}).state
+            model = make_model(seed=99)
+
+    found = setup_of(base, schedule, where="winner")
+    file = tmp_path / "defs.yaml"
+    attributes = {
+        "name": "sine",
+        "workload": "tests.support.synthetic:SineWorkload",
+        "training": base.training.model_dump(mode="json", exclude={"changes"}),
+    }
+    pasted = merged(attributes, yaml.safe_load(settings_yaml(changed_settings(base, found))))
+    file.write_text(yaml.safe_dump({"type": COMPONENT, "attributes": pasted}))
+    pipeline = read_pipeline(file)
+    assert pipeline.setup == found
+    assert len(found.training.changes) == 2
+    with deterministic():
+        again = list(run(trained := make_model(), pipeline.training))
+
+    assert timeless(again) == timeless(epochs)
+    assert all(torch.equal(state.best[n], p) for n, p in trained.state_dict().items())
+
+
+def test_a_trial_with_another_optimizer_has_none_of_the_files_arguments():
+    base = Setup(training=TrainSettings(optimizer="sgd", optimizer_arguments={"momentum": 0.9}))
+    params = {"training.optimizer": "adam", "training.optimizer_arguments.eps": 1e-6}
+
+    with pytest.raises(SettingsError, match=r"'betas' is None: write the whole list of 'betas'"):
+        base.with_params({"training.optimizer_arguments.betas.0": 0.5}, where="test")
+    found = base.with_params(params, where="test").training
+    assert (found.optimizer, found.optimizer_arguments) == ("adam", {"eps": 1e-6})
 
 
 PBT_SPACE = Space.parse(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.errors import ContractError
+from sluice.errors import ContractError, SettingsError
 from sluice.failfast.gradients.gradient_flow import check_gradient_flow
 from sluice.failfast.gradients.norms import validate_gradients
 from sluice.models.settings import ModelSettings
@@ -64,6 +64,21 @@ def test_a_planted_defect_fails_and_is_named(check, workload, kind, seen):
 
     assert (finding.outcome, finding.kind) == ("fail", kind)
     assert seen in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("sgd", {"betas": [0.9, 0.99]}, "does not take the argument 'betas'.*It takes: momentum"),
+        ("adam", {"betas": [0.9, 1.5]}, "Invalid beta parameter"),
+        ("torch.optim:LBFGS", {}, "cannot take a step: .*closure"),
+        ("torch.optim:Muon", {}, "Muon only supports 2D parameters"),  # the network has biases
+    ],
+)
+def test_an_optimizer_that_cannot_train_is_refused(check, training, name, arguments, said):
+    chosen = {"optimizer": name, "optimizer_arguments": arguments}
+    with pytest.raises(SettingsError, match=said):
+        check(planted.Signals(), training=training.model_copy(update=chosen))
 
 
 def test_dead_units_fail_by_name(check):

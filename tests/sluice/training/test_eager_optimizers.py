@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.training.eager_adamw import EagerAdamW
+from sluice.training.eager_optimizers import EagerAdamW
 
 
 def model():

@@ -1,0 +1,36 @@
+"""Optimizers of torch that do not load a compiler which nobody called."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+_DECORATED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+
+
+def eager(cls: type[Optimizer]) -> type[Optimizer]:
+    """Return ``cls`` with the same operations, bits and hooks, outside ``torch.compile``.
+
+    torch decorates these methods so that its compiler does not trace them. The decorators import
+    the compiler when the first optimizer is made: a second of processor time in every process that
+    trains, three times what all else between ``import torch`` and the first step takes. Here the
+    functions below the decorators are called.
+
+    Args:
+        cls: An optimizer of torch's own.
+
+    Assumes:
+        The step is not compiled: a compiler would trace into it.
+    """
+    methods = {name: _undecorated(cls, name) for name in _DECORATED}
+    methods["step"] = torch.no_grad()(_undecorated(cls, "step"))
+    return type(f"Eager{cls.__name__}", (cls,), methods | {"__module__": __name__})
+
+
+def _undecorated(cls: type[Optimizer], name: str) -> Any:
+    return inspect.unwrap(getattr(cls, name))
+
+
+EagerAdamW = eager(torch.optim.AdamW)
+"""The default optimizer."""

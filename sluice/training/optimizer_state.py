@@ -1,0 +1,122 @@
+"""The state of any optimizer as tensors and plain JSON, and back, with every bit."""
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from sluice.errors import ContractError
+
+_FROM_SETTINGS = frozenset({"params", "lr", "weight_decay", "rate_share", "own_decay"})
+"""Keys of a parameter group that the settings determine at every step."""
+
+_GROUPS = "param_groups"
+
+_NUMBER = (bool, int, float)
+
+
+def split_state(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the state of an optimizer as tensors by name, and all else as plain JSON.
+
+    What its class keeps in parameter groups and does not take as an argument, such as a count of
+    steps, is part of it; arguments come from the settings.
+
+    Returns:
+        The live tensors, by 'index of the parameter/name', and a tree that names them.
+
+    Raises:
+        ContractError: The state holds a value that is no tensor, number, or list or mapping of
+            these.
+    """
+    tensors: dict[str, Tensor] = {}
+    content = optimizer.state_dict()
+    settled = _FROM_SETTINGS | _arguments(type(optimizer).__mro__)
+    groups = [
+        {key: value for key, value in group.items() if key not in settled}
+        for group in content[_GROUPS]
+    ]
+    rest = {key: value for key, value in content.items() if key not in ("state", _GROUPS)}
+    who = type(optimizer).__name__
+    tree = {
+        # torch casts what it loads to the parameter's dtype, and makes text unreadable by that.
+        "state": _encode(content["state"], "", tensors, who, plain=_NUMBER),
+        "groups": _encode(groups, "groups", tensors, who),
+        "rest": _encode(rest, "rest", tensors, who),
+    }
+    return tensors, tree
+
+
+def restore_state(
+    optimizer: Optimizer, tensors: Mapping[str, Tensor], tree: Mapping[str, Any]
+) -> None:
+    """Give a fresh optimizer the state that ``split_state`` returned; tensors are copied."""
+    groups = optimizer.state_dict()[_GROUPS]
+    for group, kept in zip(groups, _decode(tree["groups"], tensors), strict=True):
+        group.update(kept)
+    state = {"state": _decode(tree["state"], tensors), _GROUPS: groups}
+    optimizer.load_state_dict(_decode(tree["rest"], tensors) | state)
+
+
+@functools.cache
+def _arguments(bases: tuple[type, ...]) -> frozenset[str]:
+    return frozenset(
+        name
+        for base in bases
+        if "__init__" in vars(base)
+        for name in inspect.signature(vars(base)["__init__"]).parameters
+    )
+
+
+def _encode(
+    value: Any,
+    path: str,
+    tensors: dict[str, Tensor],
+    who: str,
+    *,
+    plain: tuple[type, ...] = (*_NUMBER, str),
+) -> Any:
+    if isinstance(value, Tensor):
+        tensors[path] = value
+        return {"tensor": path}
+    if value is None or isinstance(value, plain):
+        return {"value": value}
+    at = f"{path}/" if path else ""
+    if isinstance(value, Mapping) and all(isinstance(key, int | str) for key in value):
+        return {
+            "mapping": [
+                [key, _encode(part, f"{at}{key}", tensors, who, plain=plain)]
+                for key, part in value.items()
+            ]
+        }
+    if isinstance(value, list | tuple):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {
+            kind: [
+                _encode(part, f"{at}{index}", tensors, who, plain=plain)
+                for index, part in enumerate(value)
+            ]
+        }
+    raise ContractError(
+        f"The state of the optimizer {who} must hold tensors, numbers, and lists or mappings of "
+        f"these, got {type(value).__module__}.{type(value).__qualname__} at '{path}'.",
+        cause="A checkpoint is written without pickle, so it cannot hold any object.",
+        fix="Keep that value as a tensor or a number, or name another optimizer.",
+    )
+
+
+def _decode(node: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
+    ((kind, content),) = node.items()
+    match kind:
+        case "tensor":
+            return tensors[content].clone()
+        case "mapping":
+            return {key: _decode(part, tensors) for key, part in content}
+        case "list":
+            return [_decode(part, tensors) for part in content]
+        case "tuple":
+            return tuple(_decode(part, tensors) for part in content)
+        case _:
+            return content

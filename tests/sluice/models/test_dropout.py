@@ -1,0 +1,115 @@
+"""TRAIN-1: another dropout rate in mid-training is the one that the settings would have given."""
+
+import pytest
+import torch
+from torch import nn
+
+from sluice.errors import ContractError
+from sluice.models.build import build_network
+from sluice.models.dropout import require_dropout, set_dropout
+from sluice.models.scaled import Scaled
+from sluice.models.settings import ModelSettings
+from sluice.training.settings import _WITH_DROPOUT, Change, TrainSettings, may_change
+from sluice.training.unit import train_unit
+from sluice.tuning.recipe import setup_of
+from sluice.tuning.records import Step
+from sluice.tuning.spaces import Setup
+from tests.sluice.training.conftest import make_specs
+from tests.sluice.training.test_unit import bits, ignore, interrupted
+
+NETWORKS = [*sorted(_WITH_DROPOUT), "sluice.models.small_cnn:SmallCnn"]
+
+
+class Own(nn.Linear):
+    def set_dropout(self, rate: float) -> None:
+        self.rate = rate
+
+
+def network_of(name: str, layers: int, dropout: float) -> nn.Module:
+    torch.manual_seed(0)
+    settings = ModelSettings(architecture=name, hidden=8, layers=layers, dropout=dropout)
+    return build_network(4, 1, settings)
+
+
+def outputs(network: nn.Module) -> torch.Tensor:
+    torch.manual_seed(1)
+    return network.train()(
+        torch.randn(16, 6, 4, generator=torch.Generator().manual_seed(2))[
+            :, : 1 if isinstance(network, _cnn()) else 6
+        ]
+    )
+
+
+def _cnn() -> type[nn.Module]:
+    return type(network_of("sluice.models.small_cnn:SmallCnn", 1, 0.0))
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("before", "after"), [(0.0, 0.6), (0.6, 0.2), (0.6, 0.0)])
+def test_a_changed_network_computes_what_one_built_so_computes(name, layers, before, after):
+    changed, built = (network_of(name, layers, rate) for rate in (before, after))
+    other = outputs(changed)
+    set_dropout(changed, after)
+
+    assert repr(changed) == repr(built)
+    assert torch.equal(outputs(changed), outputs(built))
+    assert not torch.equal(outputs(changed), other)
+
+
+def test_a_network_of_ones_own_says_what_to_do_with_it():
+    network = Own(2, 1)
+    scaled = Scaled(network, num_features=2, num_outputs=1, scale_inputs=True, scale_target=True)
+    set_dropout(scaled, 0.3)
+
+    assert network.rate == 0.3
+    with pytest.raises(ContractError, match=r"LastRowLinear cannot change.*set_dropout\(rate\)"):
+        require_dropout(build_network(2, 1, ModelSettings(architecture="linear")))
+
+
+@pytest.mark.parametrize("architecture", ["gru", "transformer"])
+def test_a_unit_stopped_around_a_change_of_dropout_ends_with_the_same_bits(tmp_path, architecture):
+    model = ModelSettings(architecture=architecture, hidden=8, layers=2, dropout=0.1)
+    path, rate = "model.dropout", "training.learning_rate"
+    schedule = (
+        Step(from_epoch=0, params={path: 0.2, rate: 0.01}),
+        Step(from_epoch=1, params={path: 0.6, rate: 0.01}),
+    )
+    setup = setup_of(Setup(model=model), schedule, where="test")
+    assert setup.training.changes == (Change(from_epoch=1, dropout=0.6),)
+    assert setup.training.dropout_at(1) is None
+
+    def spec(folder, changes):
+        options = {"max_epochs": 3, "num_rows": 170, "changes": changes, "model": setup.model}
+        return make_specs(tmp_path / folder, **options)[0]
+
+    whole, cut, plain = (
+        spec("a", setup.training.changes),
+        spec("b", setup.training.changes),
+        spec("c", ()),
+    )
+    expected = train_unit(whole, ignore)
+    interrupted(cut, 2)
+
+    assert bits(train_unit(cut, ignore)) == bits(expected)
+    assert bits(train_unit(plain, ignore)) != bits(expected)
+
+
+def test_a_change_that_the_network_cannot_do_is_refused_before_the_first_epoch(tmp_path):
+    (spec,) = make_specs(
+        tmp_path,
+        model=ModelSettings(architecture="linear"),
+        changes=(Change(from_epoch=3, dropout=0.5),),
+    )
+    heard = []
+    with pytest.raises(ContractError, match="LastRowLinear cannot change"):
+        train_unit(spec, heard.append)
+
+    assert [event.kind for event in heard] == ["started"]
+
+
+def test_dropout_may_change_where_the_network_is_known_to_do_it():
+    assert may_change("model.dropout", TrainSettings(), "gru")
+    assert not may_change("model.dropout", TrainSettings(), "linear")
+    assert not may_change("model.dropout", TrainSettings())
+    assert "dropout" not in Change(from_epoch=1, clip_norm=1.0).model_dump()

@@ -1,0 +1,363 @@
+"""TRAIN-1, REPRO-4: any optimizer of torch by name or path, its arguments, state and changes."""
+
+import pytest
+import torch
+from torch import nn
+
+from sluice.errors import ContractError, SettingsError
+from sluice.training.code import optimizer_code
+from sluice.training.optimizer_state import restore_state, split_state
+from sluice.training.optimizers import OPTIMIZERS, require_optimizer
+from sluice.training.parameter_groups import make_optimizer
+from sluice.training.schedule import rate_at
+from sluice.training.seeds import derive_seed, deterministic
+from sluice.training.settings import Change, TrainSettings, may_change
+from sluice.training.unit import describe, train_unit
+from tests.sluice.training.test_loop import (
+    SETTINGS,
+    TRAIN,
+    frozen,
+    loss_of,
+    make_model,
+    run,
+    timeless,
+    vector,
+)
+from tests.sluice.training.test_unit import bits, events, ignore, interrupted
+
+HERE = "tests.sluice.training.test_optimizers"
+
+THEIRS = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+    "rmsprop": torch.optim.RMSprop,
+    "nadam": torch.optim.NAdam,
+    "radam": torch.optim.RAdam,
+    "adagrad": torch.optim.Adagrad,
+}
+ARGUMENTS = {
+    "adamw": {"betas": [0.8, 0.99], "amsgrad": True},
+    "adam": {"betas": [0.8, 0.95], "eps": 1e-6},
+    "sgd": {"momentum": 0.9, "nesterov": True},
+    "rmsprop": {"alpha": 0.9, "momentum": 0.5, "centered": True},
+    "nadam": {"momentum_decay": 0.01, "decoupled_weight_decay": True},
+    "radam": {"betas": [0.8, 0.99]},
+    "adagrad": {"lr_decay": 0.01, "initial_accumulator_value": 0.1},
+}
+CHANGES = {
+    "adamw": {"betas": [0.5, 0.9], "eps": 1e-4},
+    "adam": {"betas": [0.5, 0.9]},
+    "sgd": {"momentum": 0.5},
+    "rmsprop": {"alpha": 0.5, "momentum": 0.8},
+    "nadam": {"betas": [0.5, 0.9], "momentum_decay": 0.1},
+    "radam": {"betas": [0.5, 0.9], "eps": 1e-4},
+    "adagrad": {"lr_decay": 0.1, "eps": 1e-4},
+}
+
+
+class Counting(torch.optim.Optimizer):
+    """SGD whose rate falls, with a state of every kind that is no tensor."""
+
+    def __init__(self, params, lr, gain=1.0):
+        super().__init__(params, {"lr": lr, "gain": gain})
+        for group in self.param_groups:
+            group["steps"] = 0
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            group["steps"] += 1
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state.setdefault("step", 0)
+                state.setdefault("last", [None, (0.1, True)])
+                state["step"] += 1
+                shrink = (1 + group["steps"]) ** 0.5 + state["step"] + state["last"][1][0]
+                parameter.sub_(parameter.grad, alpha=group["gain"] * group["lr"] / shrink)
+                state["last"] = [parameter.grad.clone(), (float(parameter.grad.sum()), False)]
+
+
+class Opaque(Counting):
+    def step(self):
+        super().step()
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["object"] = object()
+
+
+class NoRate(torch.optim.SGD):
+    def __init__(self, params):
+        super().__init__(params, lr=1.0)
+
+
+class Forwarding(torch.optim.SGD):
+    def __init__(self, params, nothing=0.0, **others):
+        self.nothing = nothing
+        super().__init__(params, **others)
+
+
+def no_class(*_, **__):
+    raise AssertionError("it must not be called")
+
+
+def settings_of(name, **values):
+    # Decay and rate are those of SETTINGS, with which every one of them learns something.
+    arguments = {"optimizer": name, "optimizer_arguments": ARGUMENTS.get(name, {})} | values
+    return SETTINGS.model_copy(update=arguments)
+
+
+def by_path(cls, **values):
+    return settings_of(f"{HERE}:{cls}", **values)
+
+
+def test_every_short_name_has_a_class_and_a_case_here():
+    assert OPTIMIZERS.keys() == THEIRS.keys() == ARGUMENTS.keys() == CHANGES.keys()
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_training_with_changes_equals_the_loop_written_out(name):
+    """Oracle: torch's own class, with everything set by hand."""
+    change = Change(
+        from_epoch=1, learning_rate=0.01, weight_decay=0.1, optimizer_arguments=CHANGES[name]
+    )
+    settings = settings_of(name, max_epochs=3, changes=(change,))
+    model, oracle = make_model(dropout=0), make_model(dropout=0)
+    list(run(model, settings))
+
+    given = {k: tuple(v) if isinstance(v, list) else v for k, v in ARGUMENTS[name].items()}
+    optimizer = THEIRS[name](oracle.parameters(), lr=1.0, weight_decay=0.01, **given)
+    step = 0
+    for epoch in (1, 2, 3):
+        order = torch.Generator().manual_seed(derive_seed(3, f"order_{epoch}"))
+        if epoch == 2:
+            optimizer.param_groups[0].update(CHANGES[name], weight_decay=0.1)
+        for rows in torch.randperm(100, generator=order).split(16):
+            optimizer.zero_grad()
+            loss_of(oracle(TRAIN.x[rows]), TRAIN.y[rows]).backward()
+            nn.utils.clip_grad_norm_(oracle.parameters(), 0.5)
+            optimizer.param_groups[0]["lr"] = rate_at(step, 21, settings.at(epoch))
+            optimizer.step()
+            step += 1
+
+    torch.testing.assert_close(vector(model), vector(oracle), rtol=1e-5, atol=1e-6)
+    unchanged = settings.model_copy(update={"changes": ()})
+    list(run(plain := make_model(dropout=0), unchanged))
+    assert not torch.allclose(vector(model), vector(plain), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", [*THEIRS, f"{HERE}:Counting", "torch.optim:Adamax"])
+def test_resumed_with_changes_it_ends_with_the_same_bits(name):
+    changes = ()
+    if name in CHANGES:
+        changes = (Change(from_epoch=2, optimizer_arguments=CHANGES[name]),)
+    settings = settings_of(name, changes=changes)
+    states, whole = {}, make_model()
+
+    def keep(state):
+        states[len(state.history)] = frozen(state)
+
+    with deterministic():
+        expected = list(run(whole, settings, keep=keep))
+        for stopped_after in (1, 2, 3):
+            resumed = make_model(seed=99)
+            rest = list(run(resumed, settings, resume=states[stopped_after]))
+
+            assert torch.equal(vector(resumed), vector(whole))
+            assert timeless(rest) == timeless(expected[stopped_after:])
+    assert vector(whole).isfinite().all()
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("name", THEIRS)
+def test_each_trains_in_lower_precision_in_parts_and_with_groups(name, precision):
+    settings = settings_of(name, precision=precision, micro_batch_rows=5)
+    model = make_model(dropout=0)
+    groups = [
+        {"params": model[3].parameters(), "weight_decay": 0.0},
+        {"params": model[0].parameters(), "rate_share": 0.5},
+    ]
+    history = list(run(model, settings, groups=groups))
+
+    assert history[-1].val_loss < history[0].val_loss
+    assert history[-1].precision == precision
+
+
+def test_the_state_of_any_class_comes_back_as_it_was():
+    settings = by_path("Counting")
+    model = make_model()
+    optimizer = make_optimizer([{"params": model.parameters()}], settings)
+    loss_of(model(TRAIN.x), TRAIN.y).backward()
+    optimizer.step()
+    other = make_optimizer([{"params": make_model().parameters()}], settings)
+    restore_state(other, *split_state(optimizer))
+
+    (group,), (expected,) = other.param_groups, optimizer.param_groups
+    assert group["steps"] == 1
+    for mine, theirs in zip(group["params"], expected["params"], strict=True):
+        now, before = other.state[mine], optimizer.state[theirs]
+        assert (now["step"], now["last"][1]) == (before["step"], before["last"][1])
+        assert type(now["last"][1]) is tuple
+        assert torch.equal(now["last"][0], before["last"][0])
+        assert now["last"][0] is not before["last"][0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (settings_of("sgd", optimizer_arguments={"momentun": 0.9}), "Did you mean 'momentum'"),
+        (settings_of("sgd", optimizer_arguments={"betas": [0.9]}), "It takes: momentum, dampening"),
+        (settings_of("adam", optimizer_arguments={"betas": [0.9, 1.5]}), "Invalid beta parameter"),
+        (settings_of("adam", optimizer_arguments={"betas": 0.9}), "refuses its arguments"),
+        (settings_of("sgd", optimizer_arguments={"nesterov": True}), "Nesterov momentum requires"),
+        (
+            settings_of("sgd", precision="fp16", optimizer_arguments={"fused": True}),
+            "cannot be fused in fp16",
+        ),
+        (settings_of("torch.optim:Adamx"), "Did you mean 'Adamax'"),
+        (settings_of("no_such_module:Adam"), "no_such_module"),
+        (by_path("no_class"), "must be a class of torch.optim.Optimizer.*builtins.function"),
+        (settings_of("torch.nn:Linear"), "it is one of type torch.nn.modules.linear.Linear"),
+        (by_path("NoRate"), "must take the argument lr"),
+        (by_path("Forwarding", optimizer_arguments={"momentm": 1.0}), "momentm"),
+        (settings_of("torch.optim:LBFGS"), "cannot take a step: .*closure"),
+        (settings_of("torch.optim:SparseAdam"), "cannot take a step: .*dense gradients"),
+        (
+            settings_of(
+                "sgd", changes=(Change(from_epoch=1, optimizer_arguments={"momentum": -1.0}),)
+            ),
+            "Invalid momentum",
+        ),
+        (
+            by_path("Counting", changes=(Change(from_epoch=1, optimizer_arguments={"step": 1}),)),
+            "does not take the argument 'step'",
+        ),
+        (
+            settings_of(
+                "torch.optim:Adamax",
+                changes=(Change(from_epoch=1, optimizer_arguments={"foreach": 1}),),
+            ),
+            "cannot change to 1 in mid-training, its parameter groups hold None",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_before_training(settings, said):
+    with pytest.raises(SettingsError, match=said):
+        require_optimizer(settings)
+
+
+def test_a_state_that_no_checkpoint_can_hold_is_refused_before_training():
+    with pytest.raises(ContractError, match=r"Opaque must hold tensors.*object at '0/object'"):
+        require_optimizer(by_path("Opaque"))
+
+
+def test_arguments_reach_a_class_that_passes_them_on():
+    settings = by_path("Forwarding", optimizer_arguments={"momentum": 0.5, "nothing": 1.0})
+    optimizer = make_optimizer([{"params": make_model().parameters()}], settings)
+
+    assert (optimizer.param_groups[0]["momentum"], optimizer.nothing) == (0.5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("decay", "changes", "group", "refused"),
+    [
+        (0.01, (), {}, False),  # the default is no demand
+        (0.0, (), {}, False),
+        (0.5, (), {}, True),
+        (0.0, (Change(from_epoch=1, weight_decay=0.5),), {}, True),
+        (0.0, (), {"weight_decay": 0.5}, True),
+        (0.0, (), {"weight_decay": 0.0}, False),
+    ],
+)
+def test_a_decay_that_would_be_ignored_is_refused(decay, changes, group, refused):
+    settings = by_path("Counting", weight_decay=decay, changes=changes)
+    groups = [{"params": make_model().parameters()} | group]
+    if not refused:
+        assert "weight_decay" not in make_optimizer(groups, settings).param_groups[0]
+        return
+    with pytest.raises(SettingsError, match=r"has no weight decay, and one of 0\.5 is set"):
+        make_optimizer(groups, settings)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"optimizer": "adm"}, "unknown optimizer 'adm'. Did you mean 'adam'"),
+        ({"optimizer_arguments": {"lr": 0.1}}, "set training.learning_rate instead"),
+        ({"optimizer_arguments": {"weight_decay": 0.1}}, "set training.weight_decay instead"),
+        ({"optimizer_arguments": {"params": []}}, "passed by the training"),
+        ({"optimizer_arguments": {"betas": {"a": 1}}}, "a list of numbers, got dict"),
+        ({"optimizer_arguments": {"eps": None}}, "a list of numbers, got NoneType"),
+        (
+            {"changes": [{"from_epoch": 1, "optimizer_arguments": {"momentum": 0.5}}]},
+            "sets 'momentum' of the optimizer 'adamw', which cannot change",
+        ),
+    ],
+)
+def test_settings_refuse_what_needs_no_class_to_be_known(values, said):
+    with pytest.raises(SettingsError, match=said):
+        TrainSettings.parse(values, where="defs.yaml")
+
+
+def test_the_default_does_not_show_in_a_dump_so_digests_stay():
+    dumped = TrainSettings(optimizer="adamw", optimizer_arguments={}).model_dump(mode="json")
+
+    assert "optimizer" not in dumped
+    assert "optimizer_arguments" not in dumped
+    assert TrainSettings(optimizer="sgd").model_dump(mode="json")["optimizer"] == "sgd"
+
+
+@pytest.mark.parametrize(
+    ("path", "settings", "expected"),
+    [
+        ("training.learning_rate", TrainSettings(), True),
+        ("training.clip_norm", TrainSettings(), True),
+        ("training.batch_rows", TrainSettings(), False),
+        ("training.optimizer", TrainSettings(), False),
+        ("training.learning_rate.x", TrainSettings(), False),
+        ("training.optimizer_arguments", TrainSettings(), False),
+        ("training.optimizer_arguments.eps", TrainSettings(), True),
+        ("training.optimizer_arguments.amsgrad", TrainSettings(), False),
+        ("training.optimizer_arguments.momentum", TrainSettings(), False),
+        ("training.optimizer_arguments.momentum", settings_of("sgd"), True),
+        ("training.optimizer_arguments.nesterov", settings_of("sgd"), False),
+        ("training.optimizer_arguments.betas.1", settings_of("adam"), True),
+        ("training.optimizer_arguments.betas.2", settings_of("adam"), False),
+        ("training.optimizer_arguments.betas.1", TrainSettings(), False),
+        ("training.optimizer_arguments.momentum", settings_of("rmsprop"), True),
+        ("training.optimizer_arguments.momentum", TrainSettings(optimizer="rmsprop"), False),
+        ("training.optimizer_arguments.gain", by_path("Counting"), True),
+        ("training.optimizer_arguments.lr", by_path("Counting"), False),
+        ("model.hidden", TrainSettings(), False),
+    ],
+)
+def test_what_may_change_in_mid_training(path, settings, expected):
+    assert may_change(path, settings) is expected
+
+
+@pytest.mark.parametrize("name", [*THEIRS, f"{HERE}:Counting"])
+def test_a_unit_stopped_at_an_epoch_ends_with_the_same_bits_and_log(name, specs):
+    """Through the checkpoint's file, around a change of the optimizer's arguments."""
+    changed = CHANGES.get(name, {"gain": 0.5})
+    options = {
+        "optimizer": name,
+        "optimizer_arguments": ARGUMENTS.get(name, {"gain": 2.0}),
+        "changes": (Change(from_epoch=2, optimizer_arguments=changed),),
+        "max_epochs": 3,
+        "num_rows": 170,
+    }
+    (whole,), (cut,) = (specs(folder, **options) for folder in "ab")
+    expected = train_unit(whole, ignore)
+    interrupted(cut, 2)
+    member = train_unit(cut, ignore)
+
+    assert bits(member) == bits(expected)
+    assert events(cut, member) == events(whole, expected)
+
+
+def test_the_key_of_a_unit_holds_the_code_of_its_own_optimizer_alone(specs):
+    (plain,) = specs()
+    (own,) = specs(optimizer=f"{HERE}:Counting", optimizer_arguments={"gain": 2.0})
+
+    assert "optimizer_code" not in describe(plain)
+    assert describe(own)["optimizer_code"] == optimizer_code(own.training)["optimizer_code"]
+    assert describe(own)["code"] == describe(plain)["code"]

@@ -1,0 +1,37 @@
+"""TRAIN-1: the YAML of docs/optimizers.md is what a pipeline's file takes, and trains."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sluice.pipeline import PipelineSettings
+from sluice.training.optimizer_settings import CHANGING_ARGUMENTS
+from sluice.training.optimizers import OPTIMIZERS, require_optimizer
+
+PAGE = (Path(__file__).parent.parent / "docs" / "optimizers.md").read_text()
+EXAMPLES = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
+
+
+@pytest.mark.parametrize("written", EXAMPLES)
+def test_an_example_is_taken_and_its_optimizer_takes_steps(written):
+    own = {"name": "docs", "workload": "tests.support.echo:Echo"}
+    pipeline = PipelineSettings.parse(own | written, where="docs/optimizers.md")
+    require_optimizer(pipeline.training)
+
+    for group, settings in written.items():
+        dumped = getattr(pipeline, group).model_dump(mode="json", exclude_none=True)
+        assert {name: dumped[name] for name in settings} == settings
+
+
+def test_the_table_names_every_short_name_its_class_and_what_may_change():
+    rows = dict(re.findall(r"^\| `(\w+)`.*?\| `torch\.optim\.(\w+)`", PAGE, re.MULTILINE))
+    changing = {
+        name: set(re.findall(r"`(\w+)`", rest))
+        for name, rest in re.findall(r"^\| `(\w+)`[^|]*\|[^|]*\|(.*)\|$", PAGE, re.MULTILINE)
+    }
+
+    assert len(EXAMPLES) == 4
+    assert rows == {name: cls.__base__.__name__ for name, cls in OPTIMIZERS.items()}
+    assert changing == {name: set(found) for name, found in CHANGING_ARGUMENTS.items()}
