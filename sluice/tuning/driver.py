@@ -2,9 +2,9 @@
 
 import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from sluice.errors import OutOfMemory, SluiceError
 from sluice.failfast.user_code import place_of, told
@@ -12,8 +12,25 @@ from sluice.files import NO_ROOM, storage_error
 from sluice.training.out_of_memory import first_steps, is_out_of_memory
 from sluice.tuning.accidents import is_accident, stopped_by
 from sluice.tuning.journal import Journal
-from sluice.tuning.objective import Objective
 from sluice.tuning.records import Key, Outcome, Segment, Trial
+
+
+class SegmentObjective(Protocol):
+    """What a search minimises. It is pickled to workers, which must be able to import it."""
+
+    def subject(self) -> Mapping[str, Any]:
+        """Return all that determines the outcomes, by name, as plain JSON."""
+        ...
+
+    def run(self, segment: Segment, folder: Path, start: Path | None) -> Outcome:
+        """Run a segment; the same segment has the same outcome wherever and however often.
+
+        Args:
+            segment: What to run.
+            folder: For the checkpoints of this segment; those in it are of this segment.
+            start: The folder of ``segment.start``.
+        """
+        ...
 
 
 class Search(Protocol):
@@ -60,7 +77,7 @@ Hear = Callable[[Outcome, tuple[Trial, ...]], None]
 class ThisProcess:
     """Runs one segment after another, here."""
 
-    def __init__(self, objective: Objective, folder: Path) -> None:
+    def __init__(self, objective: SegmentObjective, folder: Path) -> None:
         self._objective, self._folder = objective, folder
         self._segment: Segment | None = None
 
@@ -79,7 +96,7 @@ class ThisProcess:
         return answer(self._objective, segment, self._folder)
 
 
-def answer(objective: Objective, segment: Segment, folder: Path) -> Outcome:
+def answer(objective: SegmentObjective, segment: Segment, folder: Path) -> Outcome:
     """Run one segment in the folder of its search; a trial that cannot go on is an outcome.
 
     Raises:

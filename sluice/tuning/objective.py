@@ -4,7 +4,7 @@ Test rows are never turned into examples here.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -23,26 +23,37 @@ from sluice.training.seeds import Stream, derive_seed, deterministic
 from sluice.training.settings import NO_EFFECT
 from sluice.tuning.accidents import is_accident
 from sluice.tuning.recipe import setup_of
-from sluice.tuning.records import EpochLosses, Outcome, Segment
+from sluice.tuning.records import EpochLosses, Outcome, Report, Segment, Step
 from sluice.tuning.spaces import Setup
 from sluice.workloads.load import load_workload
 from sluice.workloads.workload import Examples, Workload
 
 
 class Objective(Protocol):
-    """What a search minimises. It is pickled to workers, which must be able to import it."""
+    """Function that a search minimises. It is pickled to workers, which must be able to import it.
+
+    The same arguments lead to the same losses, wherever and however often it runs, and however
+    the epochs are divided among calls.
+    """
 
     def subject(self) -> Mapping[str, Any]:
-        """Return all that determines the outcomes, by name, as plain JSON."""
+        """Return all that determines the losses, by name, as plain JSON."""
         ...
 
-    def run(self, segment: Segment, folder: Path, start: Path | None) -> Outcome:
-        """Run a segment; the same segment has the same outcome wherever and however often.
+    def train(
+        self, schedule: tuple[Step, ...], *, start: Path | None, report_epochs: tuple[int, ...]
+    ) -> Iterator[Report]:
+        """Train one trial; yield after each of ``report_epochs`` ahead and at the end of training.
 
         Args:
-            segment: What to run.
-            folder: For the checkpoints of this segment; those in it are of this segment.
-            start: The folder of ``segment.start``.
+            schedule: Values of the trial from the first epoch on.
+            start: Folder that ``Report.save`` wrote a checkpoint into, to go on from; None to
+                train from nothing. A damaged checkpoint is replaced by training from nothing.
+            report_epochs: Epochs to report after, ascending [epochs].
+
+        Raises:
+            SluiceError: The values or the code end the trial, or an accident of the machine does
+                (``accidents.is_accident``).
         """
         ...
 

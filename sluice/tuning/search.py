@@ -10,10 +10,9 @@ from sluice.cluster.settings import ComputeSettings
 from sluice.errors import Interrupted, SearchFailed
 from sluice.training.settings import NO_EFFECT
 from sluice.tuning.code import search_code
-from sluice.tuning.driver import Hear, Pool, ThisProcess, drive
+from sluice.tuning.driver import Hear, Pool, SegmentObjective, ThisProcess, drive
 from sluice.tuning.journal import open_journal
 from sluice.tuning.lanes import most_at_a_time
-from sluice.tuning.objective import Objective
 from sluice.tuning.population import PopulationSearch
 from sluice.tuning.proposals import own_first, random_proposals, tpe_proposals
 from sluice.tuning.pruning import rule_named
@@ -29,7 +28,7 @@ Where = Literal["ray", "this_process"]
 
 
 def run_search(
-    objective: Objective,
+    objective: SegmentObjective,
     space: Space,
     base: Setup,
     settings: SearchSettings,
@@ -117,7 +116,7 @@ def _decisions(
 
 @contextlib.contextmanager
 def _pool(
-    where: Where, objective: Objective, folder: Path, compute: ComputeSettings, *, most: int
+    where: Where, objective: SegmentObjective, folder: Path, compute: ComputeSettings, *, most: int
 ) -> Iterator[Pool]:
     if where == "this_process":
         yield ThisProcess(objective, folder)
