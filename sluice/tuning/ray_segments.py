@@ -62,7 +62,7 @@ class RaySegments:
         if isinstance(arrived, Lost):
             times = f"{arrived.times} times" if arrived.times > 1 else "once"
             what = f"its worker died {times}; its {arrived.what}"
-            raise stopped_by(segment, what, cause=arrived.cause)
+            raise stopped_by(segment.params, what, cause=arrived.cause)
         assert isinstance(arrived, Done)  # a segment tells nothing
         outcome = arrived.result
         assert isinstance(outcome, Outcome)
