@@ -2,18 +2,31 @@
 
 import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from sluice.errors import OutOfMemory, SluiceError
-from sluice.failfast.user_code import place_of, told
-from sluice.files import NO_ROOM, storage_error
-from sluice.training.out_of_memory import first_steps, is_out_of_memory
-from sluice.tuning.accidents import is_accident, stopped_by
+from sluice.tuning.accidents import reason_of
 from sluice.tuning.journal import Journal
-from sluice.tuning.objective import Objective
 from sluice.tuning.records import Key, Outcome, Segment, Trial
+
+
+class SegmentObjective(Protocol):
+    """What a search minimises. It is pickled to workers, which must be able to import it."""
+
+    def subject(self) -> Mapping[str, Any]:
+        """Return all that determines the outcomes, by name, as plain JSON."""
+        ...
+
+    def run(self, segment: Segment, folder: Path, start: Path | None) -> Outcome:
+        """Run a segment; the same segment has the same outcome wherever and however often.
+
+        Args:
+            segment: What to run.
+            folder: For the checkpoints of this segment; those in it are of this segment.
+            start: The folder of ``segment.start``.
+        """
+        ...
 
 
 class Search(Protocol):
@@ -60,7 +73,7 @@ Hear = Callable[[Outcome, tuple[Trial, ...]], None]
 class ThisProcess:
     """Runs one segment after another, here."""
 
-    def __init__(self, objective: Objective, folder: Path) -> None:
+    def __init__(self, objective: SegmentObjective, folder: Path) -> None:
         self._objective, self._folder = objective, folder
         self._segment: Segment | None = None
 
@@ -79,7 +92,7 @@ class ThisProcess:
         return answer(self._objective, segment, self._folder)
 
 
-def answer(objective: Objective, segment: Segment, folder: Path) -> Outcome:
+def answer(objective: SegmentObjective, segment: Segment, folder: Path) -> Outcome:
     """Run one segment in the folder of its search; a trial that cannot go on is an outcome.
 
     Raises:
@@ -88,29 +101,11 @@ def answer(objective: Objective, segment: Segment, folder: Path) -> Outcome:
     start = None if segment.start is None else _folder(folder, segment.start)
     try:
         return objective.run(segment, _folder(folder, segment.key), start)
-    except OutOfMemory as error:
-        raise stopped_by(segment, error.what.rstrip("."), cause=error.fix) from error
-    except SluiceError as error:
-        if is_accident(error):
-            raise
-        reason = str(error)
     except Exception as error:  # the edge of the worker: the user's code may raise anything
-        what = f"{told(error)} (raised {place_of(error)})"
-        if is_accident(error):
-            raise _stopped(error, what, segment, folder) from error
-        reason = f"{what}."
+        reason = reason_of(error, segment.params)
     return Outcome(
         trial=segment.trial, until=segment.until, epochs=(), status="failed", reason=reason
     )
-
-
-def _stopped(error: Exception, what: str, segment: Segment, folder: Path) -> SluiceError:
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
-        return storage_error(Path(error.filename or folder), error)
-    cause = "Memory, a device or a file gave way, which may have nothing to do with the values."
-    if is_out_of_memory(error):
-        cause = first_steps(None)
-    return stopped_by(segment, what, cause=cause)
 
 
 def drive(search: Search, pool: Pool, journal: Journal, folder: Path, hear: Hear) -> None:

@@ -3,46 +3,58 @@
 Test rows are never turned into examples here.
 """
 
+import contextlib
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Protocol
 
-from sluice.artifacts import ArtifactStore
+import pandas as pd
+
 from sluice.data.folds import Fold
-from sluice.data.table import TableRecord, load_table
+from sluice.data.table import TableRecord
 from sluice.errors import ContractError, SettingsError, TrainingFailed
-from sluice.models.scaled import prepare_model
-from sluice.training.checkpoint import load_checkpoint
-from sluice.training.checkpoint_writer import CheckpointWriter
 from sluice.training.code import code_digest, optimizer_code
-from sluice.training.loop import EpochResult, TrainState, train
-from sluice.training.seeds import Stream, derive_seed, deterministic
+from sluice.training.device import resolve_device, start_device
+from sluice.training.loop import EpochResult
+from sluice.training.seeds import derive_seed
 from sluice.training.settings import NO_EFFECT
 from sluice.tuning.accidents import is_accident
+from sluice.tuning.fold_training import FoldTraining, restore_fold
+from sluice.tuning.prepared_folds import prepare_fold
 from sluice.tuning.recipe import setup_of
-from sluice.tuning.records import EpochLosses, Outcome, Segment
+from sluice.tuning.records import EpochLosses, Report, Step
 from sluice.tuning.spaces import Setup
 from sluice.workloads.load import load_workload
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.workload import Workload
 
 
 class Objective(Protocol):
-    """What a search minimises. It is pickled to workers, which must be able to import it."""
+    """Function that a search minimises. It is pickled to workers, which must be able to import it.
+
+    The same arguments lead to the same losses, wherever and however often it runs, and however
+    the epochs are divided among calls.
+    """
 
     def subject(self) -> Mapping[str, Any]:
-        """Return all that determines the outcomes, by name, as plain JSON."""
+        """Return all that determines the losses, by name, as plain JSON."""
         ...
 
-    def run(self, segment: Segment, folder: Path, start: Path | None) -> Outcome:
-        """Run a segment; the same segment has the same outcome wherever and however often.
+    def train(
+        self, schedule: tuple[Step, ...], *, start: Path | None, report_epochs: tuple[int, ...]
+    ) -> Generator[Report, None, None]:
+        """Train one trial; yield after each of ``report_epochs`` ahead and at the end of training.
 
         Args:
-            segment: What to run.
-            folder: For the checkpoints of this segment; those in it are of this segment.
-            start: The folder of ``segment.start``.
+            schedule: Values of the trial from the first epoch on.
+            start: Folder that ``Report.save`` wrote a checkpoint into, to go on from; None to
+                train from nothing. A damaged checkpoint is replaced by training from nothing.
+            report_epochs: Epochs to report after, ascending [epochs].
+
+        Raises:
+            SluiceError: The values or the code end the trial, or an accident of the machine does
+                (``accidents.is_accident``).
         """
         ...
 
@@ -51,26 +63,31 @@ class Objective(Protocol):
 class TrainingObjective:
     """Validation loss of a workload's model, trained with the values of the trial.
 
-    All trials have the same seed: they differ by their values alone.
+    All trials have the same seed: they differ by their values alone. With several folds, the
+    networks of all folds are in memory at the same time.
     """
 
     workload: str
-    """Import path, 'module:Class'."""
+    """Import path of the workload, 'module:Class'."""
     workload_settings: dict[str, Any]
+    """Settings of the workload as plain values."""
     base: Setup
-    """The settings of everything that is not searched."""
+    """Settings of everything that is not searched."""
     seed: int
+    """Base seed of weights, dropout and, without ``data_seed``, of the row order."""
     folds: tuple[Fold, ...]
+    """Folds whose train and validation rows are used."""
     table: TableRecord
-    """The feature frame."""
-    artifacts: Path
+    """Record of the feature frame; its digest identifies the data."""
+    frame: pd.DataFrame = field(repr=False, compare=False)
+    """Feature frame, as ``load_table`` returns it."""
     data_seed: int | None = None
     """Base seed of the row order; ``seed`` when absent."""
     sys_path: tuple[str, ...] = ()
     """Folders to add to Python's path, so that the workload imports in another process."""
 
     def subject(self) -> Mapping[str, Any]:
-        """Return all that determines the outcomes."""
+        """Return all that determines the losses."""
         workload = self._open()
         return {
             "data": self.table.digest,
@@ -85,119 +102,116 @@ class TrainingObjective:
             "rows": [f.model_dump(mode="json", include={"train", "val"}) for f in self.folds],
         }
 
-    def run(self, segment: Segment, folder: Path, start: Path | None) -> Outcome:
-        """Train the segment on every fold in turn."""
-        began, workload = perf_counter(), self._open()
-        frame = load_table(self.table, ArtifactStore(self.artifacts))
-        histories: list[tuple[EpochResult, ...]] = []
-        reason, damaged = "", 0
-        for fold in self.folds:
-            name = f"fold-{fold.fold_id}"
-            try:
-                with Stream(derive_seed(self.seed, "unit")).active(), deterministic():
-                    history, passed_over = self._fit(
-                        segment,
-                        workload,
-                        workload.examples(frame, fold.train),
-                        workload.examples(frame, fold.val),
-                        [folder / name, *([start / name] if start else [])],
-                    )
-            except TrainingFailed as error:
-                if is_accident(error):
-                    raise
-                reason = f"Fold {fold.fold_id}: {error}"
-                break
-            histories.append(history)
-            damaged += passed_over
-        status = "failed" if reason else "reached"
-        if not reason and all(len(history) < segment.until for history in histories):
-            status = "finished"
-            reason = "No better epoch within patience_epochs."
-        return Outcome(
-            trial=segment.trial,
-            until=segment.until,
-            epochs=() if status == "failed" else _means(histories),
-            status=status,
-            reason=reason,
-            seconds=perf_counter() - began,
-            damaged_checkpoints=damaged,
-        )
+    def train(
+        self, schedule: tuple[Step, ...], *, start: Path | None, report_epochs: tuple[int, ...]
+    ) -> Generator[Report, None, None]:
+        """Train all folds side by side; see ``Objective.train``.
+
+        Raises:
+            TrainingFailed: The loss of a fold diverges, or the settings refuse the values.
+            SettingsError: The workload does not import here, or the device is missing.
+            OutOfMemory: A step needs more memory than there is.
+            ContractError: ``start`` is a checkpoint of other data or seeds.
+            StorageError: ``start`` cannot be read.
+        """
+        try:
+            setup = setup_of(self.base, schedule, where="A trial")
+        except SettingsError as error:  # of these values alone
+            raise TrainingFailed(error.what, cause=error.cause, fix=error.fix) from None
+        # The state of a device's generators can be read only once the device is started.
+        start_device(resolve_device(setup.training.device))
+        folds, damaged = self._open_folds(setup, start)
+        reached = max(len(fold.history) for fold in folds.values())
+        last = setup.training.max_epochs
+        stops = sorted({epoch for epoch in report_epochs if reached < epoch < last} | {last})
+        with contextlib.ExitStack() as stack:
+            for fold in folds.values():
+                stack.callback(fold.close)
+            for until in stops:
+                for fold_id, fold in folds.items():
+                    with _naming_fold(fold_id):
+                        fold.advance(until)
+                report = self._report(folds, last, damaged)
+                yield report
+                damaged = 0
+                if report.finished:
+                    return
 
     def _open(self) -> Workload:
         sys.path.extend(folder for folder in self.sys_path if folder not in sys.path)
         return load_workload(self.workload, self.workload_settings, where=self.workload)
 
-    def _fit(
-        self,
-        segment: Segment,
-        workload: Workload,
-        train_rows: Examples,
-        val_rows: Examples,
-        folders: list[Path],
-    ) -> tuple[tuple[EpochResult, ...], int]:
-        """Return the epochs, and how many damaged checkpoints were passed over on resuming."""
-        state, damaged = self._restore(folders, segment.until)
-        if state is not None and len(state.history) == segment.until:
-            return state.history, damaged
-        try:
-            setup = setup_of(self.base, segment.schedule, where=f"Trial {segment.trial}")
-        except SettingsError as error:  # of these values alone
-            raise TrainingFailed(error.what, cause=error.cause, fix=error.fix) from None
-        checkpoints = CheckpointWriter(
-            folders[0],
-            subject=self._checkpoint_subject(),
-            every_epochs=setup.training.checkpoint_every_epochs,
+    def _open_folds(self, setup: Setup, start: Path | None) -> tuple[dict[int, FoldTraining], int]:
+        """Return the trainings by fold, and the number of damaged checkpoints in ``start``."""
+        key = {
+            "data": self.table.digest,
+            "workload": self.workload,
+            "settings": self.workload_settings,
+        }
+        folds: dict[int, FoldTraining] = {}
+        damaged = 0
+        for fold in self.folds:
+            state = None
+            if start is not None:
+                state = restore_fold(start / _name(fold.fold_id), subject=self._subject())
+                damaged += state is None
+            prepared = prepare_fold(
+                self.frame,
+                fold,
+                open_workload=self._open,
+                key=key,
+                seed=derive_seed(self.seed, "unit"),
+            )
+            folds[fold.fold_id] = FoldTraining(
+                prepared, setup, seed=self.seed, data_seed=self.data_seed, state=state
+            )
+        return folds, damaged
+
+    def _report(self, folds: dict[int, FoldTraining], last: int, damaged: int) -> Report:
+        histories = [fold.history for fold in folds.values()]
+        epochs = _means(histories)
+        finished = all(fold.is_ended() for fold in folds.values())
+        reason = ""
+        if finished:
+            reason = "No better epoch within patience_epochs."
+            if len(epochs) == last:
+                reason = f"All {last} epochs were trained."
+
+        def save(folder: Path) -> None:
+            now = [fold.history for fold in folds.values()]
+            assert now == histories, "a report is saved before training goes on"
+            for fold_id, fold in folds.items():
+                fold.save(folder / _name(fold_id), subject=self._subject())
+
+        return Report(
+            epochs=epochs,
+            finished=finished,
+            reason=reason,
+            save=save,
+            damaged_checkpoints=damaged,
         )
 
-        def ended(of: TrainState) -> bool:
-            return len(of.history) - of.best_epoch >= setup.training.patience_epochs
-
-        if state is not None and ended(state):
-            # The next segment looks for it here: the folder it came from is removed before.
-            checkpoints.offer(state, must=True)
-            return state.history, damaged
-        model = prepare_model(workload, setup.model, train_rows, seed=self.seed)
-
-        def keep(new: TrainState) -> None:
-            nonlocal state
-            state = new
-            # The next segment goes on from the end.
-            checkpoints.offer(new, must=ended(new) or len(new.history) == segment.until)
-
-        for result in train(
-            model,
-            workload.loss,
-            workload.losses,
-            train_rows,
-            val_rows,
-            setup.training,
-            seed=self.seed,
-            data_seed=self.data_seed,
-            select=workload.select_epoch,
-            weigh=workload.loss_weight,
-            groups=workload.parameter_groups(model.network),
-            resume=state,
-            keep=keep,
-        ):
-            if result.epoch == segment.until:
-                break
-        assert state is not None  # a segment covers at least one epoch
-        return state.history, damaged
-
-    def _restore(self, folders: list[Path], until: int) -> tuple[TrainState | None, int]:
-        """Return where to go on: in the segment, at its start, or None at the beginning."""
-        damaged = 0
-        for folder in folders:
-            restored = load_checkpoint(folder, subject=self._checkpoint_subject())
-            damaged += len(restored.damaged)
-            if restored.state is not None and len(restored.state.history) <= until:
-                return restored.state, damaged
-        return None, damaged
-
-    def _checkpoint_subject(self) -> dict[str, Any]:
-        # Not the values of the trial: PBT changes them between two checkpoints.
+    def _subject(self) -> dict[str, Any]:
+        """Return what a checkpoint is of; not the values: PBT changes them between two."""
         seeds = {"seed": self.seed, "data_seed": self.data_seed}
         return {"data": self.table.digest, "workload": self.workload, **seeds}
+
+
+def _name(fold_id: int) -> str:
+    return f"fold-{fold_id}"
+
+
+@contextlib.contextmanager
+def _naming_fold(fold_id: int) -> Iterator[None]:
+    """Name the fold in the error of a training that failed."""
+    try:
+        yield
+    except TrainingFailed as error:
+        if is_accident(error):
+            raise
+        raise TrainingFailed(
+            f"Fold {fold_id}: {error.what}", cause=error.cause, fix=error.fix
+        ) from error
 
 
 def _means(histories: list[tuple[EpochResult, ...]]) -> tuple[EpochLosses, ...]:

@@ -10,8 +10,7 @@ from sluice.cluster.ray_pool import open_ray_pool
 from sluice.cluster.settings import ComputeSettings
 from sluice.training.device import release_memory
 from sluice.tuning.accidents import stopped_by
-from sluice.tuning.driver import answer
-from sluice.tuning.objective import Objective
+from sluice.tuning.driver import SegmentObjective, answer
 from sluice.tuning.records import Outcome, Segment
 
 
@@ -19,7 +18,7 @@ from sluice.tuning.records import Outcome, Segment
 class SegmentJob:
     """One segment, ready to be run in any process."""
 
-    objective: Objective
+    objective: SegmentObjective
     segment: Segment
     folder: Path
     """That of the search."""
@@ -35,7 +34,7 @@ class SegmentJob:
 class RaySegments:
     """Runs segments on Ray; one whose worker was lost goes on from its last checkpoint."""
 
-    def __init__(self, pool: Pool, objective: Objective, folder: Path) -> None:
+    def __init__(self, pool: Pool, objective: SegmentObjective, folder: Path) -> None:
         self._pool, self._objective, self._folder = pool, objective, folder
         self._under_way: dict[Hashable, Segment] = {}
 
@@ -63,7 +62,7 @@ class RaySegments:
         if isinstance(arrived, Lost):
             times = f"{arrived.times} times" if arrived.times > 1 else "once"
             what = f"its worker died {times}; its {arrived.what}"
-            raise stopped_by(segment, what, cause=arrived.cause)
+            raise stopped_by(segment.params, what, cause=arrived.cause)
         assert isinstance(arrived, Done)  # a segment tells nothing
         outcome = arrived.result
         assert isinstance(outcome, Outcome)
@@ -72,7 +71,7 @@ class RaySegments:
 
 @contextlib.contextmanager
 def open_ray_segments(
-    objective: Objective, folder: Path, compute: ComputeSettings, *, most: int
+    objective: SegmentObjective, folder: Path, compute: ComputeSettings, *, most: int
 ) -> Iterator[RaySegments]:
     """Start or join Ray for the segments of one search; see ``open_ray_pool``."""
     folder = folder.absolute()

@@ -1,6 +1,9 @@
 """What a search hands around: parts of trials, what came of them, and the result."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -23,6 +26,22 @@ class EpochLosses(Record):
     train_loss: float
     val_loss: float
     kept_loss: float = Field(description="Validation loss of the epoch chosen so far.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """State of a trial's training after an epoch. It is valid until training goes on."""
+
+    epochs: tuple[EpochLosses, ...]
+    """Losses of every epoch from the trial's first one on."""
+    finished: bool
+    """Whether training ended by itself: by patience, or after the last epoch."""
+    reason: str
+    """Why training ended by itself, for people; empty while it goes on."""
+    save: Callable[[Path], None]
+    """Writes the checkpoint into an empty folder; raises StorageError when it cannot."""
+    damaged_checkpoints: int = 0
+    """Number of damaged checkpoints that were replaced by training again; changes no loss."""
 
 
 class Trial(Record):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sluice.artifacts import ArtifactStore
-from sluice.data.table import save_table
+from sluice.data.table import load_table, save_table
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.tuning.objective import TrainingObjective
@@ -22,14 +22,16 @@ SINE = Setup(
 def make_objective(home: Path, *, base=SINE, folds=1, **settings) -> TrainingObjective:
     workload = SineWorkload(SineSettings(**settings))
     frame = workload.compute_features(workload.load_rows())
+    store = ArtifactStore(home / "artifacts")
+    table = save_table(frame, store)
     return TrainingObjective(
         workload="tests.support.synthetic:SineWorkload",
         workload_settings=settings,
         base=base,
         seed=0,
         folds=workload.plan_folds(frame)[:folds],
-        table=save_table(frame, ArtifactStore(home / "artifacts")),
-        artifacts=home / "artifacts",
+        table=table,
+        frame=load_table(table, store),
     )
 
 

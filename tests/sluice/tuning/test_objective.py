@@ -1,198 +1,267 @@
-"""A trial is the training loop, cut into pieces that leave no trace; test rows stay out."""
+"""A trial is the training loop, stopped and continued without a trace; test rows stay out."""
 
 import dataclasses
-import shutil
 
 import pytest
+import torch
 
 from sluice.data.folds import FoldSettings, walk_forward
-from sluice.errors import ContractError
+from sluice.errors import ContractError, TrainingFailed
 from sluice.models.scaled import prepare_model
+from sluice.training.checkpoint import load_checkpoint
 from sluice.training.loop import train
 from sluice.training.seeds import Stream, derive_seed, deterministic
 from sluice.tuning.objective import search_folds
-from sluice.tuning.records import Segment, Step
-from tests.sluice.tuning.conftest import SINE
-from tests.support.synthetic import SineWorkload
+from sluice.tuning.recipe import setup_of
+from sluice.tuning.records import Step
+from tests.support.synthetic import SineSettings, SineWorkload
 
 FAST = {"training.learning_rate": 0.02, "training.clip_norm": 5.0, "model.dropout": 0.1}
 SLOW = {"training.learning_rate": 0.005, "training.clip_norm": 0.05, "model.dropout": 0.1}
+STILL = {"training.learning_rate": 1e-30, "training.patience_epochs": 1}
 
 
-def segment(until, *, start=None, steps=((0, FAST),), trial=0):
-    schedule = tuple(Step(from_epoch=epoch, params=params) for epoch, params in steps)
-    return Segment(trial=trial, start=start, until=until, schedule=schedule)
+def steps(*given):
+    return tuple(Step(from_epoch=epoch, params=params) for epoch, params in given)
 
 
-def plain(objective, params):
-    """The training loop as everybody else calls it."""
-    workload = SineWorkload()
-    frame = workload.compute_features(workload.load_rows())
-    fold = objective.folds[0]
-    rows, val = workload.examples(frame, fold.train), workload.examples(frame, fold.val)
-    setup = SINE.with_params(params, where="test")
-    with Stream(derive_seed(0, "unit")).active(), deterministic():
-        model = prepare_model(workload, setup.model, rows, seed=0)
-        return [
-            (r.train_loss, r.val_loss)
-            for r in train(model, workload.loss, workload.losses, rows, val, setup.training, seed=0)
-        ]
+ONE = steps((0, FAST))
 
 
-def curve(outcome):
-    return [(e.train_loss, e.val_loss) for e in outcome.epochs]
+def saved(report, folder):
+    folder.mkdir()
+    report.save(folder)
+    return folder
 
 
-def test_a_trial_in_pieces_has_the_losses_of_plain_training(objective, tmp_path):
+def in_one_go(objective, schedule, report_epochs, folder):
+    """Train without a restart; return the reports and the last checkpoint's folder."""
+    found = []
+    for report in objective.train(schedule, start=None, report_epochs=report_epochs):
+        found.append(report)
+        last = saved(report, folder / f"at-{len(report.epochs)}")
+    return found, last
+
+
+def with_restarts(objective, schedule, report_epochs, folder):
+    """Train each piece in a generator of its own, from the checkpoint of the piece before."""
+    found, start = [], None
+    while not found or not found[-1].finished:
+        reports = objective.train(schedule, start=start, report_epochs=report_epochs)
+        found.append(next(reports))
+        start = saved(found[-1], folder / f"from-{len(found[-1].epochs)}")
+        reports.close()
+    return found, start
+
+
+def plain(objective, fold, schedule):
+    """Train one fold as everybody else calls the loop; return its states after every epoch."""
+    workload = SineWorkload(SineSettings(**objective.workload_settings))
+    rows, val = (workload.examples(objective.frame, part) for part in (fold.train, fold.val))
+    setup = setup_of(objective.base, schedule, where="test")
+    states = []
+
+    def keep(state):
+        copies = {
+            name: {key: tensor.clone() for key, tensor in getattr(state, name).items()}
+            for name in ("model", "best", "optimizer", "rng")
+        }
+        states.append(dataclasses.replace(state, **copies))
+
+    with Stream(derive_seed(objective.seed, "unit")).active(), deterministic():
+        model = prepare_model(workload, setup.model, rows, seed=objective.seed)
+        list(
+            train(
+                model,
+                workload.loss,
+                workload.losses,
+                rows,
+                val,
+                setup.training,
+                seed=objective.seed,
+                keep=keep,
+            )
+        )
+    return states
+
+
+def timeless(history):
+    return [dataclasses.replace(result, seconds=0.0) for result in history]
+
+
+def assert_same_bits(state, expected):
+    assert timeless(state.history) == timeless(expected.history)
+    assert (state.steps, state.best_epoch) == (expected.steps, expected.best_epoch)
+    for name in ("model", "best", "optimizer", "rng"):
+        own, other = getattr(state, name), getattr(expected, name)
+        assert own.keys() == other.keys()
+        for key in own:
+            assert own[key].dtype == other[key].dtype
+            assert own[key].numpy().tobytes() == other[key].numpy().tobytes(), f"{name}: {key}"
+
+
+def checkpoint(objective, folder, fold_id):
+    return load_checkpoint(folder / f"fold-{fold_id}", subject=objective._subject()).state
+
+
+def curve(report):
+    return [(e.train_loss, e.val_loss) for e in report.epochs]
+
+
+@pytest.mark.parametrize("run", [in_one_go, with_restarts])
+@pytest.mark.parametrize(
+    ("report_epochs", "folds", "schedule"),
+    [
+        ((), 1, ONE),
+        ((3, 99), 2, ONE),
+        ((2, 4), 1, steps((0, FAST), (2, SLOW), (4, FAST))),
+        ((1, 2, 3, 4, 5, 6), 2, steps((0, FAST), (2, SLOW))),
+    ],
+)
+def test_however_it_is_divided_a_trial_has_the_bits_of_plain_training(
+    run, report_epochs, folds, schedule, objective, tmp_path
+):
+    own = objective(folds=folds)
+    expected = [plain(own, fold, schedule) for fold in own.folds]
+
+    found, last = run(own, schedule, report_epochs, tmp_path)
+
+    assert [len(r.epochs) for r in found] == sorted({e for e in report_epochs if e < 6} | {6})
+    assert [r.finished for r in found] == [False] * (len(found) - 1) + [True]
+    for fold, states in zip(own.folds, expected, strict=True):
+        assert_same_bits(checkpoint(own, last, fold.fold_id), states[-1])
+    for report in found:
+        for at, epoch in enumerate(report.epochs):
+            per_fold = [states[at] for states in expected]
+            assert epoch.epoch == at + 1
+            for name in ("train_loss", "val_loss"):
+                mean = sum(getattr(s.history[at], name) for s in per_fold) / len(per_fold)
+                assert getattr(epoch, name) == mean
+            kept = [s.history[s.best_epoch - 1].val_loss for s in per_fold]
+            assert epoch.kept_loss == sum(kept) / len(kept)
+
+
+def test_the_values_change_the_bits(objective, tmp_path):
     own = objective()
-    first = own.run(segment(2), tmp_path / "a", None)
-    second = own.run(segment(6, start=(0, 2)), tmp_path / "b", tmp_path / "a")
-
-    assert (first.status, second.status) == ("reached", "reached")
-    assert curve(first) == curve(second)[:2]
-    assert curve(second) == plain(own, FAST)
-    kept = [e.kept_loss for e in second.epochs]
-    assert kept == [min(v for _, v in curve(second)[: i + 1]) for i in range(6)]
+    fast, slow = (
+        in_one_go(own, steps((0, values)), (), tmp_path / name)[0][-1]
+        for name, values in (("a", FAST), ("b", SLOW))
+        if not (tmp_path / name).mkdir()
+    )
+    assert curve(fast) != curve(slow)
 
 
-def test_a_piece_trains_only_its_own_epochs(objective, tmp_path, monkeypatch):
-    own, trained = objective(), []
+def test_no_epoch_is_trained_twice(objective, tmp_path, monkeypatch):
+    own, trained = objective(folds=2), []
 
     def spy(*args, **options):
         for result in train(*args, **options):
             trained.append(result.epoch)
             yield result
 
-    monkeypatch.setattr("sluice.tuning.objective.train", spy)
-    own.run(segment(2), tmp_path / "a", None)
-    own.run(segment(6, start=(0, 2)), tmp_path / "b", tmp_path / "a")
+    monkeypatch.setattr("sluice.tuning.fold_training.train", spy)
+    in_one_go(own, ONE, (2, 4), tmp_path)
+    assert trained == [1, 2, 1, 2, 3, 4, 3, 4, 5, 6, 5, 6]
 
-    assert trained == [1, 2, 3, 4, 5, 6]
+    trained.clear()
+    list(own.train(ONE, start=tmp_path / "at-4", report_epochs=(2, 4, 5)))
+    assert trained == [5, 5, 6, 6]
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_said(objective, tmp_path):
-    own = objective()
-    own.run(segment(2), tmp_path / "a", None)
-    sound = own.run(segment(6, start=(0, 2)), tmp_path / "b", tmp_path / "a")
-    for path in (tmp_path / "a" / "fold-0").glob("epoch-*"):
+def damage(folder):
+    for path in folder.glob("epoch-*"):
         path.write_bytes(path.read_bytes()[:-100])
 
-    again = own.run(segment(6, start=(0, 2)), tmp_path / "c", tmp_path / "a")
 
-    assert again.damaged_checkpoints > 0
-    assert sound.damaged_checkpoints == 0
-    assert curve(again) == curve(sound)
+@pytest.mark.parametrize("lost", [("fold-0",), ("fold-1",), ("fold-0", "fold-1")])
+def test_a_damaged_checkpoint_is_trained_again_and_counted(lost, objective, tmp_path):
+    own, schedule = objective(folds=2), steps((0, FAST), (2, SLOW))
+    sound, last = in_one_go(own, schedule, (2, 4), tmp_path)
+    for name in lost:
+        damage(tmp_path / "at-4" / name)
 
+    again = own.train(schedule, start=tmp_path / "at-4", report_epochs=(5,))
+    first = next(again)
+    (end,) = again
 
-def test_a_piece_run_again_or_without_its_start_gives_the_same(objective, tmp_path):
-    own = objective()
-    own.run(segment(2), tmp_path / "a", None)
-    expected = curve(own.run(segment(6, start=(0, 2)), tmp_path / "b", tmp_path / "a"))
-
-    again = own.run(segment(6, start=(0, 2)), tmp_path / "b", tmp_path / "a")
-    assert curve(again) == expected
-    shutil.rmtree(tmp_path / "a")
-    lost = own.run(segment(6, start=(0, 2)), tmp_path / "c", tmp_path / "a")
-    assert curve(lost) == expected
-
-
-def test_a_schedule_of_pbt_replays_to_the_losses_of_its_pieces(objective, tmp_path):
-    """The winner's schedule is a recipe: trained from the start it gives the same weights."""
-    own = objective()
-    steps = ((0, FAST), (2, SLOW), (4, FAST))
-    own.run(segment(2, trial=0), tmp_path / "a", None)
-    own.run(segment(4, start=(0, 2), steps=steps[:2], trial=1), tmp_path / "b", tmp_path / "a")
-    last = segment(6, start=(1, 4), steps=steps, trial=2)
-    pieces = own.run(last, tmp_path / "c", tmp_path / "b")
-    replayed = own.run(segment(6, steps=steps, trial=9), tmp_path / "d", None)
-
-    assert curve(replayed) == curve(pieces)
-    assert curve(pieces)[:2] == plain(own, FAST)[:2]
-    assert curve(pieces)[2:4] != plain(own, FAST)[2:4]
+    assert (len(first.epochs), first.damaged_checkpoints) == (5, len(lost))
+    assert end.damaged_checkpoints == 0
+    assert end.epochs == sound[-1].epochs
+    again_at = saved(end, tmp_path / "again")
+    for fold in own.folds:
+        assert_same_bits(
+            checkpoint(own, again_at, fold.fold_id), checkpoint(own, last, fold.fold_id)
+        )
 
 
-def test_divergence_ends_a_trial_with_fold_epoch_and_cause(objective, tmp_path, monkeypatch):
-    own = objective()
+def test_a_report_cannot_be_saved_once_training_went_on(objective, tmp_path):
+    reports = objective().train(ONE, start=None, report_epochs=(2,))
+    early = next(reports)
+    next(reports)
+    with pytest.raises(AssertionError, match="before training goes on"):
+        early.save(tmp_path)
+
+
+def test_the_random_generators_of_the_caller_stay_as_they_are(objective):
+    torch.manual_seed(5)
+    expected = torch.rand(4)
+    torch.manual_seed(5)
+    found = []
+    for _ in objective().train(ONE, start=None, report_epochs=(1, 2)):
+        found.append(torch.rand(1))
+        assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.equal(torch.cat(found), expected[:3])
+
+
+def test_divergence_ends_a_trial_with_fold_epoch_and_cause(objective, monkeypatch):
     original = SineWorkload.loss
     monkeypatch.setattr(
         SineWorkload, "loss", lambda self, output, y: original(self, output, y) * 1e38 * 10
     )
-    found = own.run(segment(6), tmp_path / "a", None)
+    expected = "Fold 0: The training loss must be finite, got inf at epoch 1, step 1"
+    with pytest.raises(TrainingFailed, match=expected):
+        next(objective().train(ONE, start=None, report_epochs=(6,)))
 
-    assert (found.status, found.epochs) == ("failed", ())
-    assert "Fold 0: The training loss must be finite, got inf at epoch 1, step 1" in found.reason
 
+def test_patience_ends_a_trial_by_itself(objective):
+    (found,) = objective().train(steps((0, STILL)), start=None, report_epochs=(6,))
 
-def test_patience_ends_a_trial_by_itself(objective, tmp_path):
-    own = objective()
-    params = {"training.learning_rate": 1e-30, "training.patience_epochs": 1}
-    found = own.run(segment(6, steps=((0, params),)), tmp_path / "a", None)
-
-    assert found.status == "finished"
+    assert found.finished
     assert len(found.epochs) < 6
     assert "patience_epochs" in found.reason
 
 
-def test_a_fold_that_ended_by_patience_is_not_trained_again_while_others_go_on(
-    objective, tmp_path, monkeypatch
-):
-    """Each segment's folder alone is there for the next one: the older ones are removed."""
-    trained = []
+def test_the_last_epoch_ends_a_trial_by_itself(objective):
+    found = list(objective().train(ONE, start=None, report_epochs=(2,)))
 
-    def spy(*args, **options):
-        for result in train(*args, **options):
-            trained.append(result.epoch)
-            yield result
+    assert [r.reason for r in found] == ["", "All 6 epochs were trained."]
 
-    monkeypatch.setattr("sluice.tuning.objective.train", spy)
+
+def test_an_ended_trial_is_not_trained_on(objective, tmp_path, monkeypatch):
     own = objective()
-    params = {"training.learning_rate": 1e-30, "training.patience_epochs": 1}
-    ends, start = [], None
-    for until in (3, 4, 5, 6):
-        folder = tmp_path / f"until-{until}"
-        step = segment(until, start=None if start is None else (0, until - 1), steps=((0, params),))
-        ends.append(own.run(step, folder, start))
-        if start is not None:
-            shutil.rmtree(start)
-        start = folder
+    found, last = in_one_go(own, steps((0, STILL)), (3,), tmp_path)
+    monkeypatch.setattr("sluice.tuning.fold_training.train", None)  # a call would raise
+    (again,) = own.train(steps((0, STILL)), start=last, report_epochs=(3, 5))
 
-    epochs = len(ends[0].epochs)
-    assert epochs < 3
-    assert trained == list(range(1, epochs + 1))
-    assert [end.epochs for end in ends] == [ends[0].epochs] * 4
+    assert (again.finished, again.epochs) == (True, found[-1].epochs)
+    assert_same_bits(checkpoint(own, saved(again, tmp_path / "again"), 0), checkpoint(own, last, 0))
 
 
 def test_the_data_seed_moves_the_row_order_and_belongs_to_the_subject(objective, tmp_path):
     own, other, same = (dataclasses.replace(objective(), data_seed=seed) for seed in (None, 5, 0))
-    curves = [
-        curve(each.run(segment(1), tmp_path / str(number), None))
-        for number, each in enumerate((own, other, same))
-    ]
+    first = [next(o.train(ONE, start=None, report_epochs=(1,))) for o in (own, other, same)]
+    curves = [curve(report) for report in first]
 
     assert curves[0] == curves[2] != curves[1]
     assert (own.subject()["data_seed"], other.subject()["data_seed"]) == (None, 5)
+    start = saved(first[0], tmp_path / "own")
     with pytest.raises(ContractError, match="data_seed was None, now 5"):
-        other.run(segment(2), tmp_path / "0", None)
+        next(other.train(ONE, start=start, report_epochs=(2,)))
 
 
-def test_the_loss_of_several_folds_is_their_mean(objective, tmp_path):
-    both = objective(folds=2)
-    found = both.run(segment(2), tmp_path / "a", None)
-    each = []
-    for fold in both.folds:
-        single = type(both)(
-            **{n: getattr(both, n) for n in type(both).__slots__} | {"folds": (fold,)}
-        )
-        each.append(curve(single.run(segment(2), tmp_path / f"f{fold.fold_id}", None)))
-
-    for at in range(2):
-        expected = [(a + b) / 2 for a, b in zip(each[0][at], each[1][at], strict=True)]
-        assert curve(found)[at] == pytest.approx(expected)
-
-
-def test_test_rows_are_never_made_into_examples(objective, tmp_path, monkeypatch):
+def test_test_rows_are_never_made_into_examples(objective, monkeypatch):
     """TUNE-4."""
-    own, asked = objective(), []
+    own, asked = objective(num_rows=301), []
     original = SineWorkload.examples
 
     def spy(self, frame, rows):
@@ -200,8 +269,7 @@ def test_test_rows_are_never_made_into_examples(objective, tmp_path, monkeypatch
         return original(self, frame, rows)
 
     monkeypatch.setattr(SineWorkload, "examples", spy)
-    own.run(segment(2), tmp_path / "a", None)
-
+    next(own.train(ONE, start=None, report_epochs=(2,)))
     fold = own.folds[0]
     assert asked == [(fold.train.start, fold.train.stop), (fold.val.start, fold.val.stop)]
 

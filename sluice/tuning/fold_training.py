@@ -1,0 +1,114 @@
+"""Training of one trial on one fold, which stops and goes on between epochs."""
+
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sluice.models.scaled import prepare_model
+from sluice.training.checkpoint import load_checkpoint, save_checkpoint
+from sluice.training.loop import EpochResult, TrainState, train
+from sluice.training.seeds import Stream, deterministic
+from sluice.tuning.prepared_folds import PreparedFold
+from sluice.tuning.spaces import Setup
+
+
+class FoldTraining:
+    """Trains one fold up to an epoch, and later on from there.
+
+    Several of them may take turns: each has random generators of its own, so the weights are
+    bitwise those of one fold trained after another.
+
+    Args:
+        fold: Rows to train and to validate on, and their workload.
+        setup: Settings of the trial, with what changes in mid-training.
+        seed: Base seed of weights, row order and dropout.
+        data_seed: Base seed of the row order; ``seed`` when None.
+        state: Where to go on; None to train from nothing.
+    """
+
+    def __init__(
+        self,
+        fold: PreparedFold,
+        setup: Setup,
+        *,
+        seed: int,
+        data_seed: int | None,
+        state: TrainState | None,
+    ) -> None:
+        self._setup, self._seed, self._data_seed = setup, seed, data_seed
+        self._stream = Stream(seed, fold.rng)
+        self._fold, self._state = fold, state
+        self._epochs: Generator[EpochResult, None, None] | None = None
+
+    @property
+    def history(self) -> tuple[EpochResult, ...]:
+        """Results of all epochs so far, those before a checkpoint included."""
+        return () if self._state is None else self._state.history
+
+    def is_ended(self) -> bool:
+        """Return whether training ended by itself: by patience, or after the last epoch."""
+        if self._state is None:
+            return False
+        epochs, training = len(self._state.history), self._setup.training
+        patience_ended = epochs - self._state.best_epoch >= training.patience_epochs
+        return patience_ended or epochs >= training.max_epochs
+
+    def advance(self, until: int) -> None:
+        """Train to the end of epoch ``until``, or until training ends by itself.
+
+        Raises:
+            SluiceError: As ``training.loop.train``; so is any exception of the user's code.
+        """
+        while len(self.history) < until and not self.is_ended():
+            with self._stream.active(), deterministic():
+                if self._epochs is None:
+                    self._epochs = self._begin()
+                next(self._epochs)
+
+    def save(self, folder: Path, *, subject: Mapping[str, Any]) -> None:
+        """Write the checkpoint of the last epoch.
+
+        Raises:
+            StorageError: As ``save_checkpoint``.
+        """
+        assert self._state is not None, "there is no epoch to save yet"
+        save_checkpoint(folder, self._state, subject=subject)
+
+    def close(self) -> None:
+        """Release the network and its examples."""
+        if self._epochs is not None:
+            self._epochs.close()
+
+    def _begin(self) -> Generator[EpochResult, None, None]:
+        fold, setup = self._fold, self._setup
+        workload = fold.workload
+        model = prepare_model(workload, setup.model, fold.train, seed=self._seed)
+
+        def keep(state: TrainState) -> None:
+            self._state = state
+
+        yield from train(
+            model,
+            workload.loss,
+            workload.losses,
+            fold.train,
+            fold.val,
+            setup.training,
+            seed=self._seed,
+            data_seed=self._data_seed,
+            select=workload.select_epoch,
+            weigh=workload.loss_weight,
+            groups=workload.parameter_groups(model.network),
+            resume=self._state,
+            keep=keep,
+        )
+
+
+def restore_fold(folder: Path, *, subject: Mapping[str, Any]) -> TrainState | None:
+    """Return the state that ``FoldTraining.save`` wrote; None when it is damaged or missing.
+
+    Raises:
+        ContractError: The checkpoint was written for another subject.
+        StorageError: The checkpoint cannot be read.
+    """
+    return load_checkpoint(folder, subject=subject).state

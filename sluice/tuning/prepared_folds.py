@@ -1,0 +1,91 @@
+"""Examples of the folds that trials train on, made once in each worker process."""
+
+import copy
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from torch import Tensor
+
+from sluice.data.folds import Fold
+from sluice.training.seeds import Stream
+from sluice.workloads.workload import Examples, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedFold:
+    """Train and validation examples of one fold, and the workload that made them."""
+
+    workload: Workload
+    """Workload of one trial alone; it may have kept something of the rows."""
+    train: Examples
+    val: Examples
+    rng: Mapping[str, Tensor]
+    """State of the random generators after the examples were made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    fold: PreparedFold
+    versions: tuple[int, ...]
+
+
+_cache: dict[str, dict[str, _Entry]] = {}
+"""Prepared folds of the last study that trained in this process, by study and by fold."""
+
+
+def prepare_fold(
+    frame: pd.DataFrame,
+    fold: Fold,
+    *,
+    open_workload: Callable[[], Workload],
+    key: Mapping[str, Any],
+    seed: int,
+) -> PreparedFold:
+    """Return the examples of a fold; only the first call of a process with this key makes them.
+
+    Folds of one key are kept in memory together; those of another key replace them. Test rows are
+    never turned into examples here.
+
+    Args:
+        frame: Feature frame. It is copied first: the one from Ray's object store cannot be written.
+        fold: Rows to train and to validate on.
+        open_workload: Builds a workload.
+        key: All that the examples follow from besides the fold and ``seed``, as plain JSON.
+        seed: Seed of what the workload draws while it makes examples.
+    """
+    study = json.dumps([dict(key), seed], sort_keys=True, default=str)
+    rows = fold.model_dump_json(include={"train", "val"})
+    folds = _cache.get(study, {})
+    entry = folds.get(rows)
+    # A network that changes its inputs in place changes these tensors, too.
+    if entry is None or entry.versions != _versions(entry.fold):
+        entry = _make(frame, fold, open_workload(), seed)
+        _cache.clear()
+        _cache[study] = {**folds, rows: entry}
+    try:
+        workload = copy.deepcopy(entry.fold.workload)
+    except Exception:  # the user's class may hold what cannot be copied, such as an open file
+        _cache.clear()
+        workload = entry.fold.workload
+    return PreparedFold(
+        workload=workload,
+        train=entry.fold.train,
+        val=entry.fold.val,
+        rng=entry.fold.rng,
+    )
+
+
+def _make(frame: pd.DataFrame, fold: Fold, workload: Workload, seed: int) -> _Entry:
+    own, stream = frame.copy(), Stream(seed)
+    with stream.active():
+        train, val = workload.examples(own, fold.train), workload.examples(own, fold.val)
+    prepared = PreparedFold(workload=workload, train=train, val=val, rng=stream.state)
+    return _Entry(fold=prepared, versions=_versions(prepared))
+
+
+def _versions(fold: PreparedFold) -> tuple[int, ...]:
+    """Return how often each tensor was changed in place, as torch counts it."""
+    return tuple(tensor._version for part in (fold.train, fold.val) for tensor in (part.x, part.y))

@@ -1,0 +1,196 @@
+"""One trial as a function that Ray Tune runs: train, report, save a checkpoint, and so on.
+
+Tune keeps one worker process for many trials, and starts a trial again from its last checkpoint
+when its worker or its machine is lost: what is lost is the work since the last report.
+"""
+
+import contextlib
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from sluice.errors import SluiceError
+from sluice.files import storage_error
+from sluice.training.device import release_memory
+from sluice.tuning.accidents import accident_of, reason_of
+from sluice.tuning.objective import Objective
+from sluice.tuning.parameters import Params
+from sluice.tuning.records import EpochLosses, Report, Step
+from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.trial_schedule import read_schedule, with_values, write_schedule
+from sluice.tuning.tune_space import decode
+
+Trainable = Callable[[dict[str, Any]], None]
+
+
+def make_trainable(
+    objective: Objective, space: Space, base: Setup, report_epochs: tuple[int, ...]
+) -> Trainable:
+    """Return the function that ``ray.tune.Tuner`` runs for each trial.
+
+    The objective travels to the workers by Ray's object store: no shared folder is needed, and
+    each machine fetches its data once. A trial computes on one thread.
+
+    Every report has a checkpoint and the metrics ``epoch``, ``loss`` (validation loss of the
+    chosen epoch), ``val_loss``, ``train_loss``, ``seconds`` (training time since the last report),
+    ``curve`` (JSON text, [[epoch, train, val, chosen], ...] since the last report),
+    ``damaged_checkpoints`` and ``reason`` (why the trial ended by itself; else empty). A trial
+    that fails by its values or by the user's code reports ``loss`` NaN with the reason, at one
+    epoch more than its last report, and ends. An accident of the machine is raised as a
+    ``SluiceError``.
+
+    Args:
+        objective: What is minimised; pickled, so the workers must be able to import its class.
+        space: The searched parameters.
+        base: Settings of everything that is not searched.
+        report_epochs: Epochs after which a trial reports, ascending [epochs].
+    """
+    from ray import tune
+
+    # Tune names the folders of trials after the function.
+    trainable: Trainable = tune.with_parameters(
+        trial, objective=objective, space=space, base=base, report_epochs=report_epochs
+    )
+    return trainable
+
+
+def trial(
+    config: dict[str, Any],
+    *,
+    objective: Objective,
+    space: Space,
+    base: Setup,
+    report_epochs: tuple[int, ...],
+) -> None:
+    """Run one trial in a worker of Tune; see ``make_trainable``."""
+    params = decode(space, base, config)
+    try:
+        with _opened_checkpoint(params) as start:
+            schedule = with_values(start.schedule, params, epoch=start.epoch)
+            ahead = tuple(epoch for epoch in report_epochs if epoch > start.epoch)
+            reports = objective.train(schedule, start=start.folder, report_epochs=ahead)
+            with contextlib.closing(reports):
+                _run(reports, schedule, start.epoch)
+    finally:
+        release_memory()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    folder: Path | None
+    """Folder of the checkpoint on this machine; None for a trial that trains from nothing."""
+    schedule: tuple[Step, ...]
+    epoch: int
+    """Epochs done."""
+
+
+@contextlib.contextmanager
+def _opened_checkpoint(params: Params) -> Iterator[_Start]:
+    """Fetch the checkpoint that Tune gives the trial."""
+    from ray import tune
+
+    checkpoint = tune.get_checkpoint()
+    if checkpoint is None:
+        yield _Start(folder=None, schedule=(), epoch=0)
+        return
+    with contextlib.ExitStack() as stack:
+        with _storage_errors(params):
+            name = stack.enter_context(checkpoint.as_directory())
+        schedule, epoch = read_schedule(Path(name), where=checkpoint.path)
+        yield _Start(folder=Path(name), schedule=schedule, epoch=epoch)
+
+
+def _run(reports: Iterator[Report], schedule: tuple[Step, ...], epoch: int) -> None:
+    params = schedule[-1].params
+    while True:
+        began = perf_counter()
+        try:
+            report = next(reports, None)
+        except Exception as error:  # the edge of the worker: the user's code may raise anything
+            failure = reason_of(error, params)
+        else:
+            if report is None:
+                return
+            failure = _non_finite(report.epochs)
+        seconds = perf_counter() - began
+        if failure:
+            _report_failure(failure, epoch + 1, seconds)
+            return
+        assert report is not None
+        reached = len(report.epochs)
+        # A checkpoint at the end of training leaves nothing to report again.
+        if reached > epoch:
+            _report(report, schedule, since=epoch, seconds=seconds, params=params)
+            epoch = reached
+
+
+def _report(
+    report: Report, schedule: tuple[Step, ...], *, since: int, seconds: float, params: Params
+) -> None:
+    from ray import tune
+
+    new, last = report.epochs[since:], report.epochs[-1]
+    curve = [[each.epoch, each.train_loss, each.val_loss, each.kept_loss] for each in new]
+    metrics = {
+        "epoch": last.epoch,
+        "loss": last.kept_loss,
+        "val_loss": last.val_loss,
+        "train_loss": last.train_loss,
+        "seconds": seconds,
+        "curve": json.dumps(curve),
+        "damaged_checkpoints": report.damaged_checkpoints,
+        "reason": report.reason,
+    }
+    with _storage_errors(params), tempfile.TemporaryDirectory(prefix="sluice-trial-") as name:
+        report.save(Path(name))
+        write_schedule(Path(name), schedule, epoch=last.epoch)
+        tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(name))
+
+
+def _report_failure(reason: str, epoch: int, seconds: float) -> None:
+    from ray import tune
+
+    tune.report(
+        {
+            "epoch": epoch,
+            **dict.fromkeys(("loss", "val_loss", "train_loss"), math.nan),
+            "seconds": seconds,
+            "curve": "[]",
+            "damaged_checkpoints": 0,
+            "reason": reason,
+        }
+    )
+
+
+def _non_finite(epochs: tuple[EpochLosses, ...]) -> str:
+    """Return which loss is not finite, as a sentence; empty when all are."""
+    for each in epochs:
+        for name in ("train_loss", "val_loss", "kept_loss"):
+            value = getattr(each, name)
+            if not math.isfinite(value):
+                return f"{name} is {value} at epoch {each.epoch}."
+    return ""
+
+
+@contextlib.contextmanager
+def _storage_errors(params: Params) -> Iterator[None]:
+    """Raise what the study's storage refuses as an accident: it says nothing about the values."""
+    try:
+        yield
+    except SluiceError:
+        raise
+    except OSError as error:
+        raise storage_error(Path(error.filename or _storage_path()), error) from error
+    except Exception as error:  # the client of any file system, such as one of S3
+        raise accident_of(error, params) from error
+
+
+def _storage_path() -> str:
+    from ray import tune
+
+    return str(tune.get_context().get_storage().experiment_fs_path)
