@@ -8,7 +8,17 @@ import torch
 from sluice.digests import digest_files
 
 _ONLY_SHOWS = frozenset(
-    {"benchmark", "importance", "left_behind", "news", "plots", "study", "study_page"}
+    f"{name}.py"
+    for name in (
+        "benchmark",
+        "importance",
+        "left_behind",
+        "live_table",
+        "news",
+        "plots",
+        "study",
+        "study_page",
+    )
 )
 """Modules that read a finished search: with others the same trials are run and stopped."""
 
@@ -21,7 +31,11 @@ def search_code() -> dict[str, str]:
     ``training.code.code_digest``.
     """
     package = Path(__file__).parent
-    files = {path.stem: path for path in package.glob("*.py") if path.stem not in _ONLY_SHOWS}
-    versions = {name: importlib.metadata.version(name) for name in ("numpy", "optuna")}
+    files = {
+        name: path
+        for path in package.rglob("*.py")
+        if (name := str(path.relative_to(package))) not in _ONLY_SHOWS
+    }
+    versions = {name: importlib.metadata.version(name) for name in ("numpy", "optuna", "ray")}
     # With what it was built for: a build for GPUs computes with other libraries.
     return {"search": digest_files(files), "torch": str(torch.__version__)} | versions

@@ -1,18 +1,19 @@
 """The search for a workload's best settings, on the rows that may be searched on."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sluice.artifacts import ArtifactStore
 from sluice.cluster.settings import ComputeSettings
 from sluice.data.folds import Fold
-from sluice.data.table import TableRecord
+from sluice.data.table import TableRecord, load_table
 from sluice.training.device import device_on_ray, device_type
 from sluice.tuning.default_space import default_space
-from sluice.tuning.driver import Hear
 from sluice.tuning.objective import TrainingObjective, search_folds
 from sluice.tuning.records import SearchResult
-from sluice.tuning.search import Where, run_search
+from sluice.tuning.schedulers import is_population
+from sluice.tuning.search import Hear, run_search
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup, Space
 
@@ -32,7 +33,8 @@ def search_workload(
     compute: ComputeSettings,
     data_seed: int | None = None,
     sys_path: tuple[str, ...] = (),
-    where: Where = "ray",
+    callbacks: Sequence[Any] = (),
+    note: Callable[[str], None] = lambda _line: None,
 ) -> SearchResult:
     """Search for the settings with the lowest validation loss; see ``run_search``.
 
@@ -45,30 +47,31 @@ def search_workload(
         table: The feature frame.
         folds: All folds of the pipeline; ``settings.folds`` picks those that are searched on.
         artifacts: Where the table lies.
-        folder: Holds the journal and the checkpoints of this search alone.
-        hear: Hears of every outcome.
+        folder: Folder of this search alone.
+        hear: Is called after every report.
         compute: Machines and shares of them; they change no decision.
         data_seed: Base seed of the row order; ``settings.seed`` when absent.
         sys_path: Folders that workers need to import the workload.
-        where: On Ray, or one segment after another in this process.
+        callbacks: Callbacks of Ray Tune.
+        note: Is told lines for people.
 
     Raises:
         SearchFailed: No trial ended with a finite loss.
         ContractError: A chosen fold holds test rows, or ``folder`` another search.
         SettingsError: A device is asked for that workers do not reserve.
     """
-    if settings.scheduler == "pbt":
+    if is_population(settings.scheduler):
         # A member that is behind goes on from another's weights; patience would freeze it.
         patient = base.training.model_copy(update={"patience_epochs": base.training.max_epochs})
         base = base.model_copy(update={"training": patient})
     objective = TrainingObjective(
         workload=workload,
         workload_settings=dict(workload_settings),
-        base=_on_device(base, where, compute),
+        base=_on_device(base, compute),
         seed=settings.seed,
         folds=search_folds(folds, settings.folds),
         table=table,
-        artifacts=artifacts.absolute(),
+        frame=load_table(table, ArtifactStore(artifacts)),
         data_seed=data_seed,
         sys_path=sys_path,
     )
@@ -80,14 +83,13 @@ def search_workload(
         folder=folder,
         hear=hear,
         compute=compute,
-        where=where,
+        callbacks=callbacks,
+        note=note,
     )
 
 
-def _on_device(base: Setup, where: Where, compute: ComputeSettings) -> Setup:
+def _on_device(base: Setup, compute: ComputeSettings) -> Setup:
     """Return the settings with the device that 'auto' means where trials run."""
-    choice = base.training.device
-    if where == "ray":
-        choice = device_on_ray(choice, gpus_per_worker=compute.gpus_per_worker)
+    choice = device_on_ray(base.training.device, gpus_per_worker=compute.gpus_per_worker)
     training = base.training.model_copy(update={"device": device_type(choice)})
     return base.model_copy(update={"training": training})

@@ -38,14 +38,14 @@ def test_what_decides_enters_and_what_only_shows_does_not(package):
     before = search_code()
     append(package / "plots.py")
     assert search_code() == before
-    append(package / "pruning.py")
+    append(package / "schedulers.py")
     changed = search_code()
     assert {name for name in before if before[name] != changed[name]} == {"search"}
 
 
 def test_a_changed_stopping_rule_does_not_replay_an_old_journal(package, tmp_path):
     search(tmp_path / "search", settings(4))
-    append(package / "pruning.py")
+    append(package / "schedulers.py")
     with pytest.raises(ContractError, match=r"code\.search was"):
         search(tmp_path / "search", settings(4))
 
