@@ -13,7 +13,8 @@ SluiceError
 |   |-- PromotionConflict  somebody else moved the pointer first
 |   `-- RolloutConflict    another rollout is under way, or moved on in the meantime
 |-- TrainingFailed       a training unit ended without a usable model
-|   `-- RankLost         of several processes that fit one model, another one is gone
+|   |-- RankLost         of several processes that fit one model, another one is gone
+|   `-- TrialFailed      a trial of a search failed, and Ray Tune gave it up
 |-- OutOfMemory          an allocator refused a request of a training or an evaluation
 |-- SearchFailed         no trial of a search ended with a finite loss
 |-- UnknownVersion       the registry has no such version
@@ -136,6 +137,39 @@ class TrainingFailed(SluiceError):
 
 class RankLost(TrainingFailed):
     """One of several processes that fit one model ended or does not answer."""
+
+
+class TrialFailed(TrainingFailed):
+    """A trial of a search failed, and Ray Tune gave it up.
+
+    Args:
+        what: As ``SluiceError``.
+        fix: As ``SluiceError``.
+        number: Number of the trial in its study.
+        config: Its configuration.
+        error: What the trainable raised, as Ray handed it over; None where that is lost.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        fix: str,
+        number: int,
+        config: dict[str, Any],
+        error: Exception | None,
+    ) -> None:
+        super().__init__(what, fix=fix)
+        self.number, self.config, self.error = number, config, error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_trial, (self.what, self.fix, self.number, self.config, self.error)
+
+
+def _rebuild_trial(
+    what: str, fix: str, number: int, config: dict[str, Any], error: Exception | None
+) -> TrialFailed:
+    return TrialFailed(what, fix=fix, number=number, config=config, error=error)
 
 
 class OutOfMemory(SluiceError):

@@ -41,7 +41,7 @@ def train(config):
             )
 
 
-def main(scheduler, folder, workers):
+def main(scheduler, folder, workers, ordered):
     ray.init(address="local", num_cpus=workers, include_dashboard=False, log_to_driver=False)
     journal = Path(folder, "journal.jsonl")
     sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=4)
@@ -56,8 +56,8 @@ def main(scheduler, folder, workers):
                 SCHEDULERS[scheduler](),
                 journal=journal,
                 time_attr="epoch",
-                ordered=True,
-                concurrency=4,
+                ordered=ordered,
+                concurrency=4 if ordered else None,
             ),
             search_alg=resumable(
                 OptunaSearch(MUTATIONS, metric="loss", mode="min", sampler=sampler),
@@ -71,4 +71,4 @@ def main(scheduler, folder, workers):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "ordered")

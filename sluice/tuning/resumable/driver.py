@@ -1,7 +1,6 @@
 """Makes the trials of a running ``Tuner`` do what the study decides."""
 
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Number
 from typing import Any
 
@@ -9,23 +8,36 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
+from sluice.errors import SettingsError, TrialFailed
 from sluice.tuning.resumable import tune_trials
-from sluice.tuning.resumable.study import Event, Study
-
-_MAX_HOLD_S = 1.0
-"""Time that a trial without a worker waits before one that is held gives its worker up [s]."""
+from sluice.tuning.resumable.events import Event
+from sluice.tuning.resumable.requirements import require_checkpoint, require_result
+from sluice.tuning.resumable.study import Study
+from sluice.tuning.resumable.workers import FreeWorkers
 
 
 class StudyDriver:
     """Binds Tune's trials to the trials of a study.
 
     Args:
-        study: The study, replayed and started.
+        study: The study, replayed.
+        metric: Name of the metric.
         time_attr: Name of the counter that grows with training.
+        stop_on_error: Raise ``TrialFailed`` where Tune gives a trial up, and write nothing.
+        applied: Called after every event that was applied.
     """
 
-    def __init__(self, study: Study, time_attr: str) -> None:
-        self._study, self._time_attr = study, time_attr
+    def __init__(
+        self,
+        study: Study,
+        *,
+        metric: str,
+        time_attr: str,
+        stop_on_error: bool,
+        applied: Callable[[Event], None],
+    ) -> None:
+        self._study, self._metric, self._time_attr = study, metric, time_attr
+        self._stop_on_error, self._applied = stop_on_error, applied
         self._number: dict[str, int] = {}
         self._trial: dict[int, Any] = {}
         """Tune's trials, whose methods have no types."""
@@ -33,23 +45,39 @@ class StudyDriver:
         self._attempt: dict[int, int] = {}
         """Attempt that the trial's worker runs."""
         self._held: dict[int, None] = {}
-        self._waiting_since: float | None = None
+        """Trials that keep their worker until their last report is due."""
+        self._without: dict[int, None] = {}
+        """Trials that run by the study and may have no worker."""
+        self._free = FreeWorkers()
+        self._is_complete = False
+        study.take_changed()
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Return the configuration of the next trial that has none of Tune's yet."""
         number = len(self._number)
-        if number >= len(self._study.trials):
+        if number >= len(self._study.trials) and not self._study.suggest():
             return Searcher.FINISHED if self._study.is_exhausted() else None
         self._number[trial_id] = number
         return dict(self._study.trials[number].config)
 
-    def on_add(self, trial: Any) -> None:
+    def on_add(self, controller: Any, trial: Any) -> None:
         """Give a trial the configuration, checkpoint and status that the study has for it."""
-        if trial.trial_id not in self._number:
-            self._number[trial.trial_id] = self._study.offer(trial.config)
+        known = trial.trial_id in self._number
+        if not known:
+            number = len(self._number)
+            if number >= self._study.num_known():
+                self._study.offer(trial.config)
+            self._number[trial.trial_id] = number
         number = self._number[trial.trial_id]
+        if number in self._trial:
+            self._requeue(controller, number)
+            return
+        if not tune_trials.is_function(trial):
+            raise SettingsError(
+                f"A function as trainable is required, {trial.trainable_name} is a class.",
+                fix="Pass a function that calls tune.report(metrics, checkpoint=...).",
+            )
         self._trial[number] = trial
-        self._held.pop(number, None)
         if number < len(self._study.trials):
             self._restore(number)
         elif trial.status == Trial.PENDING:
@@ -58,12 +86,20 @@ class StudyDriver:
     def on_result(self, controller: Any, trial: Any, result: Mapping[str, Any]) -> str:
         """Report a result to the study and return what the trial does next."""
         number = self._number[trial.trial_id]
+        self._start(number)
         shadow = self._study.trials[number]
+        require_result(trial, result, self._metric, self._time_attr)
         is_new = self._attempt.get(number) == shadow.attempt and (
             result[self._time_attr] > shadow.time and not self._study.is_waiting(number)
         )
         if is_new and shadow.status == Trial.RUNNING:
-            self._study.receive(self._event(number, "result", result))
+            checkpoint = tune_trials.reported_checkpoint(trial, dict(result))
+            reported = scalars(result)
+            require_checkpoint(trial, checkpoint, reported, self._metric, self._time_attr)
+            event = Event(
+                trial=number, attempt=shadow.attempt, result=reported, checkpoint=checkpoint
+            )
+            self._receive(event)
         self._enact(controller, besides=number)
         if shadow.is_finished():
             return TrialScheduler.STOP
@@ -76,12 +112,23 @@ class StudyDriver:
         return TrialScheduler.NOOP
 
     def on_end(self, controller: Any, trial: Any, result: Mapping[str, Any]) -> None:
-        """Report that a trial ended by itself."""
+        """Report that a trial ended by itself, or by a rule of Tune for its last result."""
         number = self._number[trial.trial_id]
         shadow = self._study.trials[number]
-        if not shadow.is_finished() and not self._study.is_waiting(number):
-            self._study.receive(self._event(number, "complete", result))
-            self._enact(controller, besides=number)
+        self._held.pop(number, None)
+        if shadow.is_finished() or self._study.is_waiting(number):
+            return
+        self._start(number)
+        common: dict[str, Any] = {"trial": number, "attempt": shadow.attempt}
+        if result.get(self._time_attr, 0) > shadow.time:
+            checkpoint = tune_trials.reported_checkpoint(trial, dict(result))
+            common |= {"result": scalars(result), "checkpoint": checkpoint}
+        if shadow.last_result or "result" in common:
+            self._receive(Event(kind="complete", **common))
+        else:
+            reason = "The trainable returned without a report."
+            self._receive(Event(kind="error", reason=reason, **common))
+        self._enact(controller, besides=number)
 
     def on_error(self, controller: Any, trial: Any) -> None:
         """Report that a trial failed for good; one that Tune starts again is no failure yet."""
@@ -90,58 +137,81 @@ class StudyDriver:
         shadow = self._study.trials[number]
         if trial.status == Trial.ERROR or shadow.is_finished():
             return
-        error = trial.get_error()
-        event = Event(
-            trial=number,
-            attempt=shadow.attempt,
-            kind="error",
-            result={},
-            reason=str(error).strip().rsplit("\n", 1)[-1],
-        )
-        self._study.receive(event)
+        reason = str(trial.get_error()).strip().rsplit("\n", 1)[-1]
+        if self._stop_on_error:
+            error = trial.get_pickled_error()
+            raise TrialFailed(
+                f"Trial {number} failed, and Tune gave it up: {reason}",
+                fix="See to the cause and run the program again: the trial is tried anew.",
+                number=number,
+                config=dict(shadow.config),
+                error=error,
+            ) from error
+        self._start(number)
+        event = Event(trial=number, attempt=shadow.attempt, kind="error", reason=reason)
+        self._receive(event)
         self._enact(controller, besides=number)
 
     def choose(self, controller: Any) -> Any:
         """Return the trial that should get a worker next."""
+        if not self._is_complete and tune_trials.has_all_trials(controller):
+            self._is_complete = True
+            self._study.start()
+        tune_trials.widen(controller)
+        self._see_starts(controller)
         self._enact(controller)
-        wanted = [
-            self._trial[shadow.number]
-            for shadow in self._study.running()
-            if shadow.number in self._trial
-            and self._trial[shadow.number].status in (Trial.PENDING, Trial.PAUSED)
-            and not self._study.is_waiting(shadow.number)
-        ]
+        wanted = [n for n in self._without if self._wants_worker(controller, n)]
         if not wanted:
-            self._waiting_since = None
-            return None
-        now = time.monotonic()
-        if self._waiting_since is None:
-            self._waiting_since = now
-        if self._held and now - self._waiting_since > _MAX_HOLD_S:
-            order = [shadow.number for shadow in self._study.running()]
-            last = max(self._held, key=lambda number: order.index(number))
-            self._release(controller, last)
-            self._waiting_since = None
-        return wanted[0]
+            return self._next_trial()
+        if self._held and self._free.is_full(controller):
+            self._release(controller, max(self._held, key=self._study.position))
+        return self._trial[min(wanted, key=self._study.position)]
 
-    def _event(self, number: int, kind: Any, result: Mapping[str, Any]) -> Event:
-        trial = self._trial[number]
-        return Event(
-            trial=number,
-            attempt=self._study.trials[number].attempt,
-            kind=kind,
-            result=_scalars(result),
-            checkpoint=tune_trials.reported_checkpoint(trial, dict(result)),
+    def _next_trial(self) -> Any:
+        """Return the trial that the study wants to start; None without one."""
+        choice = self._study.choice()
+        trial = None if choice is None else self._trial.get(choice)
+        if choice is None or trial is None or trial.status not in (Trial.PENDING, Trial.PAUSED):
+            return None
+        if self._attempt.get(choice) != self._study.trials[choice].attempt:
+            self._prepare(choice)
+        return trial
+
+    def _see_starts(self, controller: Any) -> None:
+        """Tell the study which trial got its worker."""
+        for number in [n for n in self._without if not self._wants_worker(controller, n)]:
+            del self._without[number]
+        choice = self._study.choice()
+        trial = None if choice is None else self._trial.get(choice)
+        if choice is not None and trial is not None and tune_trials.has_worker(controller, trial):
+            self._start(choice)
+
+    def _start(self, number: int) -> None:
+        """Tell the study that a trial runs, if it chose it."""
+        if self._study.choice() == number:
+            self._receive(Event(trial=number, kind="start"))
+
+    def _wants_worker(self, controller: Any, number: int) -> bool:
+        return (
+            self._study.trials[number].status == Trial.RUNNING
+            and self._trial[number].status in (Trial.PENDING, Trial.PAUSED)
+            and not self._study.is_waiting(number)
+            and not tune_trials.has_worker(controller, self._trial[number])
         )
 
+    def _receive(self, event: Event) -> None:
+        for applied in self._study.receive(event):
+            self._applied(applied)
+
     def _enact(self, controller: Any, besides: int | None = None) -> None:
-        """Continue, pause and stop trials as the study decided."""
-        for number, trial in self._trial.items():
-            if number == besides or number >= len(self._study.trials):
+        """Continue, pause and stop the trials about which the study decided something."""
+        for number in self._study.take_changed():
+            trial = self._trial.get(number)
+            if number == besides or trial is None or self._study.is_waiting(number):
+                continue
+            if trial.is_finished():
                 continue
             shadow = self._study.trials[number]
-            if self._study.is_waiting(number) or trial.is_finished():
-                continue
             if shadow.is_finished():
                 self._held.pop(number, None)
                 tune_trials.stop(controller, trial)
@@ -157,12 +227,23 @@ class StudyDriver:
                 self._release(controller, number)
             elif moved and trial.status == Trial.PAUSED:
                 self._prepare(number)
+            self._without[number] = None
 
     def _release(self, controller: Any, number: int) -> None:
         """Take a trial's worker away and prepare what it starts from."""
         self._held.pop(number, None)
         tune_trials.pause(controller, self._trial[number])
         self._prepare(number)
+
+    def _requeue(self, controller: Any, number: int) -> None:
+        """Take back a trial whose worker was lost."""
+        self._held.pop(number, None)
+        trial, shadow = self._trial[number], self._study.trials[number]
+        self._prepare(number)
+        if shadow.is_finished():
+            tune_trials.stop(controller, trial)
+        elif shadow.status != Trial.RUNNING or self._study.is_waiting(number):
+            tune_trials.set_status(controller, trial, Trial.PAUSED)
 
     def _restore(self, number: int) -> None:
         trial, shadow = self._trial[number], self._study.trials[number]
@@ -184,9 +265,10 @@ class StudyDriver:
         path, result = self._study.latest_checkpoint(number)
         tune_trials.set_checkpoint(trial, path, result)
         self._attempt[number] = shadow.attempt
+        self._without[number] = None
 
 
-def _scalars(result: Mapping[str, Any]) -> dict[str, Any]:
+def scalars(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the reported numbers and texts that do not depend on the machine."""
     return {
         key: value.item() if hasattr(value, "item") else value

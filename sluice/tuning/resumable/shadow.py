@@ -11,17 +11,7 @@ from typing import Any
 
 from ray.tune.experiment import Trial
 
-
-@dataclass(frozen=True, slots=True)
-class CheckpointKey:
-    """Which checkpoint of a study: what a trial had learned at a time of one of its attempts."""
-
-    trial: int
-    attempt: int
-    """Number of times the trial had copied another one."""
-
-    time: float
-    """Value of ``time_attr``."""
+from sluice.tuning.resumable.events import Attempt, CheckpointKey
 
 
 class _CheckpointManager:
@@ -37,10 +27,8 @@ class _CheckpointManager:
 
     @_latest_checkpoint_result.setter
     def _latest_checkpoint_result(self, copied: Any) -> None:
-        """Record that the trial continues from another one's checkpoint (``copied.checkpoint``)."""
-        self._trial.attempt += 1
-        self._trial.start = copied.checkpoint
-        self._trial.time = copied.checkpoint.time
+        """Record that the trial continues from a checkpoint (``copied.checkpoint``)."""
+        self._trial.begin_attempt(copied.checkpoint)
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -52,22 +40,24 @@ class ShadowTrial:
     folder: str
     """Folder of the files that a scheduler writes, as PBT's record of its changes."""
 
-    status: str = Trial.PENDING
-    attempt: int = 0
-    start: CheckpointKey | None = None
-    """Checkpoint of another trial that the attempt continues from."""
+    observe: Callable[["ShadowTrial", str], None]
+    """Told, with the status before, after the status or the attempt changed."""
 
+    last_result: dict[str, Any] = field(default_factory=dict)
     time: float = 0
     """Value of ``time_attr`` in the last result of the attempt, or where the attempt began."""
 
-    last_result: dict[str, Any] = field(default_factory=dict)
-    experiment_tag: str = ""
     reason: str = ""
     """Why the trial ended, for people."""
 
+    attempts: list[Attempt] = field(default_factory=list)
+    """Every attempt, the present one last; an attempt begins with a copy of another trial."""
+
+    experiment_tag: str = ""
     evaluated_params: dict[str, Any] = field(default_factory=dict)
     run_metadata: Any = field(init=False)
     temporary_state: Any = field(default_factory=lambda: SimpleNamespace(saving_to=None))
+    _status: str = Trial.PENDING
 
     def __post_init__(self) -> None:
         self.run_metadata = SimpleNamespace(checkpoint_manager=_CheckpointManager(self))
@@ -77,6 +67,32 @@ class ShadowTrial:
         return f"trial {self.number}"
 
     __str__ = __repr__
+
+    @property
+    def status(self) -> str:
+        """One of the statuses of ``ray.tune.experiment.Trial``."""
+        return self._status
+
+    @status.setter
+    def status(self, status: str) -> None:
+        before, self._status = self._status, status
+        self.observe(self, before)
+
+    @property
+    def attempt(self) -> int:
+        """Number of the present attempt, from 0."""
+        return max(len(self.attempts) - 1, 0)
+
+    @property
+    def start(self) -> CheckpointKey | None:
+        """Checkpoint that the present attempt started from."""
+        return self.attempts[-1].start if self.attempts else None
+
+    def begin_attempt(self, start: CheckpointKey | None) -> None:
+        """Go on from a checkpoint, with the present configuration."""
+        self.attempts.append(Attempt(start, dict(self.config)))
+        self.time = start.time if start else 0
+        self.observe(self, self._status)
 
     @property
     def trial_id(self) -> str:
@@ -97,10 +113,10 @@ class ShadowTrial:
 
     def is_finished(self) -> bool:
         """Return whether the trial ended, well or not."""
-        return self.status in (Trial.TERMINATED, Trial.ERROR)
+        return self._status in (Trial.TERMINATED, Trial.ERROR)
 
     def set_config(self, config: Mapping[str, Any]) -> None:
-        """Replace the configuration."""
+        """Replace the configuration; it holds from the next start on."""
         self.config = dict(config)
 
     def set_experiment_tag(self, tag: str) -> None:
@@ -119,6 +135,7 @@ class ShadowController:
         trials: The study's trials, which the study appends to.
         searcher: The searcher itself, which HyperBandForBOHB calls; None without one.
         stop: Ends a trial.
+        save: Returns the key of a trial's checkpoint, and keeps it while somebody holds the key.
     """
 
     def __init__(
@@ -126,16 +143,17 @@ class ShadowController:
         trials: Sequence[ShadowTrial],
         searcher: Any,
         stop: Callable[[ShadowTrial], None],
+        save: Callable[[ShadowTrial], CheckpointKey],
     ) -> None:
-        self._trials, self._stop = trials, stop
+        self._trials, self._stop, self._save = trials, stop, save
         # PBT refuses a controller with a searcher that may suggest at any time; ours suggests
         # each trial's first configuration only.
-        self.search_alg = None if searcher is None else _Searching(searcher)
+        self.search_alg = None if searcher is None else SimpleNamespace(searcher=searcher)
         self.trial_executor = self
 
-    def get_trials(self) -> list[ShadowTrial]:
+    def get_trials(self) -> Sequence[ShadowTrial]:
         """Return all trials, oldest first."""
-        return list(self._trials)
+        return self._trials
 
     def get_live_trials(self) -> list[ShadowTrial]:
         """Return the trials that have not ended, oldest first."""
@@ -162,11 +180,6 @@ class ShadowController:
         self, trial: ShadowTrial, result: Mapping[str, Any] | None = None
     ) -> CheckpointKey:
         del result
-        return trial.checkpoint
+        return self._save(trial)
 
     save = _schedule_trial_save
-
-
-@dataclass(frozen=True, slots=True)
-class _Searching:
-    searcher: Any

@@ -1,67 +1,43 @@
 """The decisions of a study as a function of its journal.
 
-A scheduler and a searcher of Ray Tune run here in a world of their own: stand-ins for trials, and
-a number of slots on which trials run. Events (a result, an end, an error) are applied one after
-another; each is written to the journal before it is applied. Replayed into fresh objects, the
-journal gives the same suggestions, stops and copies.
+A scheduler and a searcher of Ray Tune run here in a world of their own, with stand-ins for trials.
+Events are applied one after another; each is written to the journal before it is applied. Replayed
+into fresh objects, the journal gives the same suggestions, stops and copies.
 
-With ``ordered=True`` the order of events is that of a virtual clock: every report takes one unit
-of time on its slot, and what is due first is applied first, whichever worker was faster.
+Two classes say in which order events are applied and when trials are suggested:
+``OrderedStudy`` by a virtual clock, ``ArrivalStudy`` as they come.
 """
 
 import json
 import math
-import random
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-import numpy as np
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
 from sluice.errors import ContractError
-from sluice.training.seeds import derive_seed
+from sluice.tuning.resumable.draws import SeededDraws
+from sluice.tuning.resumable.events import Attempt, CheckpointKey, Event, EventLines
+from sluice.tuning.resumable.reports import Reports
 from sluice.tuning.resumable.shadow import ShadowController, ShadowTrial
 
-EventKind = Literal["result", "complete", "error"]
+Record = Callable[[Mapping[str, Any], bool], None]
+"""Writes a line; the flag says whether it must be on disk before anything else happens."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """What a running trial reported."""
-
-    trial: int
-    attempt: int
-    kind: EventKind
-    result: Mapping[str, Any]
-    """The reported scalars; of an end the last ones."""
-
-    reason: str = ""
-    checkpoint: str = ""
-    """Path of the checkpoint that was reported with the result; empty without one."""
-
-
-@dataclass(slots=True)
-class _Slot:
-    clock: int = 0
-    trial: ShadowTrial | None = None
-
-
-class Study:
+class Study(ABC):
     """Applies events to a scheduler and a searcher in one order.
 
     Args:
         scheduler: A fresh scheduler of Ray Tune.
-        searcher: A fresh searcher; None where configurations are added by ``offer``.
+        searcher: A fresh searcher; None where configurations come by ``offer``.
         metric: Name of the metric.
         time_attr: Name of the reported counter that grows with training, as "epoch".
         num_samples: Number of trials in all.
-        num_slots: Trials that run at a time by the virtual clock. Part of the decisions.
-        ordered: Apply events in the order of the virtual clock, not of their arrival.
         seed: Seed of every random draw of the scheduler.
         folder: Folder of the files that a scheduler writes.
         record: Writes an event or a suggestion before it takes effect.
@@ -75,227 +51,230 @@ class Study:
         metric: str,
         time_attr: str,
         num_samples: int,
-        num_slots: int,
-        ordered: bool,
         seed: int,
         folder: str,
-        record: Callable[[Mapping[str, Any]], None],
+        record: Record,
     ) -> None:
         self._scheduler: Any = scheduler  # it is given stand-ins for what it names
         self._searcher = searcher
         self._metric, self._time_attr = metric, time_attr
-        self._num_samples = num_samples
-        self._ordered, self._seed, self._folder = ordered, seed, folder
-        self._record = record
-        self._offered: deque[dict[str, Any]] = deque()
-        self._slots = [_Slot() for _ in range(num_slots)]
-        self._now = 0
-        self._draws = 0
+        self._num_samples = math.inf if searcher is None else num_samples
+        self._folder = folder
+        self._record: Record = record
+        self._lines, self._draws, self._reports = EventLines(), SeededDraws(seed), Reports()
+        self._live: dict[int, ShadowTrial] = {}
+        self._num: Counter[str] = Counter()
+        self._changed: dict[int, None] = {}
         self._exhausted = False
-        self._arrived: dict[int, deque[Event]] = {}
-        self._arrival_order: deque[int] = deque()
-        self._expected: deque[Mapping[str, Any]] = deque()
         self.trials: list[ShadowTrial] = []
-        self._checkpoints: dict[tuple[int, int, float], tuple[str, dict[str, Any]]] = {}
-        """Path of each reported checkpoint and its result, by trial, attempt and time."""
-        self._controller = ShadowController(self.trials, searcher, self._stop)
+        """All trials suggested so far; their index is their number."""
+        self._controller = ShadowController(self.trials, searcher, self._stop, self._reports.save)
 
-    # Events
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if key != "_record"}
 
-    def replay(self, lines: list[dict[str, Any]]) -> None:
-        """Apply the events of a journal.
+    def record_with(self, record: Record) -> None:
+        """Write to this journal from now on, as after a copy was read from a file."""
+        self._record = record
+
+    # What happens
+
+    @abstractmethod
+    def replay(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Apply the lines of a journal.
 
         Raises:
             ContractError: The scheduler or the searcher decides differently than the journal says.
         """
-        self._expected = deque(line for line in lines if "config" in line)
-        events = [line for line in lines if "kind" in line]
-        self._fill()
-        for line in events:
-            self._apply(Event(**line))
-            self._fill()
-        if self._expected:
-            raise ContractError(
-                f"The journal has a suggestion for trial {self._expected[0]['trial']}, which the "
-                "searcher does not make again.",
-                fix="Give the searcher and its sampler a fixed seed.",
-            )
 
+    @abstractmethod
     def offer(self, config: Mapping[str, Any]) -> int:
         """Add a trial whose configuration was chosen outside; return its number."""
-        self._offered.append(dict(config))
-        number = len(self.trials) + len(self._offered) - 1
-        if number + 1 >= self._num_samples:
-            self._fill()
-        return number
 
+    @abstractmethod
+    def receive(self, event: Event) -> list[Event]:
+        """Take in an event; return the events that were applied, in their order."""
+
+    @abstractmethod
+    def suggest(self) -> bool:
+        """Return whether there is a trial that was not there before, or make one."""
+
+    @abstractmethod
     def start(self) -> None:
-        """Let the first trials run."""
-        self._fill()
+        """Let the first trials run; no more is offered."""
 
-    def receive(self, event: Event) -> None:
-        """Take in an event and apply all that can be applied now."""
-        self._arrived.setdefault(event.trial, deque()).append(event)
-        self._arrival_order.append(event.trial)
-        self._advance()
+    @abstractmethod
+    def choice(self) -> int | None:
+        """Return the trial that gets the next worker, of those that do not run."""
 
-    def running(self) -> tuple[ShadowTrial, ...]:
-        """Return the trials that run by the virtual clock, the next due first."""
-        busy = [(s.clock, i, s.trial) for i, s in enumerate(self._slots) if s.trial is not None]
-        return tuple(trial for _, _, trial in sorted(busy, key=lambda entry: entry[:2]))
+    # What is
 
+    @abstractmethod
+    def position(self, trial: int) -> tuple[int, int]:
+        """Return what running trials are sorted by, the one that is due first."""
+
+    @abstractmethod
     def is_waiting(self, trial: int) -> bool:
         """Return whether an event of the trial has arrived and is not applied yet."""
-        return bool(self._arrived.get(trial))
 
     def is_exhausted(self) -> bool:
-        """Return whether the searcher has no further configuration."""
-        return self._exhausted
+        """Return whether there will be no further trial."""
+        return self._exhausted or len(self.trials) >= self._num_samples
+
+    def is_finished(self) -> bool:
+        """Return whether no trial runs or will run again."""
+        return not self._live
+
+    def running(self) -> tuple[ShadowTrial, ...]:
+        """Return the trials that run, the next due first."""
+        runs = [trial for trial in self._live.values() if trial.status == Trial.RUNNING]
+        return tuple(sorted(runs, key=lambda trial: self.position(trial.number)))
+
+    def num_known(self) -> int:
+        """Return the number of trials that need not be offered again."""
+        return len(self.trials)
 
     def latest_checkpoint(self, trial: int) -> tuple[str, dict[str, Any]]:
         """Return the path that a trial continues from, and the result that came with it.
 
         The path is empty where the trial starts from nothing.
         """
-        shadow = self.trials[trial]
-        own = [key for key in self._checkpoints if key[:2] == (trial, shadow.attempt)]
-        if own:
-            return self._checkpoints[max(own)]
-        if shadow.start is None:
-            return "", {}
-        start = (shadow.start.trial, shadow.start.attempt, shadow.start.time)
-        return self._checkpoints.get(start, ("", {}))
+        return self._reports.latest(self.trials[trial])
 
-    def is_finished(self) -> bool:
-        """Return whether no trial will run again."""
-        return not self.running() and all(trial.is_finished() for trial in self.trials)
+    def attempts_of(self, number: int) -> tuple[Attempt, ...]:
+        """Return the attempts that led to a trial's present weights, oldest first.
 
-    # Order
+        The first starts from nothing. Each later one starts from a checkpoint of the one before
+        it, which another trial may have run. A trial that never copied has one attempt.
+        """
+        chain = [self.trials[number].attempts[-1]]
+        while (start := chain[0].start) is not None:
+            chain.insert(0, self.trials[start.trial].attempts[start.attempt])
+        return tuple(chain)
 
-    def _advance(self) -> None:
-        while (event := self._next_event()) is not None:
-            self._record(_line(event))
-            self._apply(event)
-            self._fill()
+    def results_of(self, number: int) -> tuple[dict[str, Any], ...]:
+        """Return the results that led to a trial's present weights, from the first one on."""
+        trial = self.trials[number]
+        last = CheckpointKey(number, trial.attempt, trial.time)
+        return tuple(dict(r) for r in self._reports.along(self.attempts_of(number), last))
 
-    def _next_event(self) -> Event | None:
-        running = self.running()
-        if not running:
+    def checkpoints_needed(self) -> frozenset[str]:
+        """Return the paths of checkpoints that a trial may still start from.
+
+        They are the latest one of every trial that has not ended, what those copied, and what the
+        scheduler remembers for a copy. Others that the journal names may be removed.
+        """
+        return frozenset(self._reports.needed(self._live.values())) - {""}
+
+    def take_changed(self) -> list[int]:
+        """Return the trials that changed since the last call."""
+        changed, self._changed = list(self._changed), {}
+        return changed
+
+    # Suggestions
+
+    def _ask(self) -> dict[str, Any] | None:
+        """Ask the searcher for a configuration."""
+        assert self._searcher is not None
+        with self._draws.step():
+            suggested: Any = self._searcher.suggest(f"{len(self.trials):05d}")
+        if suggested is None or suggested == Searcher.FINISHED:
+            # How often Tune asks in vain depends on time, so that it must leave no trace.
+            self._draws.undo()
+            self._exhausted = suggested is not None
             return None
-        if self._ordered:
-            queue = self._arrived.get(running[0].number)
-            return queue.popleft() if queue else None
-        runs = {trial.number for trial in running}
-        for number in list(self._arrival_order):
-            self._arrival_order.remove(number)
-            queue = self._arrived.get(number)
-            if number in runs and queue:
-                return queue.popleft()
-        return None
+        return dict(suggested)
 
-    def _fill(self) -> None:
-        """Give each free slot the trial that the scheduler chooses."""
-        for slot in sorted(self._slots, key=lambda slot: slot.clock):
-            if slot.trial is not None:
-                continue
-            if not any(trial.status == Trial.PENDING for trial in self.trials):
-                self._suggest()
-            with self._drawing():
-                chosen = self._scheduler.choose_trial_to_run(self._controller)
-            if chosen is None:
-                return
-            chosen.status = Trial.RUNNING
-            slot.trial, slot.clock = chosen, max(slot.clock, self._now)
-
-    def _suggest(self) -> None:
-        number = len(self.trials)
-        if self._exhausted or number >= self._num_samples:
-            return
-        if self._searcher is None:
-            if not self._offered:
-                return
-            config = self._offered.popleft()
-        else:
-            with self._drawing():
-                suggested: Any = self._searcher.suggest(f"{number:05d}")
-            if suggested is None:
-                return
-            if suggested == Searcher.FINISHED:
-                self._exhausted = True
-                return
-            config = dict(suggested)
-        self._require_repeated(number, config)
+    def _add(self, config: Mapping[str, Any]) -> None:
         trial = ShadowTrial(
-            number=number, config=config, folder=self._folder, evaluated_params=dict(config)
+            number=len(self.trials),
+            config=dict(config),
+            folder=self._folder,
+            evaluated_params=dict(config),
+            observe=self._observe,
         )
         self.trials.append(trial)
-        with self._drawing():
+        self._live[trial.number] = trial
+        self._num[trial.status] += 1
+        with self._draws.step():
             self._scheduler.on_trial_add(self._controller, trial)
+        trial.begin_attempt(None)
 
-    def _require_repeated(self, number: int, config: Mapping[str, Any]) -> None:
-        line = {"trial": number, "config": config}
-        if not self._expected:
-            self._record(line)
-            return
-        expected = self._expected.popleft()
-        if _plain(config) != expected["config"] or number != expected["trial"]:
+    def _require_same(self, line: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+        number = len(self.trials)
+        if plain(config) != line["config"] or number != line["trial"]:
             raise ContractError(
-                f"The searcher suggests {_plain(config)} for trial {number}, the journal has "
-                f"{expected['config']} for trial {expected['trial']}.",
+                f"The searcher suggests {plain(config)} for trial {number}, the journal has "
+                f"{line['config']} for trial {line['trial']}.",
                 cause="The searcher draws from a generator without a fixed seed.",
                 fix="Give the searcher and its sampler a fixed seed.",
             )
 
     # Decisions
 
+    def _choose(self) -> ShadowTrial | None:
+        if not self._num[Trial.PENDING] and not self._num[Trial.PAUSED]:
+            return None
+        with self._draws.step():
+            chosen: ShadowTrial | None = self._scheduler.choose_trial_to_run(self._controller)
+        return chosen
+
+    def _run(self, trial: ShadowTrial) -> None:
+        if trial.config != trial.attempts[-1].config:
+            trial.begin_attempt(trial.checkpoint if trial.time else None)
+        trial.status = Trial.RUNNING
+
+    def _require_running(self, event: Event) -> ShadowTrial:
+        number = event.trial
+        if number >= len(self.trials) or self.trials[number].status != Trial.RUNNING:
+            raise ContractError(
+                f"The journal has a report of trial {number}, which does not run at that point.",
+                cause="The scheduler decides otherwise than when the journal was written: its code "
+                "or that of Ray changed, or it decides by the time of day.",
+                fix="Go on with the releases that began the study, or begin it in another folder.",
+            )
+        return self.trials[number]
+
     def _apply(self, event: Event) -> None:
-        trial = self.trials[event.trial]
-        slot = next(slot for slot in self._slots if slot.trial is trial)
-        slot.clock += 1
-        self._now = max(self._now, slot.clock)
+        trial = self._require_running(event)
+        self._changed[trial.number] = None
         result = dict(event.result)
         if result:
+            trial.time = result[self._time_attr]
+            self._reports.add(trial, result, event.checkpoint)
             # Tune's own counter starts at 1 again whenever a trial is restored.
-            result["training_iteration"] = result[self._time_attr]
-            trial.time, trial.last_result = result[self._time_attr], result
-        if event.checkpoint:
-            key = (trial.number, trial.attempt, trial.time)
-            self._checkpoints[key] = (event.checkpoint, dict(result))
-        if event.kind == "result" and not math.isfinite(result[self._metric]):
-            shown = f"{self._metric} is {result[self._metric]} at {self._time_attr} {trial.time}."
-            self._end(trial, Trial.ERROR, shown)
-        elif event.kind == "error":
+            trial.last_result = {**result, "training_iteration": trial.time}
+        if event.kind == "error":
             self._end(trial, Trial.ERROR, event.reason)
+        elif result and not math.isfinite(result[self._metric]):
+            shown = f"{self._metric} is {result[self._metric]} at {self._time_attr} {trial.time}."
+            self._end(trial, Trial.ERROR, str(result.get("reason") or shown))
         elif event.kind == "complete":
             self._end(trial, Trial.TERMINATED, event.reason)
         else:
-            self._decide(trial, result)
-        for slot in self._slots:
-            if slot.trial is not None and slot.trial.status != Trial.RUNNING:
-                slot.trial = None
+            self._decide(trial, dict(trial.last_result))
 
     def _decide(self, trial: ShadowTrial, result: dict[str, Any]) -> None:
-        with self._drawing():
+        with self._draws.step():
             decision = self._scheduler.on_trial_result(self._controller, trial, result)
         if decision == TrialScheduler.STOP:
-            self._end(trial, Trial.TERMINATED, f"stopped at {self._time_attr} {trial.time}")
+            self._stop(trial)
             return
         if decision == TrialScheduler.PAUSE and trial.status == Trial.RUNNING:
             trial.status = Trial.PAUSED
         if self._searcher is not None:
-            with self._drawing():
+            with self._draws.step():
                 self._searcher.on_trial_result(trial.trial_id, result)
 
     def _stop(self, trial: ShadowTrial) -> None:
-        """End a trial that the scheduler asked to end while another one reported."""
+        """End a trial that the scheduler asked to end, also while another one reported."""
         self._end(trial, Trial.TERMINATED, f"stopped at {self._time_attr} {trial.time}")
 
     def _end(self, trial: ShadowTrial, status: str, reason: str) -> None:
         if trial.is_finished():
             return
-        ran, trial.reason = trial.status == Trial.RUNNING, reason
-        failed = status == Trial.ERROR
-        with self._drawing():
+        ran, failed, trial.reason = trial.status == Trial.RUNNING, status == Trial.ERROR, reason
+        with self._draws.step():
             if failed:
                 self._scheduler.on_trial_error(self._controller, trial)
             elif ran:
@@ -305,34 +284,18 @@ class Study:
         trial.status = status
         if self._searcher is not None:
             result = trial.last_result if ran and not failed else None
-            with self._drawing():
+            with self._draws.step():
                 self._searcher.on_trial_complete(trial.trial_id, result=result, error=failed)
 
-    @contextmanager
-    def _drawing(self) -> Iterator[None]:
-        """Seed the global generators, from which schedulers of Tune draw, for one call."""
-        self._draws += 1
-        seed = derive_seed(self._seed, f"tune_{self._draws}")
-        own, own_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002 - the generator that ASHA draws from
-        try:
-            yield
-        finally:
-            random.setstate(own)
-            np.random.set_state(own_numpy)  # noqa: NPY002
+    def _observe(self, trial: ShadowTrial, before: str) -> None:
+        """Keep the counts after the status or the attempt of a trial changed."""
+        self._num[before] -= 1
+        self._num[trial.status] += 1
+        self._changed[trial.number] = None
+        if trial.is_finished():
+            self._live.pop(trial.number, None)
 
 
-def _line(event: Event) -> dict[str, Any]:
-    return {
-        "trial": event.trial,
-        "attempt": event.attempt,
-        "kind": event.kind,
-        "result": dict(event.result),
-        "reason": event.reason,
-        "checkpoint": event.checkpoint,
-    }
-
-
-def _plain(config: Mapping[str, Any]) -> Any:
+def plain(config: Mapping[str, Any]) -> Any:
+    """Return a configuration as it is read from the journal."""
     return json.loads(json.dumps(config, default=str))

@@ -1,14 +1,71 @@
-"""What the wrapper does to Tune's own trials and controller.
+"""What the wrapper reads from Tune's own trials and controller, and does to them.
 
 Everything here that is not public in Ray Tune is named here and nowhere else.
 """
 
+import os
 from pathlib import PurePosixPath
 from typing import Any
 
 from ray.train._internal.session import _TrainingResult
 from ray.tune import Checkpoint
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
+from ray.tune.trainable.function_trainable import FunctionTrainable
+
+_MAX_PENDING = 1000
+"""Tune's own bound of trials without a worker; the study has one."""
+
+
+def inner(controller: Any) -> Any:
+    """Return Tune's controller without what guards it."""
+    return getattr(controller, "_tune_controller", controller)
+
+
+def widen(controller: Any) -> None:
+    """Let Tune start several trials at a time: with a searcher it would wait for each."""
+    if "TUNE_MAX_PENDING_TRIALS_PG" not in os.environ:
+        inner(controller)._max_pending_trials = _MAX_PENDING
+
+
+def raise_as_is(controller: Any) -> None:
+    """Let ``Tuner.fit`` raise the exception of a callback itself, not a ``TuneError`` of text."""
+    controller = inner(controller)
+    controller._fail_fast = controller.RAISE
+
+
+def has_all_trials(controller: Any) -> bool:
+    """Return whether Tune's own generator has no further trial."""
+    return bool(inner(controller)._search_alg.is_finished())
+
+
+def is_function(trial: Any) -> bool:
+    """Return whether what is trained is a function, and not a subclass of ``Trainable``."""
+    trainable = trial.get_trainable_cls()
+    return isinstance(trainable, type) and issubclass(trainable, FunctionTrainable)
+
+
+def has_worker(controller: Any, trial: Any) -> bool:
+    """Return whether the resources of a trial's worker are there, though it may yet start."""
+    controller = inner(controller)
+    if trial.status == Trial.RUNNING:
+        return True
+    actor = controller._trial_to_actor.get(trial)
+    return actor is not None and (
+        actor in controller._actor_manager._live_actors_to_ray_actors_resources
+    )
+
+
+def workers(controller: Any) -> tuple[int, int]:
+    """Return the number of workers that Tune has, and of those it waits for resources of."""
+    controller = inner(controller)
+    manager = controller._actor_manager
+    return manager.num_live_actors, manager.num_pending_actors
+
+
+def has_idle_worker(controller: Any) -> bool:
+    """Return whether a worker is kept that no trial has."""
+    return bool(inner(controller)._actor_cache.num_cached_objects)
 
 
 def reported_checkpoint(trial: Any, result: dict[str, Any]) -> str:
@@ -40,9 +97,14 @@ def keep_folder(trial: Any, checkpoint: str) -> None:
         trial.storage.current_checkpoint_index = int(number)
 
 
+def set_status(controller: Any, trial: Any, status: str) -> None:
+    """Set the status of a trial that Tune counts already."""
+    inner(controller)._set_trial_status(trial, status)
+
+
 def continue_held(controller: Any, trial: Any) -> None:
     """Let a trial train on that was kept waiting after its last result."""
-    controller = getattr(controller, "_tune_controller", controller)
+    controller = inner(controller)
     if trial.is_saving:
         controller._cached_trial_decisions[trial.trial_id] = TrialScheduler.CONTINUE
     else:
@@ -51,7 +113,7 @@ def continue_held(controller: Any, trial: Any) -> None:
 
 def pause(controller: Any, trial: Any) -> None:
     """Take a trial's worker away; it goes on from its last reported checkpoint."""
-    controller = getattr(controller, "_tune_controller", controller)
+    controller = inner(controller)
     controller._cached_trial_decisions.pop(trial.trial_id, None)
     if trial.is_saving:
         trial.temporary_state.saving_to = None
@@ -60,7 +122,7 @@ def pause(controller: Any, trial: Any) -> None:
 
 def stop(controller: Any, trial: Any) -> None:
     """End a trial."""
-    controller = getattr(controller, "_tune_controller", controller)
+    controller = inner(controller)
     if trial.is_saving:
         trial.temporary_state.saving_to = None
     controller._cached_trial_decisions.pop(trial.trial_id, None)

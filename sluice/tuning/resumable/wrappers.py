@@ -1,42 +1,18 @@
 """``resumable(scheduler)`` and ``resumable(searcher)``, for any program that uses Ray Tune."""
 
-import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import TrialScheduler
+from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from sluice.errors import SettingsError
+from sluice.errors import SettingsError, SluiceError
+from sluice.tuning.resumable import links, tune_trials
 from sluice.tuning.resumable.driver import StudyDriver
-from sluice.tuning.resumable.journal import StudyJournal
-from sluice.tuning.resumable.study import Study
-
-_OPEN: dict[Path, "_Link"] = {}
-"""What the scheduler and the searcher of one ``Tuner`` share, by the path of their journal. Tune
-copies both, so neither can hold the other."""
-
-
-class _Link:
-    """The study of one run of a ``Tuner``."""
-
-    def __init__(self, scheduler: "ResumableScheduler", num_samples: int) -> None:
-        self._scheduler, self._num_samples = scheduler, num_samples
-        self._driver: StudyDriver | None = None
-        self._journal: StudyJournal | None = None
-
-    def driver(self, searcher: Searcher | None) -> StudyDriver:
-        """Return the driver; the first call opens the journal and replays it."""
-        if self._driver is None:
-            self._journal, self._driver = self._scheduler.open_study(searcher, self._num_samples)
-        return self._driver
-
-    def close(self) -> None:
-        """Let go of the journal."""
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
+from sluice.tuning.resumable.opening import OpenStudy, StudySettings
 
 
 class ResumableScheduler(TrialScheduler):
@@ -44,91 +20,68 @@ class ResumableScheduler(TrialScheduler):
 
     _supports_buffered_results = False
 
-    def __init__(
-        self,
-        scheduler: TrialScheduler,
-        journal: Path,
-        *,
-        time_attr: str,
-        ordered: bool,
-        concurrency: int,
-        seed: int,
-    ) -> None:
+    def __init__(self, scheduler: TrialScheduler, journal: Path, settings: StudySettings) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._inner, self._path = scheduler, journal
-        self._time_attr, self._ordered = time_attr, ordered
-        self._concurrency, self._seed = concurrency, seed
+        self._inner, self._path, self._settings = scheduler, journal, settings
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Pass metric and mode on, and begin a run."""
         accepted = self._inner.set_search_properties(metric, mode, **spec)
         self._metric = self._inner.metric
-        if self._path in _OPEN:
-            _OPEN[self._path].close()
-        _OPEN[self._path] = _Link(self, spec.get("num_samples", 1))
+        num_samples = spec.get("num_samples", 1)
+
+        def open_study(searcher: Searcher | None) -> OpenStudy:
+            return OpenStudy(
+                self._path,
+                self._settings,
+                self._inner,
+                searcher,
+                metric=str(self._metric),
+                num_samples=num_samples,
+            )
+
+        links.begin(self._path, open_study)
         return accepted
 
-    def open_study(
-        self, searcher: Searcher | None, num_samples: int
-    ) -> tuple[StudyJournal, StudyDriver]:
-        """Open the journal, replay it into copies of scheduler and searcher, and start."""
-        folder = self._path.parent
-        subject = {
-            "scheduler": _described(self._inner),
-            "searcher": _described(searcher),
-            "metric": self._metric,
-            "time_attr": self._time_attr,
-            "num_samples": num_samples,
-            "concurrency": self._concurrency,
-            "ordered": self._ordered,
-            "seed": self._seed,
-        }
-        journal = StudyJournal(self._path, subject)
-        study = Study(
-            copy.deepcopy(self._inner),
-            copy.deepcopy(searcher),
-            metric=str(self._metric),
-            time_attr=self._time_attr,
-            num_samples=num_samples,
-            num_slots=self._concurrency,
-            ordered=self._ordered,
-            seed=self._seed,
-            folder=str(folder),
-            record=journal.append,
-        )
+    @contextmanager
+    def _deciding(self, controller: Any) -> Iterator[StudyDriver]:
+        link = links.link_of(self._path)
+        assert link is not None, "Tune names the metric before it adds trials"
         try:
-            study.replay(journal.restored)
-        except BaseException:
-            journal.close()
+            with link.decide(None) as driver:
+                yield driver
+        except SluiceError:
+            link.close()
+            tune_trials.raise_as_is(controller)
             raise
-        return journal, StudyDriver(study, self._time_attr)
-
-    def _driver(self) -> StudyDriver:
-        return _OPEN[self._path].driver(None)
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Bind a trial of Tune to its place in the study."""
-        del tune_controller
-        self._driver().on_add(trial)
+        with self._deciding(tune_controller) as driver:
+            driver.on_add(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Return the decision of the study."""
-        return self._driver().on_result(tune_controller, trial, result)
+        with self._deciding(tune_controller) as driver:
+            return driver.on_result(tune_controller, trial, result)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """Report the end of a trial."""
-        self._driver().on_end(tune_controller, trial, result)
+        with self._deciding(tune_controller) as driver:
+            driver.on_end(tune_controller, trial, result)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Report the failure of a trial."""
-        self._driver().on_error(tune_controller, trial)
+        with self._deciding(tune_controller) as driver:
+            driver.on_error(tune_controller, trial)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         """Do nothing: only the study removes trials."""
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         """Return the trial that should get a worker next."""
-        return self._driver().choose(tune_controller)
+        with self._deciding(tune_controller) as driver:
+            return driver.choose(tune_controller)
 
     def debug_string(self) -> str:
         """Return the wrapped scheduler's own line."""
@@ -152,13 +105,14 @@ class ResumableSearcher(Searcher):
 
     def suggest(self, trial_id: str) -> Any:
         """Return the configuration of the next trial of the study."""
-        link = _OPEN.get(self._path)
+        link = links.link_of(self._path)
         if link is None:
             raise SettingsError(
                 "A resumable searcher needs a resumable scheduler with the same journal.",
                 fix="Pass scheduler=resumable(FIFOScheduler(), journal=...) to TuneConfig.",
             )
-        return link.driver(self._inner).suggest(trial_id)
+        with link.decide(self._inner) as driver:
+            return driver.suggest(trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Do nothing: the study reports results, in its order."""
@@ -183,8 +137,9 @@ def resumable(
     journal: str | Path,
     time_attr: str = ...,
     ordered: bool = ...,
-    concurrency: int = ...,
+    concurrency: int | None = ...,
     seed: int = ...,
+    errors: Literal["record", "stop"] = ...,
 ) -> ResumableScheduler: ...
 
 
@@ -198,8 +153,9 @@ def resumable(
     journal: str | Path,
     time_attr: str = "training_iteration",
     ordered: bool = False,
-    concurrency: int = 8,
+    concurrency: int | None = None,
     seed: int = 0,
+    errors: Literal["record", "stop"] = "record",
 ) -> ResumableScheduler | ResumableSearcher:
     """Return a scheduler or searcher of Ray Tune whose decisions survive a kill of the driver.
 
@@ -215,9 +171,13 @@ def resumable(
             restore.
         ordered: Give reports to the scheduler in an order that does not depend on the speed of
             workers: the same study takes the same decisions on any number of them.
-        concurrency: Trials under way at a time. It is part of the decisions; workers beyond it are
-            idle.
+        concurrency: Trials under way at a time, from 1. With ``ordered`` it is required and part of
+            the decisions. Without, None means as many as the cluster has workers for, also those
+            that join later.
         seed: Seed of the scheduler's random draws, as the perturbations of PBT.
+        errors: Where Tune gives a trial up after ``max_failures``: "record" writes down that it
+            failed, and the study goes on; "stop" writes nothing and ends ``fit`` with
+            ``TrialFailed``, so that the next start tries the trial anew.
 
     Returns:
         What ``TuneConfig`` takes as ``scheduler`` or ``search_alg``.
@@ -236,25 +196,36 @@ def resumable(
         One ``fdatasync`` for each report.
     """
     path = Path(journal).absolute()
-    if isinstance(wrapped, TrialScheduler):
-        return ResumableScheduler(
-            wrapped,
-            path,
-            time_attr=time_attr,
-            ordered=ordered,
-            concurrency=concurrency,
-            seed=seed,
+    if isinstance(wrapped, ResumableScheduler | ResumableSearcher):
+        raise SettingsError(
+            f"A scheduler or searcher of Ray Tune is required, {type(wrapped).__name__} is wrapped "
+            "already.",
+            fix="Call resumable once for each.",
         )
-    return ResumableSearcher(wrapped, path)
-
-
-def _described(of: object) -> dict[str, Any]:
-    """Return the class of a scheduler or searcher and those of its settings that are scalars."""
-    if of is None:
-        return {}
-    scalars = {
-        name.lstrip("_"): value
-        for name, value in sorted(vars(of).items())
-        if isinstance(value, str | int | float | bool)
-    }
-    return {"class": f"{type(of).__module__}:{type(of).__qualname__}", **scalars}
+    if isinstance(wrapped, Searcher):
+        return ResumableSearcher(wrapped, path)
+    if not isinstance(wrapped, TrialScheduler):
+        raise SettingsError(
+            f"A scheduler or searcher of Ray Tune is required, not {wrapped!r}.",
+            fix="Pass an object such as ASHAScheduler(...) or OptunaSearch(...).",
+        )
+    if isinstance(wrapped, ResourceChangingScheduler):
+        raise SettingsError(
+            "ResourceChangingScheduler asks for the resources of the cluster at the moment, which "
+            "are others after a kill.",
+            fix="Wrap the scheduler that it is given as base_scheduler.",
+        )
+    if errors not in ("record", "stop"):
+        raise SettingsError(
+            f'errors is "record" or "stop", not {errors!r}.', fix="Pass one of the two."
+        )
+    if (ordered and concurrency is None) or (concurrency is not None and concurrency < 1):
+        raise SettingsError(
+            f"A number of trials at a time from 1 is required with ordered={ordered}, concurrency "
+            f"is {concurrency}.",
+            fix="Pass concurrency=8, for example; it is part of the decisions.",
+        )
+    settings = StudySettings(
+        time_attr=time_attr, ordered=ordered, concurrency=concurrency, seed=seed, errors=errors
+    )
+    return ResumableScheduler(wrapped, path, settings)

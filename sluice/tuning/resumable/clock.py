@@ -1,0 +1,58 @@
+"""The virtual clock of an ordered study: which of its trials is due."""
+
+import heapq
+
+
+class VirtualClock:
+    """Slots on which trials run; every report takes one unit of time on its slot.
+
+    Args:
+        num_slots: Trials that run at a time.
+
+    Cost:
+        O(log n) a call.
+    """
+
+    def __init__(self, num_slots: int) -> None:
+        self._free = [(0, slot) for slot in range(num_slots)]
+        self._busy: dict[int, tuple[int, int]] = {}
+        """Time and slot of each running trial."""
+        self._due: list[tuple[int, int, int]] = []
+        """Heap of time, slot and trial; entries that ``_busy`` contradicts are outdated."""
+        self._now = 0
+
+    def has_free_slot(self) -> bool:
+        """Return whether another trial can run."""
+        return bool(self._free)
+
+    def start(self, trial: int) -> None:
+        """Put a trial on the slot that has been free for the longest time."""
+        time, slot = heapq.heappop(self._free)
+        self._set(trial, max(time, self._now), slot)
+
+    def tick(self, trial: int) -> None:
+        """Let a trial's report take its unit of time."""
+        time, slot = self._busy[trial]
+        self._now = max(self._now, time + 1)
+        self._set(trial, time + 1, slot)
+
+    def stop(self, trial: int) -> None:
+        """Free the slot of a trial."""
+        heapq.heappush(self._free, self._busy.pop(trial))
+
+    def first(self) -> int | None:
+        """Return the trial whose report is due; None when nothing runs."""
+        while self._due:
+            time, slot, trial = self._due[0]
+            if self._busy.get(trial) == (time, slot):
+                return trial
+            heapq.heappop(self._due)
+        return None
+
+    def position(self, trial: int) -> tuple[int, int]:
+        """Return what the running trials are sorted by."""
+        return self._busy[trial]
+
+    def _set(self, trial: int, time: int, slot: int) -> None:
+        self._busy[trial] = (time, slot)
+        heapq.heappush(self._due, (time, slot, trial))

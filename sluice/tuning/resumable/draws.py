@@ -1,0 +1,38 @@
+"""Random draws of Tune's schedulers, from a seed of our own."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from sluice.training.seeds import derive_seed
+
+
+class SeededDraws:
+    """Seeds the global generators, from which schedulers of Tune draw, for one step of a study.
+
+    Args:
+        seed: Seed of all steps.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed, self._steps = seed, 0
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Seed the generators; the program's own states are put back afterwards."""
+        self._steps += 1
+        seed = derive_seed(self._seed, f"tune_{self._steps}")
+        own, own_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002 - the generator that ASHA draws from
+        try:
+            yield
+        finally:
+            random.setstate(own)
+            np.random.set_state(own_numpy)  # noqa: NPY002
+
+    def undo(self) -> None:
+        """Forget the last step, which changed nothing."""
+        self._steps -= 1

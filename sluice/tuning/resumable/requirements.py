@@ -1,0 +1,40 @@
+"""What a report must have so that a study can be resumed."""
+
+import math
+from collections.abc import Mapping
+from numbers import Number
+from typing import Any
+
+from sluice.errors import SettingsError
+
+
+def require_result(trial: Any, result: Mapping[str, Any], metric: str, time_attr: str) -> None:
+    """Refuse a report without numbers for the metric and the time.
+
+    Raises:
+        SettingsError: One is missing, or is no number.
+    """
+    for what, key in (("time_attr", time_attr), ("metric", metric)):
+        if isinstance(result.get(key), Number):
+            continue
+        found = repr(result[key]) if key in result else f"only {sorted(result)}"
+        raise SettingsError(
+            f"A number {key!r} ({what}) is required in every report, {trial} reported {found}.",
+            fix=f"Report {key!r} with tune.report, or name another {what}.",
+        )
+
+
+def require_checkpoint(
+    trial: Any, checkpoint: str, result: Mapping[str, Any], metric: str, time_attr: str
+) -> None:
+    """Refuse a report without a checkpoint, unless it ends the trial as failed.
+
+    Raises:
+        SettingsError: There is none.
+    """
+    if not checkpoint and math.isfinite(result[metric]):
+        raise SettingsError(
+            f"A checkpoint is required with every report, {trial} reported {time_attr} "
+            f"{result[time_attr]} without one.",
+            fix="Call tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder)).",
+        )
