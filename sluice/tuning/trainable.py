@@ -14,10 +14,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from sluice.errors import SluiceError
+from sluice.errors import SluiceError, TrainingFailed
+from sluice.failfast.user_code import told
 from sluice.files import storage_error
 from sluice.training.device import release_memory
-from sluice.tuning.accidents import accident_of, reason_of
+from sluice.tuning.accidents import accident_of, reason_of, stopped_by
 from sluice.tuning.objective import Objective
 from sluice.tuning.parameters import Params
 from sluice.tuning.records import EpochLosses, Report, Step
@@ -78,6 +79,31 @@ def trial(
                 _run(reports, schedule, start.epoch)
     finally:
         release_memory()
+
+
+def error_of_trial(error: Exception, params: Params) -> SluiceError:
+    """Return what ended a trial of Tune for good as an error that says what to do.
+
+    Args:
+        error: ``Result.error`` of the trial.
+        params: Values of the trial.
+    """
+    from ray.exceptions import RayTaskError
+
+    if not isinstance(error, RayTaskError):
+        return stopped_by(
+            params,
+            f"its worker on Ray was lost ({type(error).__name__})",
+            cause="Most likely its memory ran out, or its machine is gone.",
+        )
+    if isinstance(error.cause, SluiceError):
+        return error.cause
+    return TrainingFailed(
+        f"A worker could not run a trial: {told(error.cause)}.",
+        cause="A module that this process imports is not there for its workers, most likely.",
+        fix="Put the code into a module on Python's path on every machine, or send it with "
+        "compute.runtime_env.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

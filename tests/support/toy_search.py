@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.tuning.records import EpochLosses, Outcome
+from sluice.tuning.records import EpochLosses, Outcome, Report
 
 LR = "training.learning_rate"
 DROPOUT = "model.dropout"
@@ -28,9 +28,27 @@ class Toy:
     """It fails without the checkpoint it goes on from."""
     pause_s: float = 0.0
     """Longest pause of a segment; differs from segment to segment."""
+    max_epochs: int = 27
+    """Epochs of a trial that nobody stops."""
 
     def subject(self):
         return {"toy": 1}
+
+    def train(self, schedule, *, start, report_epochs):
+        """The checkpoint is the number of epochs."""
+        done = 0 if start is None else int((start / "mark").read_text())
+        stops = {epoch for epoch in report_epochs if done < epoch < self.max_epochs}
+        for number, until in enumerate(sorted(stops | {self.max_epochs})):
+            if self.raises:
+                raise ZeroDivisionError("the user's bug")
+            time.sleep(self.pause_s * ((number * 7 + until) % 5) / 4)
+            losses = list(curve(schedule, until, self.nan_above))
+            yield Report(
+                epochs=epoch_losses(losses),
+                finished=until == self.max_epochs,
+                reason="The last epoch." if until == self.max_epochs else "",
+                save=lambda folder, until=until: (folder / "mark").write_text(str(until)),
+            )
 
     def run(self, segment, folder, start):
         if segment.trial == self.kill_trial:
@@ -42,14 +60,11 @@ class Toy:
         time.sleep(self.pause_s * ((segment.trial * 7 + segment.until) % 5) / 4)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "mark").write_text(str(os.getpid()))
-        losses = list(curve(segment, self.nan_above))
+        losses = list(curve(segment.schedule, segment.until, self.nan_above))
         return Outcome(
             trial=segment.trial,
             until=segment.until,
-            epochs=tuple(
-                EpochLosses(epoch=e, train_loss=x, val_loss=x, kept_loss=min(losses[:e]))
-                for e, x in enumerate(losses, start=1)
-            ),
+            epochs=epoch_losses(losses),
             status="reached",
             seconds=0.5,
         )
@@ -61,10 +76,17 @@ class Toy:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def curve(segment, nan_above):
+def epoch_losses(losses):
+    return tuple(
+        EpochLosses(epoch=e, train_loss=x, val_loss=x, kept_loss=min(losses[:e]))
+        for e, x in enumerate(losses, start=1)
+    )
+
+
+def curve(schedule, until, nan_above=math.inf):
     """Each epoch goes by the values it had: PBT's schedule is part of the truth."""
-    for epoch in range(1, segment.until + 1):
-        step = [s for s in segment.schedule if s.from_epoch < epoch][-1]
+    for epoch in range(1, until + 1):
+        step = [s for s in schedule if s.from_epoch < epoch][-1]
         rate = step.params[LR]
         far = (math.log10(rate) + 2) ** 2 + float(step.params.get(DROPOUT, 0))
         yield math.nan if rate > nan_above else far + 1 / epoch

@@ -1,0 +1,300 @@
+"""The trainable on a real ``ray.tune.Tuner``: same bits, whatever happens to its worker."""
+
+import dataclasses
+import errno
+import gc
+import json
+import math
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from ray import cloudpickle, tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
+from ray.tune.search import Searcher
+
+from sluice.errors import (
+    ContractError,
+    IntegrityError,
+    OutOfMemory,
+    SettingsError,
+    StorageError,
+    TrainingFailed,
+)
+from sluice.training.checkpoint import load_checkpoint
+from sluice.tuning.resumable import resumable
+from sluice.tuning.spaces import Space
+from sluice.tuning.trainable import error_of_trial, make_trainable
+from sluice.tuning.trial_schedule import read_schedule
+from tests.sluice.tuning.conftest import SINE
+from tests.sluice.tuning.test_objective import FAST, ONE, assert_same_bits, steps
+from tests.support.toy_search import LR, curve
+from tests.support.tuned_trials import FailingByRate, KilledAfterReport
+
+pytestmark = pytest.mark.slow
+
+CLIP, DROPOUT = "training.clip_norm", "model.dropout"
+SPACE = Space.parse(
+    {
+        "parameters": {
+            LR: {"kind": "log_uniform", "low": 1e-4, "high": 0.1},
+            CLIP: {"kind": "log_uniform", "low": 0.01, "high": 10.0},
+            DROPOUT: {"kind": "uniform", "low": 0.0, "high": 0.5},
+        }
+    },
+    where="test",
+)
+REPORTS = (2, 4, 6)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_here():
+    import ray
+
+    path = os.pathsep.join(part for part in sys.path if part)
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": path}},
+    )
+    yield
+    ray.shutdown()
+    with warnings.catch_warnings():  # Ray does not wait for the processes that it ends
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+class GivenRates(Searcher):
+    """Suggests trials of given learning rates."""
+
+    def __init__(self, rates):
+        super().__init__(metric="loss", mode="min")
+        self.rates = list(rates)
+
+    def suggest(self, trial_id):  # noqa: ARG002 - part of Ray's protocol
+        if not self.rates:
+            return Searcher.FINISHED
+        return {LR: self.rates.pop(0), CLIP: 5.0, DROPOUT: 0.1}
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        pass
+
+
+def fit(objective, rates, folder, *, scheduler=None, retries=0, base=SINE):
+    """Run one trial for each learning rate; return their results in order.
+
+    A scheduler decides in an order that does not depend on the workers.
+    """
+    journal = folder / "journal.jsonl"
+    searcher = GivenRates(rates)
+    if scheduler is not None:
+        scheduler = resumable(
+            scheduler, journal=journal, time_attr="epoch", ordered=True, concurrency=len(rates)
+        )
+        searcher = resumable(searcher, journal=journal)
+    tuner = tune.Tuner(
+        tune.with_resources(make_trainable(objective, SPACE, base, REPORTS), {"cpu": 1}),
+        tune_config=tune.TuneConfig(
+            metric="loss",
+            mode="min",
+            reuse_actors=True,
+            num_samples=len(rates),
+            search_alg=searcher,
+            scheduler=scheduler or FIFOScheduler(),
+        ),
+        run_config=tune.RunConfig(
+            name="study",
+            storage_path=str(folder),
+            verbose=0,
+            failure_config=tune.FailureConfig(max_failures=retries),
+        ),
+    )
+    return list(tuner.fit())
+
+
+def trained_here(objective, schedule, folder):
+    """Train in this process and in one go; return the losses and the folder of the end."""
+    *_, last = objective.train(schedule, start=None, report_epochs=())
+    folder.mkdir()
+    last.save(folder)
+    return last.epochs, folder
+
+
+def curve_of(result):
+    """Return the losses of all reports, as (epoch, train, val, chosen)."""
+    reported = result.metrics_dataframe["curve"]
+    return [tuple(row) for text in reported for row in json.loads(text)]
+
+
+def rows_of(epochs):
+    return [(e.epoch, e.train_loss, e.val_loss, e.kept_loss) for e in epochs]
+
+
+def state_in(objective, folder):
+    return load_checkpoint(folder / "fold-0", subject=objective._subject()).state
+
+
+def assert_same_end(objective, result, expected):
+    folder = Path(result.checkpoint.path)
+    assert_same_bits(state_in(objective, folder), state_in(objective, expected))
+
+
+def test_trials_of_a_study_have_the_bits_of_trainings_in_one_go(objective, tmp_path):
+    own, rates = objective(), [0.03, 0.01, 1e-3, 1e-4]
+    asha = ASHAScheduler(time_attr="epoch", max_t=6, grace_period=2, reduction_factor=2)
+    found = fit(own, rates, tmp_path, scheduler=asha)
+
+    assert [result.error for result in found] == [None] * 4
+    reached = {result.metrics["epoch"] for result in found}
+    assert 6 in reached
+    assert reached & {2, 4}, "a trial must be stopped early, or this shows less than it says"
+    for number, (rate, result) in enumerate(zip(rates, found, strict=True)):
+        schedule = steps((0, {LR: rate, CLIP: 5.0, DROPOUT: 0.1}))
+        epochs, end = trained_here(own, schedule, tmp_path / str(number))
+        metrics = result.metrics
+        assert curve_of(result) == rows_of(epochs[: metrics["epoch"]])
+        assert metrics["loss"] == epochs[metrics["epoch"] - 1].kept_loss
+        assert metrics["val_loss"] == epochs[metrics["epoch"] - 1].val_loss
+        assert metrics["damaged_checkpoints"] == 0
+        assert metrics["seconds"] > 0
+        if metrics["epoch"] == 6:
+            assert metrics["reason"] == "All 6 epochs were trained."
+            assert_same_end(own, result, end)
+        kept = read_schedule(Path(result.checkpoint.path), where="here")
+        assert kept == (schedule, metrics["epoch"])
+
+
+def test_a_trial_whose_worker_is_killed_goes_on_with_the_same_bits(objective, tmp_path):
+    marker = tmp_path / "died"
+    epochs, end = trained_here(objective(), ONE, tmp_path / "whole")
+    steps_an_epoch = state_in(objective(), end).steps // 6
+    own = objective(kill_at_loss=3 * steps_an_epoch + 1, only_first_time=str(marker))
+
+    (result,) = fit(own, [FAST[LR]], tmp_path, retries=1)
+
+    assert marker.exists()
+    assert result.error is None
+    assert result.metrics["iterations_since_restore"] == 2  # epochs 4 and 6: it did not start anew
+    assert curve_of(result) == rows_of(epochs)
+    assert_same_end(own, result, end)
+
+
+def test_a_checkpoint_damaged_between_kill_and_resume_is_trained_again(objective, tmp_path):
+    own = objective()
+    epochs, end = trained_here(own, ONE, tmp_path / "whole")
+    killed = KilledAfterReport(
+        objective=own, marker=tmp_path / "died", study=tmp_path / "study", damaged="epoch-*"
+    )
+    (result,) = fit(killed, [FAST[LR]], tmp_path, retries=1)
+
+    assert result.error is None
+    assert list(result.metrics_dataframe["damaged_checkpoints"]) == [0, 1, 0]
+    assert curve_of(result) == rows_of(epochs)
+    assert_same_end(own, result, end)
+
+
+def test_a_damaged_schedule_is_told_with_its_file(objective, tmp_path):
+    killed = KilledAfterReport(
+        objective=objective(),
+        marker=tmp_path / "died",
+        study=tmp_path / "study",
+        damaged="schedule.json",
+    )
+    (result,) = fit(killed, [FAST[LR]], tmp_path, retries=1)
+
+    error = error_of_trial(result.error, FAST)
+    assert type(error) is IntegrityError
+    assert str(tmp_path / "study") in error.what
+    assert "schedule.json" in error.what
+    assert "remove the study's folder" in error.fix
+
+
+def test_what_follows_from_values_and_code_is_reported_and_an_accident_raised(tmp_path):
+    lasting = {0.02: ZeroDivisionError("the user's bug"), 0.03: ContractError("No.", fix="Look.")}
+    accidents = {
+        0.04: MemoryError("no room for an array"),
+        0.05: OSError(errno.ENOSPC, "No space left on device"),
+        0.06: SettingsError("There is no GPU.", cause="Hidden.", fix="Show it."),
+        0.07: OutOfMemory("Out of memory.", fix="Smaller batches."),
+    }
+    toy = FailingByRate(errors=lasting | accidents, nan_above=0.5)
+    good, nan, divided, refused, *raised = fit(toy, [0.01, 0.9, *lasting, *accidents], tmp_path)
+
+    assert good.metrics["epoch"] == 27
+    for result, reason in (
+        (nan, "train_loss is nan at epoch 1."),
+        (divided, "ZeroDivisionError: the user's bug (raised at "),
+        (refused, "No. Look."),
+    ):
+        assert result.error is None
+        assert all(math.isnan(result.metrics[name]) for name in ("loss", "val_loss", "train_loss"))
+        assert result.metrics["reason"].startswith(reason)
+    # One more than the last report, so that a scheduler takes it for news.
+    assert [r.metrics["epoch"] for r in (nan, divided, refused)] == [1, 3, 3]
+
+    errors = [
+        error_of_trial(r.error, {LR: rate}) for r, rate in zip(raised, accidents, strict=True)
+    ]
+    kinds = [TrainingFailed, StorageError, SettingsError, TrainingFailed]
+    assert [type(error) for error in errors] == kinds
+    assert all(error.fix for error in errors)
+    memory, disk, device, out = errors
+    assert f"The trial with {LR} 0.04" in memory.what
+    assert "MemoryError: no room for an array (raised at " in memory.what
+    assert "No room left to write" in disk.what
+    assert (device.what, device.cause, device.fix) == ("There is no GPU.", "Hidden.", "Show it.")
+    assert out.cause == "Smaller batches."
+
+
+def test_an_accident_that_passes_is_no_failed_trial(tmp_path):
+    """The error is raised after the first report of the first attempt alone."""
+    toy = FailingByRate(errors={0.02: MemoryError("no room")}, forgiven=True)
+    (result,) = fit(toy, [0.02], tmp_path, retries=1)
+
+    assert result.error is None
+    assert result.metrics["loss"] == min(curve((steps((0, {LR: 0.02, DROPOUT: 0.1}))), 27))
+
+
+def test_an_error_of_the_users_code_ends_the_trial_with_its_place(objective, tmp_path):
+    (result,) = fit(objective(raise_in_loss=True), [0.02], tmp_path)
+
+    reason = result.metrics["reason"]
+    assert "the user's bug" in reason
+    assert "synthetic.py" in reason
+    assert result.metrics["epoch"] == 1
+
+
+def test_a_population_trains_the_schedules_that_its_checkpoints_name(objective, tmp_path):
+    patient = SINE.training.model_copy(update={"patience_epochs": 6})
+    base = SINE.model_copy(update={"training": patient})
+    own = objective(base=base)
+    pbt = PopulationBasedTraining(
+        time_attr="epoch",
+        perturbation_interval=2,
+        hyperparam_mutations={LR: tune.loguniform(1e-4, 1e-1)},
+    )
+    found = fit(own, [0.03, 1e-3, 1e-4], tmp_path, scheduler=pbt, base=base)
+
+    schedules = []
+    for number, result in enumerate(found):
+        assert result.error is None
+        schedule, epoch = read_schedule(Path(result.checkpoint.path), where="here")
+        assert epoch == 6
+        _, end = trained_here(own, schedule, tmp_path / str(number))
+        assert_same_end(own, result, end)
+        schedules.append(schedule)
+    assert max(map(len, schedules)) > 1, "no trial took over another one"
+    assert len({schedule[0].params[LR] for schedule in schedules}) < 3
+
+
+def test_the_data_is_no_part_of_the_function_that_travels(objective):
+    own = objective()
+    own = dataclasses.replace(own, frame=pd.concat([own.frame] * 500))
+
+    assert len(cloudpickle.dumps(own)) > 2_000_000
+    assert len(cloudpickle.dumps(make_trainable(own, SPACE, SINE, REPORTS))) < 20_000
