@@ -1,10 +1,29 @@
 """What may vary about a network."""
 
-from typing import Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from sluice.settings import Settings
+
+
+def _require_value(value: Any) -> Any:
+    parts = value if isinstance(value, list) else [value]
+    if not all(isinstance(part, bool | int | float | str) for part in parts):
+        raise ValueError(
+            f"must be a number, true, false, text or a list of these, got {type(value).__name__}"
+        )
+    return value
+
+
+Option = Annotated[
+    bool | int | float | str | list[bool | int | float | str], BeforeValidator(_require_value)
+]
+"""Value of an option of a user's own network."""
+
+
+def _is_empty(options: dict[str, Option]) -> bool:
+    return not options
 
 
 class ModelSettings(Settings):
@@ -24,6 +43,13 @@ class ModelSettings(Settings):
         le=1024,
         description="Attention heads of 'transformer', which divide hidden among them; other "
         "built-in architectures ignore it.",
+    )
+
+    options: dict[str, Option] = Field(
+        {},
+        exclude_if=_is_empty,
+        description="Options of your own network by name, which it reads as settings.options; a "
+        "built-in architecture has none.",
     )
 
     @model_validator(mode="after")

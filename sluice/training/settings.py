@@ -2,12 +2,29 @@
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from sluice.settings import Settings
+from sluice.training.optimizer_settings import (
+    Argument,
+    may_change_argument,
+    require_optimizer_name,
+    require_own_arguments,
+)
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DeviceChoice = Literal["auto", "cpu", "cuda"]
+
+
+_Arguments = dict[str, Argument]
+
+
+def _is_default_optimizer(name: str) -> bool:
+    return name == "adamw"
+
+
+def _is_empty(arguments: _Arguments) -> bool:
+    return not arguments
 
 
 class Change(Settings):
@@ -15,15 +32,29 @@ class Change(Settings):
 
     from_epoch: int = Field(ge=1, description="Epochs done before it.")
     learning_rate: float | None = Field(
-        None, gt=0, le=100, description="Peak step size of AdamW; the schedule's shape stays."
+        None, gt=0, le=100, description="Peak learning rate; the schedule's shape stays."
     )
-    weight_decay: float | None = Field(None, ge=0, le=10, description="Decoupled decay of AdamW.")
+    weight_decay: float | None = Field(None, ge=0, le=10, description="Weight decay.")
     clip_norm: float | None = Field(None, gt=0, description="Largest global gradient norm.")
+    optimizer_arguments: _Arguments = Field(
+        {},
+        exclude_if=_is_empty,
+        description="Numeric arguments of the optimizer, such as momentum; those that are not "
+        "named stay.",
+    )
 
     @property
-    def values(self) -> dict[str, float]:
+    def values(self) -> dict[str, Any]:
         """The named values, by the setting they replace."""
         return self.model_dump(exclude={"from_epoch"}, exclude_none=True)
+
+    def merged(self, later: "Change") -> "Change":
+        """Return this change with the values of another one of the same epoch in their place."""
+        arguments = self.optimizer_arguments | later.optimizer_arguments
+        values = self.values | later.values
+        if arguments:
+            values["optimizer_arguments"] = arguments
+        return Change(from_epoch=self.from_epoch, **values)
 
     @model_validator(mode="after")
     def _changes_something(self) -> Self:
@@ -32,6 +63,11 @@ class Change(Settings):
                 f"the change after epoch {self.from_epoch} must name one of {', '.join(CHANGING)}"
             )
         return self
+
+    @field_validator("optimizer_arguments")
+    @classmethod
+    def _own_arguments(cls, arguments: _Arguments) -> _Arguments:
+        return require_own_arguments(arguments)
 
 
 CHANGING = tuple(name for name in Change.model_fields if name != "from_epoch")
@@ -56,8 +92,26 @@ class TrainSettings(Settings):
         description="Examples computed at once; a larger batch is done in parts, with the gradient "
         "of the whole. None for the whole batch at once.",
     )
-    learning_rate: float = Field(2e-3, gt=0, le=100, description="Peak step size of AdamW.")
-    weight_decay: float = Field(1e-2, ge=0, le=10, description="Decoupled decay of AdamW.")
+    optimizer: str = Field(
+        "adamw",
+        exclude_if=_is_default_optimizer,
+        description="'adamw', 'adam', 'sgd', 'rmsprop', 'nadam', 'radam', 'adagrad', or "
+        "'module:Class' of any torch.optim.Optimizer.",
+    )
+    optimizer_arguments: _Arguments = Field(
+        {},
+        exclude_if=_is_empty,
+        description="Arguments of the optimizer's class by name, such as betas, momentum or eps; "
+        "those that are not named have the class's defaults.",
+    )
+    learning_rate: float = Field(2e-3, gt=0, le=100, description="Peak learning rate.")
+    weight_decay: float = Field(
+        1e-2,
+        ge=0,
+        le=10,
+        description="Weight decay, as the optimizer defines it: decoupled from the gradient for "
+        "'adamw', added to it for most others. An optimizer without one has none.",
+    )
     warmup_share: float = Field(
         0.05, ge=0, lt=1, description="Share of all steps over which the rate rises from 0."
     )
@@ -97,6 +151,16 @@ class TrainSettings(Settings):
         True, description="Watch the training for silent faults. It changes no bit."
     )
 
+    @field_validator("optimizer")
+    @classmethod
+    def _known_optimizer(cls, name: str) -> str:
+        return require_optimizer_name(name)
+
+    @field_validator("optimizer_arguments")
+    @classmethod
+    def _own_arguments(cls, arguments: _Arguments) -> _Arguments:
+        return require_own_arguments(arguments)
+
     @model_validator(mode="after")
     def _changes_in_order(self) -> Self:
         epochs = [change.from_epoch for change in self.changes]
@@ -109,10 +173,42 @@ class TrainSettings(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _changes_what_may_change(self) -> Self:
+        for change in self.changes:
+            for name in change.optimizer_arguments:
+                if not may_change(f"training.optimizer_arguments.{name}", self):
+                    raise ValueError(
+                        f"the change after epoch {change.from_epoch} sets '{name}' of the "
+                        f"optimizer '{self.optimizer}', which cannot change in mid-training"
+                    )
+        return self
+
     def at(self, epoch: int) -> "TrainSettings":
         """Return the settings in effect in an epoch, counted from 1."""
         values: dict[str, Any] = {}
+        arguments = self.optimizer_arguments
         for change in self.changes:
             if change.from_epoch < epoch:
                 values |= change.values
+                arguments = arguments | change.optimizer_arguments
+        if arguments != self.optimizer_arguments:
+            values["optimizer_arguments"] = arguments
         return self.model_copy(update=values) if values else self
+
+
+def may_change(path: str, settings: TrainSettings) -> bool:
+    """Return whether a setting may take another value while a training runs.
+
+    Args:
+        path: Dotted path, such as 'training.learning_rate' or
+            'training.optimizer_arguments.momentum'.
+        settings: Name the optimizer and its arguments from the first epoch on.
+    """
+    group, _, name = path.partition(".")
+    if group != "training":
+        return False
+    field, _, argument = name.partition(".")
+    if field == "optimizer_arguments":
+        return may_change_argument(argument, settings.optimizer, settings.optimizer_arguments)
+    return field in CHANGING and not argument
