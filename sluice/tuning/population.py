@@ -138,4 +138,4 @@ class PopulationSearch:
 def _moved(parameter: Any, value: Value, factor: float) -> Value:
     if not isinstance(parameter, LogUniform | Uniform) or not value:
         return value  # what is off stays off, until it is drawn anew
-    return min(max(float(value) * factor, parameter.low), parameter.high)
+    return parameter.nearest(float(value) * factor)  # type: ignore[arg-type]

@@ -82,7 +82,11 @@ def run_search(
         if search.ready():
             try:
                 with _pool(
-                    where, objective, folder, compute, most=most_at_a_time(settings)
+                    where,
+                    objective,
+                    folder,
+                    compute,
+                    most=most_at_a_time(settings, compute) or settings.num_trials,
                 ) as pool:
                     drive(search, pool, journal, folder, hear)
             except KeyboardInterrupt:
@@ -112,7 +116,7 @@ def _decisions(
     if strategy.scheduler == "pbt":
         return PopulationSearch(space, draw, seed=settings.seed, **plan)
     rule = rule_named(strategy.scheduler, reduction=settings.reduction)
-    return StoppingSearch(draw, rule, lanes=settings.concurrent_trials, **plan)
+    return StoppingSearch(draw, rule, lanes=settings.concurrent_trials or 8, **plan)
 
 
 @contextlib.contextmanager

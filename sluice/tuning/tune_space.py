@@ -82,7 +82,7 @@ def domains(path: str, parameter: Any) -> "dict[str, Domain]":
         low, high = parameter.exponents
         return {name: tune.randint(low, high + 1)}
     if isinstance(parameter, Choice):
-        return {name: tune.choice(_categories(parameter))}
+        return {name: tune.choice(categories(parameter))}
     if parameter.is_normal:
         return {name: tune.uniform(LEAST_QUANTILE, 1 - LEAST_QUANTILE)}
     return {name: getattr(tune, parameter.function)(*parameter.arguments)}
@@ -157,7 +157,7 @@ def encode(space: Space, base: Setup, params: Params) -> dict[str, Any]:
             config[f"{path}#on"] = bool(value)
             if not value:
                 continue
-        config[name] = _encoded(parameter, value)
+        config[name] = encode_one(parameter, value)
     return config
 
 
@@ -173,7 +173,7 @@ def whole_config(space: Space, base: Setup, params: Params) -> dict[str, Any]:
     config = encode(space, base, known)
     for path in known:
         parameter = space.parameters[path]
-        config.setdefault(name_of(path, parameter), _encoded(parameter, _middle(parameter)))
+        config.setdefault(name_of(path, parameter), encode_one(parameter, _middle(parameter)))
     return config
 
 
@@ -221,7 +221,7 @@ def _suggest(trial: Any, path: str, parameter: Any) -> Value:
         if not trial.suggest_categorical(f"{path}#on", [True, False]):
             return 0.0
     if isinstance(parameter, Choice):
-        return decode_one(parameter, trial.suggest_categorical(name, _categories(parameter)))
+        return decode_one(parameter, trial.suggest_categorical(name, categories(parameter)))
     if isinstance(parameter, PowersOfTwo):
         return decode_one(parameter, trial.suggest_int(name, *parameter.exponents))
     if isinstance(parameter, Integers):
@@ -243,7 +243,8 @@ def _suggest(trial: Any, path: str, parameter: Any) -> Value:
     return decode_one(parameter, found)
 
 
-def _encoded(parameter: Any, value: Value) -> Any:
+def encode_one(parameter: Any, value: Value) -> Any:
+    """Return what the config holds under ``name_of`` for a value that is not off."""
     if isinstance(parameter, Choice):
         return value if _is_plain(parameter) else option_index(parameter.options, value)
     if isinstance(parameter, PowersOfTwo):
@@ -260,7 +261,8 @@ def _middle(parameter: Any) -> Value:
     return middle
 
 
-def _categories(parameter: Choice) -> list[Any]:
+def categories(parameter: Choice) -> list[Any]:
+    """Return what the config may hold for a choice: its options, or their places."""
     if _is_plain(parameter):
         return list(parameter.options)
     return list(range(len(parameter.options)))
