@@ -104,7 +104,7 @@ def _known_keys(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
         members = list(_models(field.annotation))
         tagged = [m for m in members if _tag(m) in path]
         model = tagged[0] if tagged else members[0] if len(members) == 1 else model
-    return list(model.model_fields)
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

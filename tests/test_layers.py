@@ -41,8 +41,12 @@ ONE_ADAPTER = {
     | {
         f"sluice/tuning/resumable/{name}.py"
         for name in ("driver", "shadow", "study", "tune_trials", "wrappers")
+    }
+    | {
+        f"sluice/tuning/{name}.py"
+        for name in ("schedulers", "searchers", "strategy", "tune_classes", "tune_space")
     },
-    "optuna": {"sluice/tuning/proposals.py"},
+    "optuna": {"sluice/tuning/proposals.py", "sluice/tuning/searchers.py"},
     "opentelemetry": {"sluice/observability/tracing.py"},
 }
 SUBCLASSES_OF_RAY = Path("sluice/tuning/resumable")

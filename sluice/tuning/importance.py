@@ -17,7 +17,7 @@ from sluice.settings import Record
 from sluice.training.settings import TrainSettings
 from sluice.tuning.parameters import Choice, Parameter, Value
 from sluice.tuning.records import SearchResult, Trial
-from sluice.tuning.spaces import Space
+from sluice.tuning.spaces import WORKLOAD, Space, split_path
 
 MIN_TRIALS = 10
 """With fewer a forest fits the noise."""
@@ -249,7 +249,9 @@ def _falls(curve: Sequence[SensitivityPoint], least: float) -> bool:
 
 def _may_be(path: str, end: float, direction: int) -> bool:
     """Return whether the setting accepts values beyond ``end``: else the range ends there."""
-    group, _, name = path.partition(".")
+    group, name, key = split_path(path)
+    if key or group == WORKLOAD:
+        return True  # only the user's own class knows its limits
     cls = ModelSettings if group == "model" else TrainSettings
     for limit in cls.model_fields[name].metadata:
         lowest = getattr(limit, "ge", getattr(limit, "gt", None))

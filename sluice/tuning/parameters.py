@@ -11,27 +11,14 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from sluice.settings import Settings
-
-Value = bool | int | float | str
-Params = dict[str, Value]
-"""Values by dotted path, such as 'training.learning_rate'; inactive parameters are absent."""
-
-
-class When(Settings):
-    """The parameter counts only while another one has one of these values."""
-
-    path: str = Field(description="Dotted path of the other parameter or setting.")
-    one_of: tuple[Value, ...] = Field(
-        min_length=1, strict=False, description="Values with which the parameter counts."
-    )
+from sluice.tuning.conditions import Conditional, is_number, option_index
+from sluice.tuning.conditions import Params as Params
+from sluice.tuning.conditions import Value as Value
+from sluice.tuning.conditions import When as When
+from sluice.tuning.tune_functions import TuneFunction
 
 
-class _Parameter(Settings):
-    when: When | None = Field(None, description="Condition under which it counts; always if none.")
-
-
-class _Range(_Parameter):
+class _Range(Conditional):
     @model_validator(mode="after")
     def _not_empty(self) -> Self:
         low, high = self.low, self.high  # type: ignore[attr-defined]
@@ -61,9 +48,9 @@ class LogUniform(_Range):
             )
         return self
 
-    def holds(self, value: Value) -> bool:
+    def holds(self, value: object) -> bool:
         """Return whether ``value`` can be drawn."""
-        return self.low <= float(value) <= self.high or (self.may_be_off and not value)
+        return _within(self, value) or (self.may_be_off and is_number(value) and not value)
 
     def draw(self, rng: np.random.Generator) -> float:
         """Return a random value; off in one of four when it may be."""
@@ -77,7 +64,13 @@ class LogUniform(_Range):
 
     def place(self, value: Value) -> float | None:
         """Return where ``value`` lies on the scale; None when it is off."""
-        return math.log(float(value) / self.low) / math.log(self.high / self.low) if value else None
+        return (
+            math.log(_number(value) / self.low) / math.log(self.high / self.low) if value else None
+        )
+
+    def nearest(self, value: float) -> float:
+        """Return the nearest value that can be drawn; what is off stays off where it may be."""
+        return 0.0 if self.may_be_off and not value else min(max(value, self.low), self.high)
 
 
 class Uniform(_Range):
@@ -87,9 +80,9 @@ class Uniform(_Range):
     low: float = Field(description="Smallest value.")
     high: float = Field(description="Largest value.")
 
-    def holds(self, value: Value) -> bool:
+    def holds(self, value: object) -> bool:
         """Return whether ``value`` can be drawn."""
-        return self.low <= float(value) <= self.high
+        return _within(self, value)
 
     def draw(self, rng: np.random.Generator) -> float:
         """Return a random value."""
@@ -101,7 +94,11 @@ class Uniform(_Range):
 
     def place(self, value: Value) -> float | None:
         """Return where ``value`` lies on the scale."""
-        return (float(value) - self.low) / (self.high - self.low)
+        return (_number(value) - self.low) / (self.high - self.low)
+
+    def nearest(self, value: float) -> float:
+        """Return the nearest value that can be drawn."""
+        return min(max(value, self.low), self.high)
 
 
 class Integers(_Range):
@@ -120,9 +117,9 @@ class Integers(_Range):
             )
         return self
 
-    def holds(self, value: Value) -> bool:
+    def holds(self, value: object) -> bool:
         """Return whether ``value`` can be drawn."""
-        return self.low <= float(value) <= self.high and not float(value) % self.multiple_of
+        return _within(self, value) and not _number(value) % self.multiple_of
 
     def draw(self, rng: np.random.Generator) -> int:
         """Return a random value."""
@@ -136,7 +133,11 @@ class Integers(_Range):
 
     def place(self, value: Value) -> float | None:
         """Return where ``value`` lies on the scale."""
-        return (float(value) - self.low) / (self.high - self.low)
+        return (_number(value) - self.low) / (self.high - self.low)
+
+    def nearest(self, value: float) -> int:
+        """Return the nearest value that can be drawn."""
+        return self.at((value - self.low) / (self.high - self.low))
 
 
 class PowersOfTwo(_Range):
@@ -158,9 +159,9 @@ class PowersOfTwo(_Range):
         """The logarithms of both ends to base two."""
         return self.low.bit_length() - 1, self.high.bit_length() - 1
 
-    def holds(self, value: Value) -> bool:
+    def holds(self, value: object) -> bool:
         """Return whether ``value`` can be drawn."""
-        return self.low <= float(value) <= self.high and math.log2(float(value)).is_integer()
+        return _within(self, value) and math.log2(_number(value)).is_integer()
 
     def draw(self, rng: np.random.Generator) -> int:
         """Return a random value."""
@@ -175,10 +176,14 @@ class PowersOfTwo(_Range):
     def place(self, value: Value) -> float | None:
         """Return where ``value`` lies on the scale."""
         low, high = self.exponents
-        return (math.log2(float(value)) - low) / (high - low)
+        return (math.log2(_number(value)) - low) / (high - low)
+
+    def nearest(self, value: float) -> int:
+        """Return the nearest value that can be drawn, by its logarithm."""
+        return self.at(self.place(max(value, self.low)) or 0.0)
 
 
-class Choice(_Parameter):
+class Choice(Conditional):
     """One of a few values without an order."""
 
     kind: Literal["choice"] = "choice"
@@ -190,9 +195,9 @@ class Choice(_Parameter):
             raise ValueError(f"options must be distinct, got {list(self.options)}")
         return self
 
-    def holds(self, value: Value) -> bool:
+    def holds(self, value: object) -> bool:
         """Return whether ``value`` is an option."""
-        return repr(value) in map(repr, self.options)
+        return option_index(self.options, value) is not None
 
     def draw(self, rng: np.random.Generator) -> Value:
         """Return a random option."""
@@ -204,14 +209,27 @@ class Choice(_Parameter):
 
 
 Parameter = Annotated[
-    LogUniform | Uniform | Integers | PowersOfTwo | Choice, Field(discriminator="kind")
+    LogUniform | Uniform | Integers | PowersOfTwo | Choice | TuneFunction,
+    Field(discriminator="kind"),
 ]
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, int | float), f"{value!r} is no number"
+    return float(value)
+
+
+def _within(parameter: _Range, value: object) -> bool:
+    low, high = parameter.low, parameter.high  # type: ignore[attr-defined]
+    return is_number(value) and bool(low <= value <= high)
 
 
 def range_of(parameter: Any) -> str:
     """Return what a parameter may be, for people: '32..512, powers of two'."""
     if isinstance(parameter, Choice):
         return ", ".join(map(str, parameter.options))
+    if isinstance(parameter, TuneFunction):
+        return f"{parameter.function}({', '.join(f'{each:g}' for each in parameter.arguments)})"
     ends = f"{parameter.low:g}..{parameter.high:g}"
     if isinstance(parameter, PowersOfTwo):
         return f"{ends}, powers of two"
@@ -227,6 +245,9 @@ def whole_values(parameter: Any) -> Sequence[Value]:
     if isinstance(parameter, PowersOfTwo):
         low, high = parameter.exponents
         return [1 << exponent for exponent in range(low, high + 1)]
+    if isinstance(parameter, TuneFunction) and parameter.is_whole:
+        step = int(parameter.quantum or 1)
+        return range(int(parameter.low), int(parameter.high) + 1, step)
     assert isinstance(parameter, Integers), f"{parameter} has no end of values"
     return range(parameter.low, parameter.high + 1, parameter.multiple_of)
 

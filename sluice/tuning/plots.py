@@ -8,6 +8,7 @@ from sluice.tuning.importance import Importance, ParameterReport
 from sluice.tuning.parameters import Choice, Integers, LogUniform, Parameter, PowersOfTwo, Value
 from sluice.tuning.records import SearchResult
 from sluice.tuning.spaces import Space
+from sluice.tuning.tune_functions import TuneFunction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,7 +114,9 @@ def sensitivity_png(
     )
     if report.best is not None and not _off(parameter, report.best):
         axes.axvline(_across(parameter, report.best), color=INK, linewidth=1)
-    if isinstance(parameter, LogUniform):
+    if isinstance(parameter, LogUniform) or (
+        isinstance(parameter, TuneFunction) and parameter.is_log
+    ):
         axes.set_xscale("log")
     elif isinstance(parameter, PowersOfTwo):
         axes.set_xscale("log", base=2)
@@ -166,6 +169,7 @@ def _whole(axes: "Axes") -> None:
 def _across(parameter: Parameter, value: Value) -> float:
     if isinstance(parameter, Choice):
         return float(list(map(repr, parameter.options)).index(repr(value)))
+    assert isinstance(value, int | float), f"{value!r} has no place on an axis"
     return float(value)
 
 

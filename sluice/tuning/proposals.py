@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from sluice.tuning.parameters import (
     Value,
 )
 from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.tune_space import not_held as not_held
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -52,23 +53,17 @@ def own_first(propose: Propose, space: Space, base: Setup, *, seed: int) -> Prop
     """Return a proposer whose first trial has the values of ``base``.
 
     What was searched for by hand is a good start, and without PBT, which changes it, the winner is
-    then no worse than it. A value that the space does not hold is drawn; see ``not_held``.
+    then no worse than it. A value that the space does not hold is drawn.
     """
 
     def own(path: str, parameter: Any) -> Value:
-        value = base.value(path)
-        return value if parameter.holds(value) else _drawn(seed, 0, path, parameter)
+        value: Any = base.value(path)
+        return cast(Value, value) if parameter.holds(value) else _drawn(seed, 0, path, parameter)
 
     def propose_own(number: int, past: Sequence[Past]) -> Params:
         return space.choose(base, own) if number == 0 else propose(number, past)
 
     return propose_own
-
-
-def not_held(space: Space, base: Setup) -> tuple[str, ...]:
-    """Return the paths of active parameters whose value in ``base`` the space does not hold."""
-    own = space.choose(base, lambda path, _parameter: base.value(path))
-    return tuple(path for path in own if not space.parameters[path].holds(own[path]))
 
 
 def random_proposals(space: Space, base: Setup, *, seed: int) -> Propose:
@@ -191,7 +186,7 @@ def _encoded(path: str, parameter: Any, value: Value) -> dict[str, Any]:
         options = list(map(repr, parameter.options))  # 1 and True are equal, and differ
         return {path: options.index(repr(value))}
     if isinstance(parameter, PowersOfTwo):
-        return {path: int(value).bit_length() - 1}
+        return {path: int(value).bit_length() - 1}  # type: ignore[arg-type]
     if isinstance(parameter, LogUniform) and parameter.may_be_off:
         return {f"{path}#on": True, path: value} if value else {f"{path}#on": False}
     return {path: value}

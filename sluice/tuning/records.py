@@ -82,10 +82,17 @@ class Exploit(Record):
 class Strategy(Record):
     """How trials are proposed and stopped, and why so."""
 
-    proposals: Literal["random", "tpe"]
-    scheduler: Literal["median", "asha", "pbt", "none"]
+    proposals: str = Field(description="'random', 'tpe', or the import path of a searcher.")
+    scheduler: str = Field(
+        description="'median', 'asha', 'pbt', 'none', or the import path of a scheduler."
+    )
     parameters: tuple[str, ...] = Field(description="Paths that are searched.")
-    decision_epochs: tuple[int, ...] = Field(description="Epochs after which it may be stopped.")
+    decision_epochs: tuple[int, ...] = Field(
+        description="Epochs after which a trial reports, so that it can be stopped or changed."
+    )
+    changing: tuple[str, ...] = Field(
+        (), description="Paths whose values the scheduler changes in mid-training."
+    )
     reason: str
 
 

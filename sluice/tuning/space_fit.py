@@ -1,11 +1,15 @@
 """Where a space and the settings it varies must suit each other (TUNE-2)."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from sluice.errors import SettingsError
 from sluice.models.settings import nearest_multiples
-from sluice.tuning.parameters import Integers, Parameter, PowersOfTwo, Value, whole_values
-from sluice.tuning.spaces import Setup, Space
+from sluice.settings import nearest
+from sluice.tuning.parameters import Integers, Parameter, PowersOfTwo, ends, whole_values
+from sluice.tuning.spaces import WORKLOAD, Setup, Space, require_field, split_path
+from sluice.workloads.workload import WorkloadSettings
 
 _KIND, _HIDDEN, _HEADS = "model.architecture", "model.hidden", "model.heads"
 
@@ -24,6 +28,44 @@ def require_fit(space: Space, base: Setup) -> None:
     _require_unchanged(space, base)
     if "transformer" in _possible(space, base, _KIND):
         _require_divisible(space, base)
+
+
+def workload_names(space: Space) -> tuple[str, ...]:
+    """Return the settings of the workload that a space names, in a path or in a condition."""
+    named = [*space.parameters]
+    named += [p.when.path for p in space.parameters.values() if p.when is not None]
+    parts = [split_path(path) for path in named]
+    return tuple(dict.fromkeys(name for group, name, _ in parts if group == WORKLOAD))
+
+
+def require_workload_fit(
+    space: Space, settings_type: type[WorkloadSettings], own: Mapping[str, Any], *, where: str
+) -> None:
+    """Refuse a space over settings that the workload does not have, or values it does not accept.
+
+    Args:
+        space: What is searched.
+        settings_type: The settings class of the workload.
+        own: The settings of the workload as they are written.
+        where: What they were read from, for the message.
+
+    Raises:
+        SettingsError: A setting is unknown (the nearest one is named), or a value is refused.
+    """
+    known = [name for name in settings_type.model_fields if name != "folds"]
+    for name in workload_names(space):
+        if name not in known:
+            raise SettingsError(
+                f"'{WORKLOAD}.{name}' is not a setting of the workload.{nearest(name, known)}",
+                fix=f"Name one of: {', '.join(known)}.",
+            )
+    for path, parameter in space.parameters.items():
+        group, name, _ = split_path(path)
+        if group != WORKLOAD:
+            continue
+        for value in ends(parameter):
+            require_field(settings_type, name, value, path=path, value=value)
+    settings_type.parse(dict(own), where=where)
 
 
 def _require_unchanged(space: Space, base: Setup) -> None:
@@ -67,7 +109,7 @@ def _indivisible(
     )
 
 
-def _possible(space: Space, base: Setup, path: str) -> list[Value]:
+def _possible(space: Space, base: Setup, path: str) -> list[Any]:
     """Return the values a trial can have, under the condition that it is a transformer."""
     fixed = base.value(path)
     parameter = space.parameters.get(path)

@@ -1,9 +1,14 @@
-"""A search space over the settings of network and training, and the settings a trial gets."""
+"""A search space over the settings of network, training and workload, and the settings of a trial.
+
+A path is 'model.NAME' or 'training.NAME' for a field of the settings, 'model.options.NAME' for an
+option of the user's own network, 'training.optimizer_arguments.NAME' for an argument of the
+optimizer, and 'workload.NAME' for a setting of the workload.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from sluice.errors import SettingsError
 from sluice.models.settings import ModelSettings
@@ -12,7 +17,12 @@ from sluice.training.optimizer_settings import with_argument
 from sluice.training.settings import NO_EFFECT, TrainSettings
 from sluice.tuning.parameters import Parameter, Params, Value, ends
 
+WORKLOAD = "workload"
+OPTIMIZER = "training.optimizer"
 _GROUPS: Mapping[str, type[Settings]] = {"model": ModelSettings, "training": TrainSettings}
+_MAPPINGS = {"model.options": "model.architecture", "training.optimizer_arguments": OPTIMIZER}
+"""Settings that are mappings, of which one entry may be searched, and whose entries belong to what
+another setting names."""
 _FIXED = {
     "training.max_epochs": "It is the length of every trial, on which early stopping is planned.",
     "training.changes": "The scheduler 'pbt' finds them.",
@@ -20,7 +30,22 @@ _FIXED = {
     "training.micro_batch_rows": "It changes results by rounding only.",
     "training.recompute_activations": "It changes results by rounding only.",
     **{f"training.{name}": "It changes no result." for name in sorted(NO_EFFECT)},
+    **{path: f"Name one entry of it, as '{path}.NAME'." for path in _MAPPINGS},
+    f"{WORKLOAD}.folds": "Losses of trials on other rows cannot be compared.",
 }
+
+
+def split_path(path: str) -> tuple[str, str, str]:
+    """Return the group of settings, the name in it, and the key of a mapping or ''.
+
+    >>> split_path("training.optimizer_arguments.momentum")
+    ('training', 'optimizer_arguments', 'momentum')
+    >>> split_path("model.hidden")
+    ('model', 'hidden', '')
+    """
+    group, _, rest = path.partition(".")
+    name, _, key = rest.partition(".")
+    return group, name, key
 
 
 class Space(Settings):
@@ -33,6 +58,14 @@ class Space(Settings):
     parameters: dict[str, Parameter] = Field(
         min_length=1, description="Ranges by path, such as 'training.learning_rate'."
     )
+
+    @field_validator("parameters", mode="before")
+    @classmethod
+    def _choices(cls, parameters: Any) -> Any:
+        """Read Tune's function ``choice`` as the kind of that name."""
+        if not isinstance(parameters, Mapping):
+            return parameters
+        return {path: _as_choice(parameter) for path, parameter in parameters.items()}
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -79,67 +112,119 @@ class Setup(Settings):
 
     model: ModelSettings = ModelSettings()
     training: TrainSettings = TrainSettings()
+    workload_settings: dict[str, Any] = Field(
+        {},
+        exclude_if=lambda settings: not settings,
+        description="Settings of the workload, as they are written in the pipeline's file.",
+    )
 
-    def value(self, path: str) -> Value:
-        """Return the value of one setting by its dotted path."""
-        group, _, name = path.partition(".")
-        value: Value = getattr(getattr(self, group), name)
-        return value
+    def value(self, path: str) -> Value | None:
+        """Return the value of one setting by its dotted path; None when it is not set."""
+        group, name, key = split_path(path)
+        if group == WORKLOAD:
+            return self.workload_settings.get(name)
+        value = getattr(getattr(self, group), name)
+        found: Value | None = value.get(key) if key else value
+        return found
 
     def with_params(self, params: Params, *, where: str) -> "Setup":
         """Return the settings with the parameters of one trial.
+
+        Options of a network and arguments of an optimizer that are written for another one than
+        the trial's do not count.
 
         Raises:
             SettingsError: The settings classes refuse a value.
         """
         parts: dict[str, Any] = {
-            group: getattr(self, group).model_dump(mode="python") for group in _GROUPS
+            group: {name: getattr(own, name) for name in type(own).model_fields}
+            for group, own in (("model", self.model), ("training", self.training))
         }
-        if params.get("training.optimizer", self.training.optimizer) != self.training.optimizer:
-            parts["training"].pop("optimizer_arguments", None)  # they are the other one's
+        parts[WORKLOAD] = dict(self.workload_settings)
+        for mapping, owner in _MAPPINGS.items():
+            group, name, _ = split_path(mapping)
+            is_same = params.get(owner, self.value(owner)) == self.value(owner)
+            parts[group][name] = dict(parts[group][name]) if is_same else {}
         for path, value in params.items():
-            group, name, *key = path.split(".", 2)
+            group, name, key = split_path(path)
             if not key:
                 parts[group][name] = value
-                continue
-            # An empty mapping is left out of the dump.
-            mapping = parts[group].get(name, {})
-            try:
-                parts[group][name] = (
-                    with_argument(mapping, key[0], value)
-                    if name == "optimizer_arguments"
-                    else {**mapping, key[0]: value}
-                )
-            except ValueError as error:
-                raise SettingsError(f"{where}: {error}.", fix="Correct the space.") from None
+            elif name == "optimizer_arguments":
+                try:
+                    parts[group][name] = with_argument(parts[group][name], key, value)
+                except ValueError as error:
+                    raise SettingsError(f"{where}: {error}.", fix="Correct the space.") from None
+            else:
+                parts[group][name][key] = value
         return Setup(
             model=ModelSettings.parse(parts["model"], where=where),
             training=TrainSettings.parse(parts["training"], where=where),
+            workload_settings=parts[WORKLOAD],
         )
+
+
+def _as_choice(parameter: Any) -> Any:
+    if not isinstance(parameter, Mapping) or parameter.get("kind") != "tune":
+        return parameter
+    if parameter.get("function") != "choice":
+        return parameter
+    arguments = parameter.get("arguments")
+    if not (isinstance(arguments, list | tuple) and len(arguments) == 1):
+        raise ValueError(f"choice takes one argument, the list of its options, got {arguments}")
+    rest = {k: v for k, v in parameter.items() if k not in ("kind", "function", "arguments")}
+    return {"kind": "choice", "options": arguments[0], **rest}
 
 
 def _require_known(path: str) -> None:
     known = [f"{group}.{name}" for group, cls in _GROUPS.items() for name in cls.model_fields]
-    if path not in known:
-        # The name alone may be right, and stand in the other group.
-        same = [other for other in known if other.partition(".")[2] == path.rpartition(".")[2]]
-        hint = f" Did you mean '{same[0]}'?" if same else nearest(path, known)
-        raise SettingsError(
-            f"'{path}' is not a parameter that can be searched.{hint}",
-            fix=f"Name one of: {', '.join(sorted(set(known) - _FIXED.keys()))}.",
-        )
     if path in _FIXED:
         raise SettingsError(
             f"'{path}' cannot be searched. {_FIXED[path]}", fix="Take it out of the space."
         )
+    group, name, key = split_path(path)
+    mapping = f"{group}.{name}" if key else ""
+    # The names of entries and of settings of a workload are checked against their owners.
+    if (
+        key if mapping in _MAPPINGS else name if group == WORKLOAD and not key else ""
+    ).isidentifier():
+        return
+    if path not in known:
+        # The name alone may be right, and stand in the other group.
+        same = [other for other in known if other.partition(".")[2] == path.rpartition(".")[2]]
+        hint = f" Did you mean '{same[0]}'?" if same else nearest(path, known)
+        free = [f"{mapping}.NAME" for mapping in _MAPPINGS] + [f"{WORKLOAD}.NAME"]
+        raise SettingsError(
+            f"'{path}' is not a parameter that can be searched.{hint}",
+            fix=f"Name one of: {', '.join([*sorted(set(known) - _FIXED.keys()), *free])}.",
+        )
 
 
 def _require_valid(path: str, value: Value) -> None:
-    group, _, name = path.partition(".")
+    group, name, key = split_path(path)
+    if group == WORKLOAD:
+        return
+    require_field(_GROUPS[group], name, {key: value} if key else value, path=path, value=value)
+
+
+def require_field(
+    settings_type: type[Settings], name: str, whole: Any, *, path: str, value: Value
+) -> None:
+    """Refuse a value that a field of a settings class does not accept.
+
+    Args:
+        settings_type: The class.
+        name: Name of the field.
+        whole: Value of the field.
+        path: What is searched, for the message.
+        value: The value of the parameter, for the message.
+
+    Raises:
+        SettingsError: The class refuses it.
+    """
     try:
         # Only the field itself: other fields may depend on values of the same trial.
-        _GROUPS[group].__pydantic_validator__.validate_assignment(
-            _GROUPS[group].model_construct(), name, value
+        settings_type.__pydantic_validator__.validate_assignment(
+            settings_type.model_construct(), name, whole
         )
     except ValidationError as error:
         # Frozen classes refuse every assignment; what the value lacks is told first otherwise.

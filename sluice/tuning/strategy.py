@@ -1,44 +1,61 @@
 """From the budget to the strategy (TUNE-1)."""
 
 from sluice.errors import SettingsError
-from sluice.training.settings import CHANGING
-from sluice.tuning.parameters import Choice
+from sluice.training.settings import CHANGING, may_change
+from sluice.tuning.parameters import Choice, Value, ends
 from sluice.tuning.records import Strategy
-from sluice.tuning.settings import SearchSettings
+from sluice.tuning.schedulers import grace_epochs, is_population, make_scheduler, metric_of
+from sluice.tuning.searchers import make_searcher
+from sluice.tuning.settings import ClassSettings, SearchSettings
 from sluice.tuning.space_fit import require_fit
-from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.spaces import OPTIMIZER, Setup, Space, split_path
+from sluice.tuning.tune_classes import import_class, inherits
 
 _TPE_FROM, _ASHA_ABOVE = 20, 100
 
-PERTURBED = tuple(f"training.{name}" for name in CHANGING)
-"""What PBT may change: what a training recipe can say. Not the dropout: where a network has it,
+_BOHB_SCHEDULER = "ray.tune.schedulers.hb_bohb.HyperBandForBOHB"
+_BOHB_SEARCHER = "ray.tune.search.bohb.bohb_search.TuneBOHB"
+
+PERTURBED = tuple(f"training.{name}" for name in CHANGING if name != "optimizer_arguments")
+"""Settings that PBT may change whatever the optimizer is. Not the dropout: where a network has it,
 only the network knows, so a recipe could not change it in every architecture."""
 
 
 def plan_search(space: Space, settings: SearchSettings, base: Setup) -> tuple[Strategy, Space]:
     """Return the strategy and the part of the space that it searches.
 
+    A scheduler or a searcher that is given by class is built once here, so that what is wrong with
+    it is reported before anything else is spent.
+
     Raises:
-        SettingsError: The space does not suit ``base``, or PBT has nothing or no time to change.
+        SettingsError: The space does not suit ``base``, PBT has nothing or no time to change, or a
+            given class does not exist, refuses its arguments or lacks its library.
     """
-    strategy = choose_strategy(space, settings, max_epochs=base.training.max_epochs)
+    strategy = choose_strategy(space, settings, base)
     searched = space.leading(len(strategy.parameters))
     require_fit(searched, base)
+    _require_both_halves(settings)
+    if isinstance(settings.scheduler, ClassSettings):
+        make_scheduler(settings, strategy, searched, base.training.max_epochs)
+    if settings.searcher is not None:
+        make_searcher(settings, strategy, searched, base, metric_of(strategy))
     return strategy, searched
 
 
-def choose_strategy(space: Space, settings: SearchSettings, *, max_epochs: int) -> Strategy:
+def choose_strategy(space: Space, settings: SearchSettings, base: Setup) -> Strategy:
     """Return how a search with this budget proposes and stops trials.
 
     Under 20 trials: random values of the leading parameters, since a model of the loss learns
     nothing from so few and more dimensions than three stay empty. 20 to 100: TPE on all
     parameters. Above: random proposals under ASHA, which owes its speed to many cheap starts.
-    Weak trials are stopped early in all of them (TUNE-2), unless ``scheduler`` is 'none'.
+    Weak trials are stopped early in all of them (TUNE-2), unless ``scheduler`` is 'none'. A
+    searcher that is given by class searches all parameters.
 
     Args:
         space: All parameters, the leading ones first.
-        settings: The budget, and a scheduler when one is asked for.
-        max_epochs: Length of a trial that is not stopped [epochs].
+        settings: The budget, and a scheduler or searcher when one is asked for.
+        base: The settings of all else; ``training.max_epochs`` is the length of a trial that is
+            not stopped.
 
     Raises:
         SettingsError: PBT has nothing it may change, or no time to change it.
@@ -48,47 +65,111 @@ def choose_strategy(space: Space, settings: SearchSettings, *, max_epochs: int) 
         Li et al. (2020), "A System for Massively Parallel Hyperparameter Tuning", MLSys (ASHA).
     """
     count, asked = settings.num_trials, settings.scheduler
-    if asked == "pbt":
-        return _population(space, settings, max_epochs)
+    max_epochs = base.training.max_epochs
+    if is_population(asked):
+        return _population(space, settings, base)
     few, many = count < _TPE_FROM, count > _ASHA_ABOVE
+    proposals = "random" if few or many else "tpe"
     searched = space.leading(settings.leading_parameters) if few else space
-    scheduler = "asha" if many else "median"
-    if asked in ("asha", "none"):
-        scheduler = asked
-    grace = min(settings.grace_epochs, max(1, max_epochs // settings.reduction))
-    if max_epochs > settings.grace_epochs:
-        grace = settings.grace_epochs
-    first = grace
-    epochs: list[int] = []
+    if settings.searcher is not None:
+        proposals, searched = settings.searcher.path, space
+    scheduler = asked.path if isinstance(asked, ClassSettings) else asked
+    if scheduler == "auto":
+        scheduler = "asha" if many else "median"
+    size = "under 20" if few else "over 100" if many else "20 to 100"
+    grace = grace_epochs(settings, max_epochs)
     replaced = ""
-    if scheduler == "asha":
-        while grace < max_epochs:
-            epochs.append(grace)
-            grace *= settings.reduction
-    elif scheduler == "median":
-        epochs = list(range(grace, max_epochs, max(1, grace // 2)))
-    if epochs and first != settings.grace_epochs:
+    if scheduler in ("asha", "median") and max_epochs > 1 and grace != settings.grace_epochs:
         replaced = (
-            f" Trials may be stopped from epoch {first} on: grace_epochs "
+            f" Trials may be stopped from epoch {grace} on: grace_epochs "
             f"{settings.grace_epochs} is not below max_epochs {max_epochs}."
         )
-    size = "under 20" if few else "over 100" if many else "20 to 100"
     return Strategy(
-        proposals="random" if few or many else "tpe",
+        proposals=proposals,
         scheduler=scheduler,
         parameters=tuple(searched.parameters),
-        decision_epochs=tuple(epochs),
-        reason=f"{count} trials ({size}), scheduler '{asked}'.{replaced}",
+        decision_epochs=_decision_epochs(scheduler, settings, max_epochs),
+        reason=f"{count} trials ({size}), scheduler '{_named(asked)}'.{replaced}",
     )
 
 
-def _population(space: Space, settings: SearchSettings, max_epochs: int) -> Strategy:
-    every = settings.perturbation_epochs
-    changed = [path for path in space.parameters if path in PERTURBED]
-    if not changed or all(isinstance(space.parameters[path], Choice) for path in changed):
+def report_epochs_of(
+    strategy: Strategy, settings: SearchSettings, max_epochs: int
+) -> tuple[int, ...]:
+    """Return the epochs after which a trial reports: those of decisions, and the last one.
+
+    Args:
+        strategy: From ``choose_strategy``.
+        settings: Of the same search.
+        max_epochs: Length of a trial that is not stopped [epochs].
+    """
+    return (*_decision_epochs(strategy.scheduler, settings, max_epochs), max_epochs)
+
+
+def changing_paths(space: Space, base: Setup) -> tuple[str, ...]:
+    """Return the parameters that a scheduler may change in mid-training.
+
+    Those that may change with every value that they and the optimizer can have, and that no
+    condition names: a parameter cannot begin to count in mid-training.
+    """
+    named = {p.when.path for p in space.parameters.values() if p.when is not None}
+    return tuple(
+        path for path in space.parameters if path not in named and _may_change(path, space, base)
+    )
+
+
+def _may_change(path: str, space: Space, base: Setup) -> bool:
+    group, name, argument = split_path(path)
+    if group != "training":
+        return False
+    if not argument:
+        return may_change(path, base.training)
+    for optimizer in _optimizers(path, space, base):
+        own = base.training.optimizer_arguments if optimizer == base.training.optimizer else {}
+        for value in ends(space.parameters[path]):
+            settings = base.training.model_copy(
+                update={"optimizer": optimizer, name: own | {argument: value}}
+            )
+            if not may_change(path, settings):
+                return False
+    return True
+
+
+def _optimizers(path: str, space: Space, base: Setup) -> list[Value]:
+    """Return the optimizers with which a parameter can count."""
+    searched, when = space.parameters.get(OPTIMIZER), space.parameters[path].when
+    if not isinstance(searched, Choice):
+        return [base.training.optimizer]
+    if when is not None and when.path == OPTIMIZER:
+        return [option for option in searched.options if option in when.one_of]
+    return list(searched.options)
+
+
+def _decision_epochs(scheduler: str, settings: SearchSettings, max_epochs: int) -> tuple[int, ...]:
+    grace = grace_epochs(settings, max_epochs)
+    if scheduler == "none":
+        return ()
+    if scheduler == "median":
+        return tuple(range(grace, max_epochs, max(1, grace // 2)))
+    if scheduler == "pbt":
+        every = settings.perturbation_epochs
+        return tuple(range(every, max_epochs, every))
+    if scheduler != "asha":
+        return tuple(range(settings.report_epochs, max_epochs, settings.report_epochs))
+    epochs: list[int] = []
+    while grace < max_epochs:
+        epochs.append(grace)
+        grace *= settings.reduction
+    return tuple(epochs)
+
+
+def _population(space: Space, settings: SearchSettings, base: Setup) -> Strategy:
+    every, max_epochs = settings.perturbation_epochs, base.training.max_epochs
+    changing = changing_paths(space, base)
+    if not changing:
         raise SettingsError(
             f"PBT must change a parameter while it trains, and the space has none of "
-            f"{', '.join(PERTURBED)} with a range.",
+            f"{', '.join(PERTURBED)} and the optimizer's numeric arguments.",
             fix="Add one of them to the space, or take another scheduler.",
         )
     if max_epochs <= every:
@@ -97,10 +178,39 @@ def _population(space: Space, settings: SearchSettings, max_epochs: int) -> Stra
             f"after {max_epochs} (max_epochs).",
             fix="Raise training.max_epochs or lower perturbation_epochs.",
         )
+    own = settings.scheduler
+    scheduler = own.path if isinstance(own, ClassSettings) else own
     return Strategy(
-        proposals="random",
-        scheduler="pbt",
+        proposals=settings.searcher.path if settings.searcher is not None else "random",
+        scheduler=scheduler,
         parameters=tuple(space.parameters),
-        decision_epochs=tuple(range(every, max_epochs, every)),
-        reason=f"PBT on request, {settings.num_trials} members, a step every {every} epochs.",
+        decision_epochs=_decision_epochs(scheduler, settings, max_epochs),
+        changing=changing,
+        reason=f"Scheduler '{_named(own)}', {settings.num_trials} members, a step every {every} "
+        "epochs.",
     )
+
+
+def _require_both_halves(settings: SearchSettings) -> None:
+    """Refuse BOHB's searcher without its scheduler, and its scheduler without its searcher."""
+    scheduler, searcher = settings.scheduler, settings.searcher
+    if not isinstance(scheduler, ClassSettings) and searcher is None:
+        return
+    halves = (
+        isinstance(scheduler, ClassSettings)
+        and inherits(import_class(scheduler.path, what="scheduler"), _BOHB_SCHEDULER),
+        searcher is not None
+        and inherits(import_class(searcher.path, what="searcher"), _BOHB_SEARCHER),
+    )
+    if halves[0] != halves[1]:
+        raise SettingsError(
+            "BOHB needs its scheduler and its searcher, and search has only the "
+            f"{'scheduler' if halves[0] else 'searcher'}.",
+            cause="The scheduler reports the budget of each bracket to the searcher.",
+            fix="Set search.scheduler to {class: 'ray.tune.schedulers:HyperBandForBOHB'} and "
+            "search.searcher to {class: 'ray.tune.search.bohb:TuneBOHB'}.",
+        )
+
+
+def _named(scheduler: str | ClassSettings) -> str:
+    return scheduler.path if isinstance(scheduler, ClassSettings) else scheduler

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from sluice.settings import Record
 from sluice.tuning.importance import Importance, measure_importance
 from sluice.tuning.parameters import Params, range_of
-from sluice.tuning.proposals import not_held
 from sluice.tuning.records import SearchResult, Trial
 from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.tune_space import not_held
 
 
 class Study(Record):
@@ -29,9 +29,7 @@ class Study(Record):
         outside = not_held(self.space.leading(len(self.result.strategy.parameters)), self.base)
         if outside:
             named = "; ".join(
-                f"{path} {self.base.value(path)} is outside the space "
-                f"({range_of(self.space.parameters[path])})"
-                for path in outside
+                _outside(path, self.base, range_of(self.space.parameters[path])) for path in outside
             )
             lines.append(f"Trial 0 is not the file's, so the winner may be worse than it: {named}.")
         if failed:
@@ -52,6 +50,12 @@ class Study(Record):
     def ranking(self) -> tuple[Trial, ...]:
         """The trials, the lowest loss first."""
         return tuple(sorted(self.result.trials, key=lambda trial: (trial.loss, trial.id)))
+
+
+def _outside(path: str, base: Setup, ends: str) -> str:
+    value = base.value(path)
+    where = "is not set in the file" if value is None else f"{value} is outside the space"
+    return f"{path} {where} ({ends})"
 
 
 def make_study(result: SearchResult, space: Space, base: Setup, *, seed: int) -> Study:

@@ -3,15 +3,20 @@
 import pytest
 
 from sluice.errors import SettingsError
+from sluice.training.settings import TrainSettings
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.spaces import Space
-from sluice.tuning.strategy import choose_strategy
+from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.strategy import changing_paths, choose_strategy, report_epochs_of
 from tests.sluice.tuning.toy_space import space
 
 
 def chosen(num_trials, scheduler="auto", max_epochs=100, **more):
     settings = SearchSettings(num_trials=num_trials, scheduler=scheduler, **more)
-    return choose_strategy(space(), settings, max_epochs=max_epochs)
+    return choose_strategy(space(), settings, base(max_epochs))
+
+
+def base(max_epochs=100, **training):
+    return Setup(training=TrainSettings(max_epochs=max_epochs, **training))
 
 
 @pytest.mark.parametrize(
@@ -61,8 +66,8 @@ def test_pbt_without_anything_to_change_or_time_to_change_it_is_refused():
     fixed = Space.parse(
         {"parameters": {"model.hidden": {"kind": "integers", "low": 4, "high": 8}}}, where="s"
     )
-    with pytest.raises(SettingsError, match=r"training\.learning_rate"):
-        choose_strategy(fixed, SearchSettings(scheduler="pbt"), max_epochs=25)
+    with pytest.raises(SettingsError, match=r"training\.learning_rate.*numeric arguments"):
+        choose_strategy(fixed, SearchSettings(scheduler="pbt"), base(25))
 
 
 def test_a_grace_that_does_not_fit_is_replaced_and_said():
@@ -73,3 +78,93 @@ def test_a_grace_that_does_not_fit_is_replaced_and_said():
     for fits in (chosen(20, "asha", max_epochs=31, grace_epochs=30), chosen(8, "pbt")):
         assert "grace_epochs" not in fits.reason
     assert "grace_epochs" not in chosen(20, "none", max_epochs=25, grace_epochs=30).reason
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "reports"),
+    [
+        ("asha", (10, 25)),
+        ("median", (10, 15, 20, 25)),
+        ("pbt", (5, 10, 15, 20, 25)),
+        ("none", (25,)),
+        ({"class": "ray.tune.schedulers:HyperBandScheduler"}, (4, 8, 12, 16, 20, 24, 25)),
+    ],
+)
+def test_a_trial_reports_where_something_is_decided_and_at_its_end(scheduler, reports):
+    settings = SearchSettings.parse({"scheduler": scheduler, "report_epochs": 4}, where="t")
+    found = choose_strategy(space(), settings, base(25))
+
+    assert report_epochs_of(found, settings, 25) == reports
+
+
+ARGUMENT = "training.optimizer_arguments.{}"
+OPTIMIZER = "training.optimizer"
+
+
+def changing(parameters, **training):
+    own = Space.parse({"parameters": parameters}, where="space")
+    return changing_paths(own, base(**training))
+
+
+def choice(*options, **when):
+    return {"kind": "choice", "options": list(options)} | ({"when": when} if when else {})
+
+
+RATE = {"kind": "log_uniform", "low": 1e-4, "high": 1e-1}
+SHARE = {"kind": "uniform", "low": 0.5, "high": 0.99}
+
+
+def test_pbt_changes_what_may_change_with_every_optimizer_of_the_space():
+    names = {
+        OPTIMIZER: choice("adamw", "sgd"),
+        "training.learning_rate": RATE,
+        "training.warmup_share": {"kind": "uniform", "low": 0.0, "high": 0.2},
+        "training.batch_rows": {"kind": "powers_of_two", "low": 8, "high": 64},
+        "model.dropout": {"kind": "uniform", "low": 0.0, "high": 0.5},
+        ARGUMENT.format("betas"): choice(
+            [0.9, 0.999], [0.9, 0.99], path=OPTIMIZER, one_of=["adamw"]
+        ),
+        ARGUMENT.format("momentum"): SHARE | {"when": {"path": OPTIMIZER, "one_of": ["sgd"]}},
+        ARGUMENT.format("nesterov"): choice(True, False, path=OPTIMIZER, one_of=["sgd"]),
+    }
+
+    assert changing(names) == (
+        "training.learning_rate",
+        ARGUMENT.format("betas"),
+        ARGUMENT.format("momentum"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "parameter", "is_changed"),
+    [
+        ("sgd", SHARE, True),
+        ("adamw", SHARE, False),
+        ("rmsprop", SHARE, True),
+        # torch makes the buffers of momentum in the first step, and not when it is 0.
+        ("rmsprop", SHARE | {"low": 0.0}, False),
+    ],
+)
+def test_momentum_changes_where_the_optimizer_reads_it_at_every_step(
+    optimizer, parameter, is_changed
+):
+    path = ARGUMENT.format("momentum")
+    assert changing({path: parameter}, optimizer=optimizer) == ((path,) if is_changed else ())
+
+
+def test_pbt_does_not_change_what_a_condition_names():
+    clip = choice(1.0, 5.0)
+    depends = RATE | {"when": {"path": "training.clip_norm", "one_of": [1.0]}}
+    names = {"training.clip_norm": clip, "training.learning_rate": depends}
+
+    assert changing(names) == ("training.learning_rate",)
+    assert changing({"training.clip_norm": clip}) == ("training.clip_norm",)
+
+
+def test_a_searcher_that_is_given_searches_every_parameter():
+    searcher = {"class": "ray.tune.search.optuna:OptunaSearch"}
+    settings = SearchSettings.parse({"num_trials": 5, "searcher": searcher}, where="t")
+    found = choose_strategy(space(), settings, base())
+
+    assert found.parameters == tuple(space().parameters)
+    assert (found.proposals, found.scheduler) == (searcher["class"], "median")

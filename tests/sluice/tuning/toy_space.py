@@ -38,7 +38,8 @@ def ignore(outcome, trials):
 
 def settings(num_trials=12, scheduler="asha", **more) -> SearchSettings:
     more = {"grace_epochs": 3, "seed": 3} | more
-    return SearchSettings(num_trials=num_trials, scheduler=scheduler, **more)
+    own = {"num_trials": num_trials, "scheduler": scheduler, **more}
+    return SearchSettings.parse(own, where="search")
 
 
 def search(

@@ -1,0 +1,137 @@
+"""The scheduler of Ray Tune for a search, by name or by import path."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sluice.training.seeds import derive_seed
+from sluice.tuning.parameters import Choice, Parameter
+from sluice.tuning.records import Strategy
+from sluice.tuning.settings import ClassSettings, SearchSettings
+from sluice.tuning.spaces import Space
+from sluice.tuning.tune_classes import build, import_class
+from sluice.tuning.tune_space import categories, decode_one, domains, encode_one, name_of
+
+if TYPE_CHECKING:
+    from ray.tune.schedulers import TrialScheduler
+
+TIME_ATTR = "epoch"
+"""Name of the reported counter that schedulers decide by."""
+
+_CLASSES = {
+    "asha": "ray.tune.schedulers:ASHAScheduler",
+    "median": "ray.tune.schedulers:MedianStoppingRule",
+    "pbt": "ray.tune.schedulers:PopulationBasedTraining",
+    "none": "ray.tune.schedulers:FIFOScheduler",
+}
+_MEDIAN_MIN_SAMPLES = 4
+"""With fewer other trials, half of them being better is no evidence."""
+_FACTORS = (0.8, 1.2)
+_QUANTILE, _RESAMPLE = 0.25, 0.25
+
+
+def make_scheduler(
+    settings: SearchSettings, strategy: Strategy, space: Space, max_epochs: int
+) -> "TrialScheduler":
+    """Return a fresh scheduler.
+
+    Its metric and mode are not set: ``TuneConfig`` sets them, see ``metric_of``.
+
+    Args:
+        settings: Grace, reduction, interval and seed, and the class where one is given.
+        strategy: Which scheduler, and what it may change in mid-training.
+        space: What is searched.
+        max_epochs: Length of a trial that is not stopped [epochs].
+
+    Raises:
+        SettingsError: A given class does not exist, is no scheduler, or refuses its arguments.
+
+    Cost:
+        Loads Ray, 1.4 s.
+    """
+    own = settings.scheduler
+    if not isinstance(own, ClassSettings):
+        own = ClassSettings(path=_CLASSES[strategy.scheduler])
+    cls = import_class(own.path, what="scheduler")
+    changing = {path: space.parameters[path] for path in strategy.changing}
+    filled: dict[str, Any] = {
+        "time_attr": TIME_ATTR,
+        "max_t": max_epochs,
+        "grace_period": grace_epochs(settings, max_epochs),
+        "reduction_factor": settings.reduction,
+        "min_samples_required": _MEDIAN_MIN_SAMPLES,
+        "perturbation_interval": settings.perturbation_epochs,
+        "quantile_fraction": _QUANTILE,
+        "resample_probability": _RESAMPLE,
+        "perturbation_factors": _FACTORS,
+        "hyperparam_mutations": _mutations(changing),
+        "hyperparam_bounds": _bounds(changing),
+        "custom_explore_fn": StayInRange({name_of(p, q): q for p, q in changing.items()}),
+    }
+    seed = derive_seed(settings.seed, "scheduler") % 2**32
+    scheduler: TrialScheduler = build(cls, own, filled, seed=seed, what="scheduler")
+    return scheduler
+
+
+def grace_epochs(settings: SearchSettings, max_epochs: int) -> int:
+    """Return the epochs before a trial may be stopped; fewer than asked where trials are short."""
+    if max_epochs > settings.grace_epochs:
+        return settings.grace_epochs
+    return min(settings.grace_epochs, max(1, max_epochs // settings.reduction))
+
+
+def is_population(scheduler: str | ClassSettings) -> bool:
+    """Return whether a scheduler lets trials continue from the weights of others, as PBT does.
+
+    Args:
+        scheduler: A name of settings, or the import path of a class.
+    """
+    path = scheduler.path if isinstance(scheduler, ClassSettings) else scheduler
+    if "." not in path and ":" not in path:
+        return path == "pbt"
+    from ray.tune.schedulers import PopulationBasedTraining
+
+    return issubclass(import_class(path, what="scheduler"), PopulationBasedTraining)
+
+
+def metric_of(strategy: Strategy) -> str:
+    """Return the reported metric that a search minimises.
+
+    PBT compares the validation loss of the last epoch, since it copies the weights of that epoch;
+    all others the loss of the epoch that training would keep.
+    """
+    return "val_loss" if is_population(strategy.scheduler) else "loss"
+
+
+@dataclass(frozen=True, slots=True)
+class StayInRange:
+    """Moves values that a scheduler changed back into their ranges: PBT multiplies them."""
+
+    parameters: Mapping[str, Parameter]
+    """Parameters by the name that holds their value in Tune's config."""
+
+    def __call__(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the config with each changed value at the nearest one of its range."""
+        return config | {
+            name: encode_one(parameter, decode_one(parameter, config[name]))
+            for name, parameter in self.parameters.items()
+            if name in config
+        }
+
+
+def _mutations(changing: Mapping[str, Parameter]) -> dict[str, Any]:
+    return {
+        # A list is moved along or drawn from; of what may be off, only the value that is not 0.
+        name_of(path, parameter): categories(parameter)
+        if isinstance(parameter, Choice)
+        else domains(path, parameter)[name_of(path, parameter)]
+        for path, parameter in changing.items()
+    }
+
+
+def _bounds(changing: Mapping[str, Parameter]) -> dict[str, list[Any]]:
+    return {
+        name_of(path, parameter): [encode_one(parameter, parameter.at(end)) for end in (0.0, 1.0)]
+        for path, parameter in changing.items()
+        if not isinstance(parameter, Choice)
+    }

@@ -1,0 +1,259 @@
+"""Searchers of Ray Tune: random values, TPE, and classes by import path."""
+
+import copy
+import importlib.util
+import math
+import warnings
+
+import optuna
+import pytest
+from ray.tune.search import Searcher
+from ray.tune.search.optuna import OptunaSearch
+
+from sluice.errors import SettingsError
+from sluice.training.settings import TrainSettings
+from sluice.tuning.schedulers import metric_of
+from sluice.tuning.searchers import make_searcher
+from sluice.tuning.settings import SearchSettings
+from sluice.tuning.spaces import Setup
+from sluice.tuning.strategy import plan_search
+from sluice.tuning.tune_space import decode, tune_space
+from tests.sluice.tuning.toy_space import space
+from tests.support.toy_search import LR
+
+BASE = Setup(training=TrainSettings(max_epochs=27, learning_rate=0.03, batch_rows=64))
+OPTUNA = "ray.tune.search.optuna:OptunaSearch"
+HYPEROPT = "ray.tune.search.hyperopt:HyperOptSearch"
+NEVERGRAD = "ray.tune.search.nevergrad:NevergradSearch"
+BOHB = "ray.tune.search.bohb:TuneBOHB"
+BOHB_SCHEDULER = {"class": "ray.tune.schedulers:HyperBandForBOHB"}
+
+
+class Halton(Searcher):
+    """A searcher of a user's own, which is given its space."""
+
+    def __init__(self, metric, mode, seed):
+        super().__init__(metric=metric, mode=mode)
+        self.seed, self.space = seed, None
+
+    def set_search_properties(self, metric, mode, config, **spec):  # noqa: ARG002
+        self.space = config
+        return True
+
+    def suggest(self, trial_id):  # noqa: ARG002
+        return {name: domain.sample(random_state=self.seed) for name, domain in self.space.items()}
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        pass
+
+    save = restore = None
+
+
+class NoSpace(Halton):
+    set_search_properties = Searcher.set_search_properties
+
+
+class GivenSpace(NoSpace):
+    def __init__(self, space=None, metric=None, mode=None):
+        super().__init__(metric, mode, 0)
+        self.space = space
+
+
+class Lacks(Halton):
+    def __init__(self):
+        import a_library_that_nobody_has  # noqa: F401
+
+
+def here(name):
+    return f"tests.sluice.tuning.test_searchers:{name}"
+
+
+def made(num_trials=30, seed=3, searcher=None, base=BASE, **more):
+    given = {"num_trials": num_trials, "seed": seed, "searcher": searcher} | more
+    settings = SearchSettings.parse(given, where="search")
+    strategy, own = plan_search(space(), settings, base)
+    return make_searcher(settings, strategy, own, base, metric_of(strategy)), own
+
+
+def far(params):
+    return (math.log10(params[LR]) + 2) ** 2
+
+
+def run(searcher, own, count, loss=far):
+    """Run trials one after another, as Tune does; return their values."""
+    found = []
+    for number in range(count):
+        params = decode(own, BASE, searcher.suggest(f"{number:05d}"))
+        found.append(params)
+        value = loss(params)
+        failed = not math.isfinite(value)
+        result = None if failed else {"loss": value, "training_iteration": 5}
+        searcher.on_trial_complete(f"{number:05d}", result=result, error=failed)
+    return found
+
+
+@pytest.mark.parametrize("num_trials", [5, 30])
+def test_a_search_depends_on_the_seed_and_its_results_alone(num_trials):
+    first, again, other = (
+        run(*made(num_trials, seed=seed, startup_trials=4), count=12) for seed in (1, 1, 2)
+    )
+
+    assert first == again
+    assert first[1:] != other[1:]
+    assert len({repr(params) for params in first}) == 12
+
+
+def test_trial_0_has_the_values_of_the_file_and_only_what_lies_outside_is_drawn():
+    own = BASE.model_copy(
+        update={"training": BASE.training.model_copy(update={"weight_decay": 0.5})}
+    )
+    first = run(*made(base=own), count=1)[0]
+
+    assert (first[LR], first["training.batch_rows"]) == (0.03, 64)
+    assert first["model.architecture"] == "gru"
+    assert first["training.weight_decay"] != 0.5
+
+
+@pytest.mark.slow
+def test_tpe_comes_nearer_to_a_planted_optimum_than_chance():
+    nearer = 0
+    for seed in range(5):
+        tpe = run(*made(40, seed=seed), count=40)
+        chance = run(*made(101, seed=seed), count=40)
+        nearer += sum(map(far, tpe[20:])) < 0.5 * sum(map(far, chance[20:]))
+    assert nearer >= 4
+
+
+def test_tpe_turns_away_from_where_trials_fail():
+    """Optuna itself leaves failed trials out of its model."""
+    found = run(*made(60), count=60, loss=lambda p: math.inf if p[LR] > 1e-2 else 1.0)
+
+    failed = [params[LR] > 1e-2 for params in found]
+    assert sum(failed[10:]) / 50 < 0.5 * sum(failed[1:10]) / 9
+
+
+def test_optunas_voice_is_left_as_it_was():
+    optuna.logging.set_verbosity(optuna.logging.INFO)
+    run(*made(), count=12)
+
+    assert optuna.logging.get_verbosity() == optuna.logging.INFO
+
+
+@pytest.mark.parametrize("num_trials", [5, 30])
+def test_a_fresh_searcher_can_be_copied(num_trials):
+    """A resumed study begins with copies."""
+    searcher, own = made(num_trials)
+    copied = copy.deepcopy(searcher)
+
+    assert run(searcher, own, 12) == run(copied, own, 12)
+
+
+@pytest.mark.parametrize("name", ["Halton", "GivenSpace"])
+def test_a_searcher_of_the_users_own_gets_the_space(name):
+    searcher, own = made(searcher={"class": here(name)})
+
+    assert searcher.space.keys() == tune_space(own, BASE).keys()
+    assert (searcher.metric, searcher.mode) == ("loss", "min")
+    for params in run(searcher, own, 3):
+        assert all(own.parameters[path].holds(value) for path, value in params.items())
+
+
+def test_optuna_by_class_has_conditions_and_any_sampler():
+    sampler = {"class": "optuna.samplers:CmaEsSampler", "arguments": {"n_startup_trials": 2}}
+    searcher, own = made(searcher={"class": OPTUNA, "arguments": {"sampler": {**sampler}}})
+
+    assert type(searcher) is OptunaSearch
+    assert isinstance(searcher._sampler, optuna.samplers.CmaEsSampler)
+    assert len({"model.dropout" in params for params in run(searcher, own, 12)}) == 2
+
+
+LIBRARIES = {
+    HYPEROPT: (("hyperopt",), {"n_initial_points": 3}),
+    NEVERGRAD: (
+        ("nevergrad",),
+        {
+            "optimizer": {"class": "nevergrad:optimizers.OnePlusOne"},
+            "optimizer_kwargs": {"budget": 9},
+        },
+    ),
+    BOHB: (("hpbandster", "ConfigSpace"), {}),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _loaded():
+    """Load the libraries that are there: loading them warns, and has a cost of its own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for path in LIBRARIES:
+            importlib.import_module(path.partition(":")[0])
+
+
+@pytest.mark.filterwarnings("ignore")  # Ray uses calls that these libraries will remove
+@pytest.mark.parametrize("path", LIBRARIES)
+def test_a_searcher_of_another_library_searches_the_whole_space(path):
+    modules, arguments = LIBRARIES[path]
+    if any(importlib.util.find_spec(module) is None for module in modules):
+        pytest.skip(f"needs {', '.join(modules)}: pip install 'sluice-mlops[searchers]'")
+    more = {"scheduler": BOHB_SCHEDULER} if path == BOHB else {}
+    given = {"class": path, "arguments": arguments}
+    searcher, own = made(searcher=given, **more)
+    found = [decode(own, BASE, searcher.suggest(f"{n:05d}")) for n in range(6)]
+
+    for params in found:
+        assert all(own.parameters[path].holds(value) for path, value in params.items())
+    assert (found[0][LR], found[0]["training.batch_rows"]) == (pytest.approx(0.03), 64)
+    assert len({repr(params) for params in found}) >= 3
+
+
+@pytest.mark.parametrize("path", LIBRARIES)
+def test_a_searcher_without_its_library_is_refused_with_the_extra(path, monkeypatch):
+    module = importlib.import_module(
+        path.partition(":")[0] + "." + path.split(".")[3].split(":")[0] + "_search"
+    )
+    for name in ("hpo", "ng", "BOHB"):
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, None)
+    more = {"scheduler": BOHB_SCHEDULER} if path == BOHB else {}
+
+    with pytest.raises(SettingsError, match=r"lacks its library: .*pip install.*sluice-mlops\[sea"):
+        made(searcher={"class": path}, **more)
+
+
+@pytest.mark.parametrize(
+    ("searcher", "said"),
+    [
+        (
+            {"class": here("Lacks")},
+            "lacks its library: No module named 'a_library_that_nobody_has'",
+        ),
+        ({"class": here("NoSpace")}, "takes no search space"),
+        ({"class": here("Missing")}, "has no 'Missing'"),
+        ({"class": "ray.tune.schedulers:ASHAScheduler"}, "searcher .* must be a subclass of ray"),
+        ({"class": "ray.tune.search.basic_variant:BasicVariantGenerator"}, "must be a subclass"),
+        (
+            {"class": BOHB},
+            "BOHB needs its scheduler and its searcher, and search has only the searc",
+        ),
+        (
+            {"class": OPTUNA, "arguments": {"samplr": 1}},
+            "Did you mean 'sampler'.* It takes: points",
+        ),
+        ({"class": OPTUNA, "arguments": {"sampler": "tpe"}}, "refuses its arguments"),
+        (
+            {"class": OPTUNA, "arguments": {"sampler": {"class": "optuna.samplers:TPE"}}},
+            "has no 'TPE'",
+        ),
+        (
+            {
+                "class": OPTUNA,
+                "arguments": {"sampler": {"class": "os:system", "arguments": {"command": "true"}}},
+            },
+            "must be a sampler of Optuna or an optimizer of Nevergrad",
+        ),
+        ({"class": here("Halton"), "arguments": {"space": {}}}, "cannot be given 'space'"),
+    ],
+)
+def test_a_searcher_that_cannot_be_used_is_refused_when_settings_are_read(searcher, said):
+    with pytest.raises(SettingsError, match=said):
+        made(searcher=searcher)
