@@ -7,18 +7,22 @@ it does well: it places workers on machines and says when one died.
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sluice.cluster.places import count_places
 from sluice.cluster.ray_address import require_cluster, unreachable
 from sluice.cluster.ray_token import keep_token_private
+from sluice.cluster.runtime_env import hide_values, resolve_runtime_env
 from sluice.cluster.settings import ComputeSettings
 from sluice.cores import count_cores
 from sluice.errors import SettingsError
 from sluice.files import own_temporary_folder
 
+T = TypeVar("T")
+_ANSWER_S = 60.0
+"""Longest wait for the answers of all machines; starting a worker takes seconds."""
 _CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
@@ -35,6 +39,12 @@ def join_ray(compute: ComputeSettings) -> Iterator[Any]:
     import ray
 
     own = not ray.is_initialized()
+    if compute.runtime_env is not None and not own:
+        raise SettingsError(
+            "compute.runtime_env is set, and Ray runs in this process already.",
+            fix="Pass runtime_env to your own ray.init and leave it out of compute, or call "
+            "ray.shutdown first.",
+        )
     if compute.address is not None:
         require_cluster(compute.address)
         if not own:
@@ -64,6 +74,42 @@ def count_actors(ray: Any, compute: ComputeSettings) -> int:
 def machines(ray: Any) -> list[dict[str, float]]:
     """Return what each machine of the running Ray has."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def on_every_machine(function: Callable[[], T]) -> list[T]:
+    """Call ``function`` in a worker of each machine of the running Ray; without one, nowhere.
+
+    Args:
+        function: Pickled by value when it is defined inside a function.
+
+    Returns:
+        The results of the machines that answered within a minute.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    if not ray.is_initialized():
+        return []
+    asked = [
+        ray.remote(
+            num_cpus=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+        )(function).remote()
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+    answers, _ = ray.wait(asked, num_returns=len(asked), timeout=_ANSWER_S)
+    found: list[T] = []
+    for answer in answers:
+        with contextlib.suppress(ray.exceptions.RayError):  # the machine was lost meanwhile
+            found.append(ray.get(answer))
+    return found
+
+
+def dashboard_url(ray: Any) -> str:
+    """Return the address of the dashboard of the Ray that this process uses; "" without one."""
+    address: str = ray._private.worker.get_dashboard_url() or ""
+    return address if "://" in address or not address else f"http://{address}"
 
 
 def start_on_loopback(ray: Any) -> None:
@@ -117,7 +163,11 @@ def _own_path() -> Any:
 
 
 def _start(ray: Any, compute: ComputeSettings) -> None:
-    options = {"log_to_driver": False, "logging_level": "ERROR"}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    runtime_env: dict[str, Any] = {}
+    if compute.address is not None:
+        runtime_env = resolve_runtime_env(compute.runtime_env, os.environ)
+        options["runtime_env"] = runtime_env
     try:
         if compute.address is None:
             start_on_loopback(ray)
@@ -125,10 +175,37 @@ def _start(ray: Any, compute: ComputeSettings) -> None:
             ray.init(address=compute.address, **options)
         else:
             ray.init(address=compute.address, job_config=_own_path(), **options)
+        if compute.runtime_env is not None:
+            _try_runtime_env(ray)
+    except ray.exceptions.RuntimeEnvSetupError as error:
+        ray.shutdown()
+        # Ray's own error repeats the values of variables, so it is not chained.
+        raise _refused_runtime_env(hide_values(str(error), runtime_env)) from None
     except (OSError, ValueError, RuntimeError) as error:
         if compute.address is not None:
-            raise unreachable(compute.address, str(error)) from error
+            why = hide_values(str(error), runtime_env)
+            raise unreachable(compute.address, why) from None
         raise SettingsError(
             f"Ray could not start on this machine: {error}.",
             fix="Free memory and processes; if a path is too long, set RAY_TMPDIR to a short one.",
         ) from error
+
+
+def _try_runtime_env(ray: Any) -> None:
+    """Start one worker, so that a fault of the environment shows before a study starts."""
+
+    def start() -> None:
+        return None
+
+    ray.get(ray.remote(num_cpus=0, max_retries=0)(start).remote())
+
+
+def _refused_runtime_env(why: str) -> SettingsError:
+    lines = [line.strip() for line in why.strip().splitlines() if line.strip()]
+    return SettingsError(
+        f"The cluster cannot set up compute.runtime_env: {lines[-1] if lines else why}",
+        cause="A folder is too large to upload, a package cannot be installed there, or a URL "
+        "cannot be read by its machines.",
+        fix="Correct runtime_env; 'excludes' leaves files of working_dir out; the log "
+        "runtime_env_setup-*.log of Ray's session folder on that machine has the whole output.",
+    )

@@ -1,7 +1,9 @@
 """Where trainings run and what each may use."""
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from sluice.cluster.runtime_env import RuntimeEnvSettings
+from sluice.redaction import has_credential, redact
 from sluice.settings import Settings
 
 
@@ -47,6 +49,45 @@ class ComputeSettings(Settings):
         description="How often a training goes on elsewhere from its last checkpoint when its "
         "process or machine was lost.",
     )
+
+    runtime_env: RuntimeEnvSettings | None = Field(
+        None,
+        description="Code, packages and environment variables that Ray brings to every worker of "
+        "the cluster; needs 'address'.",
+    )
+    storage_path: str | None = Field(
+        None,
+        min_length=1,
+        description="Where a search writes results and checkpoints: a folder that all machines "
+        "share, or a URL such as 's3://bucket/prefix'; the study's own folder when not set.",
+    )
+
+    @field_validator("storage_path", mode="before")
+    @classmethod
+    def _mask_credential(cls, storage_path: object) -> object:
+        # Masked before it is refused, because the error repeats the value that was refused.
+        return redact(storage_path) if isinstance(storage_path, str) else storage_path
+
+    @field_validator("storage_path")
+    @classmethod
+    def _refuse_credential(cls, storage_path: str | None) -> str | None:
+        if storage_path is not None and has_credential(storage_path):
+            raise ValueError(
+                "Ray writes the credentials of a storage_path into the results: leave them out, "
+                "and set them in the environment of this process and by runtime_env.env_vars "
+                "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), or use the roles of the machines"
+            )
+        return storage_path
+
+    @model_validator(mode="after")
+    def _runtime_env_of_a_cluster(self) -> "ComputeSettings":
+        if self.runtime_env is not None and self.address is None:
+            raise ValueError(
+                "runtime_env needs compute.address: without a cluster, workers run on this "
+                "machine with this process's modules and environment; set address, or remove "
+                "runtime_env"
+            )
+        return self
 
     @model_validator(mode="after")
     def _whole_gpus(self) -> "ComputeSettings":

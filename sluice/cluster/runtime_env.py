@@ -1,0 +1,126 @@
+"""What Ray brings to the workers of a cluster: the user's code, packages and environment variables.
+
+Settings are stored with every run, so they hold no secret: ``${NAME}`` in the value of an
+environment variable is replaced when the cluster is joined, and the value is stored nowhere.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from sluice.cluster.process import WORKER_ENVIRONMENT
+from sluice.errors import SettingsError
+from sluice.redaction import MASK, redact_data
+from sluice.settings import Settings, nearest
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_MIN_HIDDEN_LENGTH = 4
+"""Shorter values of environment variables are words such as '1', not secrets."""
+_HIDE = BeforeValidator(redact_data)
+"""Masked before it is refused, because the error repeats the value that was refused."""
+
+
+class RuntimeEnvSettings(Settings):
+    """Ray's runtime environment of a job; see Ray's documentation for what each field takes."""
+
+    working_dir: str | None = Field(
+        None,
+        min_length=1,
+        description="Folder of this machine, or URL of a .zip, in which every worker starts; its "
+        "modules can be imported there.",
+    )
+    excludes: tuple[str, ...] = Field(
+        (), strict=False, description="Patterns as in .gitignore of what is not uploaded."
+    )
+    py_modules: tuple[str, ...] = Field(
+        (),
+        strict=False,
+        description="Package folders or wheels of this machine, or URLs of a .zip, that every "
+        "worker can import.",
+    )
+    env_vars: Annotated[dict[str, str], _HIDE] = Field(
+        {},
+        description="Environment variables of every worker; ${NAME} stands for a variable of this "
+        "process, and is how a secret is passed.",
+    )
+    pip: Annotated[tuple[str, ...], _HIDE] = Field(
+        (),
+        strict=False,
+        description="Requirements that pip installs on every machine before its first worker "
+        "starts.",
+    )
+
+    @field_validator("env_vars", "pip")
+    @classmethod
+    def _refuse_secrets(cls, value: Any) -> Any:
+        texts = value if isinstance(value, tuple) else tuple(value.values())
+        if any(MASK in text for text in texts):
+            raise ValueError(
+                "settings are stored with every run, so they hold no secret: put it into an "
+                "environment variable NAME of this process and write ${NAME} in its place in "
+                "env_vars"
+            )
+        return value
+
+
+def resolve_runtime_env(
+    settings: RuntimeEnvSettings | None, environ: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return what ``ray.init`` takes as ``runtime_env``, secrets included: never log it.
+
+    Args:
+        settings: The user's; None for only what Sluice sets for all workers.
+        environ: The environment variables of this process.
+
+    Raises:
+        SettingsError: A folder or a variable that is named does not exist here.
+    """
+    own = settings or RuntimeEnvSettings()
+    resolved: dict[str, Any] = {
+        "env_vars": WORKER_ENVIRONMENT
+        | {name: _resolve(name, value, environ) for name, value in own.env_vars.items()}
+    }
+    if own.working_dir is not None:
+        resolved["working_dir"] = _local(own.working_dir, "working_dir")
+    if own.py_modules:
+        resolved["py_modules"] = [_local(path, "py_modules") for path in own.py_modules]
+    if own.excludes:
+        resolved["excludes"] = list(own.excludes)
+    if own.pip:
+        resolved["pip"] = list(own.pip)
+    return resolved
+
+
+def hide_values(text: str, runtime_env: Mapping[str, Any]) -> str:
+    """Return ``text`` with ``***`` in place of the values of the environment variables."""
+    values = set(runtime_env.get("env_vars", {}).values())
+    for value in sorted(values, key=len, reverse=True):
+        if len(value) >= _MIN_HIDDEN_LENGTH:
+            text = text.replace(value, MASK)
+    return text
+
+
+def _resolve(name: str, value: str, environ: Mapping[str, str]) -> str:
+    def found(match: re.Match[str]) -> str:
+        if match[1] in environ:
+            return environ[match[1]]
+        raise SettingsError(
+            f"compute.runtime_env.env_vars.{name} needs the environment variable '{match[1]}', "
+            f"which is not set.{nearest(match[1], list(environ))}",
+            cause="It is read in the process that joins the cluster.",
+            fix=f"Set {match[1]} there, or correct its name.",
+        )
+
+    return _VARIABLE.sub(found, value)
+
+
+def _local(path: str, name: str) -> str:
+    if "://" in path or Path(path).expanduser().exists():
+        return path if "://" in path else str(Path(path).expanduser().absolute())
+    raise SettingsError(
+        f"compute.runtime_env.{name}: '{path}' does not exist (looked for in {Path.cwd()}).",
+        fix="Name a folder of this machine, or a URL of a .zip (https://, s3://, gs://).",
+    )
