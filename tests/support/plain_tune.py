@@ -10,17 +10,57 @@ from pathlib import Path
 import optuna
 import ray
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    FIFOScheduler,
+    HyperBandForBOHB,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+)
+from ray.tune.schedulers.pb2 import PB2
 from ray.tune.search.optuna import OptunaSearch
 
-from sluice.tuning.resumable import resumable
+from sluice.tuning.resumable import TrialFailed, resumable
 
 EPOCHS = 9
-MUTATIONS = {"lr": tune.loguniform(1e-4, 1e-1)}
-SCHEDULERS = {
-    "asha": lambda: ASHAScheduler(time_attr="epoch", max_t=EPOCHS, reduction_factor=3),
-    "pbt": lambda: PopulationBasedTraining(
-        time_attr="epoch", perturbation_interval=3, hyperparam_mutations=MUTATIONS
+SPACE = {"lr": tune.loguniform(1e-4, 1e-1)}
+TIMES = {"time_attr": "epoch", "metric": "loss", "mode": "min"}
+
+
+def tpe():
+    sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=4)
+    return OptunaSearch(SPACE, metric="loss", mode="min", sampler=sampler)
+
+
+def hyperopt():
+    from ray.tune.search.hyperopt import HyperOptSearch
+
+    return HyperOptSearch(SPACE, metric="loss", mode="min", n_initial_points=3, random_state_seed=0)
+
+
+def bohb():
+    from ray.tune.search.bohb import TuneBOHB
+
+    return TuneBOHB(SPACE, metric="loss", mode="min", seed=0)
+
+
+STUDIES = {
+    "none": (FIFOScheduler, tpe),
+    "asha": (lambda: ASHAScheduler(**TIMES, max_t=EPOCHS, reduction_factor=3), tpe),
+    "median": (lambda: MedianStoppingRule(**TIMES, grace_period=3), tpe),
+    "hyperband": (lambda: HyperBandScheduler(**TIMES, max_t=EPOCHS), tpe),
+    "hyperopt": (lambda: ASHAScheduler(**TIMES, max_t=EPOCHS, reduction_factor=3), hyperopt),
+    "bohb": (lambda: HyperBandForBOHB(**TIMES, max_t=EPOCHS), bohb),
+    "pbt": (
+        lambda: PopulationBasedTraining(
+            **TIMES, perturbation_interval=3, hyperparam_mutations=SPACE
+        ),
+        tpe,
+    ),
+    "pb2": (
+        lambda: PB2(**TIMES, perturbation_interval=3, hyperparam_bounds={"lr": [1e-4, 1e-1]}),
+        tpe,
     ),
 }
 
@@ -31,7 +71,9 @@ def train(config):
         with checkpoint.as_directory() as folder:
             loss, start = json.loads(Path(folder, "state.json").read_text())
     for epoch in range(start + 1, EPOCHS + 1):
-        time.sleep(0.05)
+        time.sleep(config["seconds"])
+        if config["fails_at"] == epoch:
+            raise ValueError("This trial cannot be trained.")
         loss -= 0.1 * math.exp(-abs(math.log10(config["lr"]) + 2.5) - epoch / 20)
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "state.json").write_text(json.dumps([loss, epoch]))
@@ -41,34 +83,44 @@ def train(config):
             )
 
 
-def main(scheduler, folder, workers, ordered):
-    ray.init(address="local", num_cpus=workers, include_dashboard=False, log_to_driver=False)
-    journal = Path(folder, "journal.jsonl")
-    sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=4)
+def main(
+    *, study, folder, workers, address, ordered, samples=8, seconds=0.05, wrapped=True, **more
+):
+    """Run a study on a cluster with two CPUs; print how many trials ended, and failed."""
+    ray.init(address=address, log_to_driver=False)
+    scheduler, searcher = (make() for make in STUDIES[study])
+    if wrapped:
+        journal = Path(folder, "journal.jsonl")
+        scheduler = resumable(
+            scheduler,
+            journal=journal,
+            time_attr="epoch",
+            ordered=ordered,
+            concurrency=4 if ordered else None,
+            errors=more.get("errors", "record"),
+        )
+        searcher = resumable(searcher, journal=journal)
     tuner = tune.Tuner(
-        tune.with_resources(train, {"cpu": 1}),
+        tune.with_resources(train, {"cpu": 2 / workers}),
+        param_space={"seconds": seconds, "fails_at": more.get("fails_at", 0)},
         tune_config=tune.TuneConfig(
             metric="loss",
             mode="min",
-            num_samples=8,
+            num_samples=samples,
             reuse_actors=True,
-            scheduler=resumable(
-                SCHEDULERS[scheduler](),
-                journal=journal,
-                time_attr="epoch",
-                ordered=ordered,
-                concurrency=4 if ordered else None,
-            ),
-            search_alg=resumable(
-                OptunaSearch(MUTATIONS, metric="loss", mode="min", sampler=sampler),
-                journal=journal,
-            ),
+            scheduler=scheduler,
+            search_alg=searcher,
         ),
         run_config=tune.RunConfig(name="study", storage_path=folder, verbose=0),
     )
-    results = tuner.fit()
-    print(json.dumps([len(results), results.num_errors]))
+    begun = time.perf_counter()
+    try:
+        results = tuner.fit()
+    except TrialFailed as error:
+        print(json.dumps([error.number, error.config, repr(error.error.cause)]))
+        return
+    print(json.dumps([len(results), results.num_errors, time.perf_counter() - begun]))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "ordered")
+    main(**json.loads(sys.argv[1]))

@@ -17,12 +17,18 @@ class SeededDraws:
     """
 
     def __init__(self, seed: int) -> None:
-        self._seed, self._steps = seed, 0
+        self._seed, self._steps, self._is_open = seed, 0, False
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Seed the generators; the program's own states are put back afterwards."""
-        self._steps += 1
+        """Seed the generators; the program's own states are put back afterwards.
+
+        A step within a step is a part of it.
+        """
+        if self._is_open:
+            yield
+            return
+        self._steps, self._is_open = self._steps + 1, True
         seed = derive_seed(self._seed, f"tune_{self._steps}")
         own, own_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
         random.seed(seed)
@@ -30,9 +36,11 @@ class SeededDraws:
         try:
             yield
         finally:
+            self._is_open = False
             random.setstate(own)
             np.random.set_state(own_numpy)  # noqa: NPY002
 
     def undo(self) -> None:
-        """Forget the last step, which changed nothing."""
-        self._steps -= 1
+        """Forget the last step, which changed nothing, unless it goes on."""
+        if not self._is_open:
+            self._steps -= 1

@@ -33,6 +33,7 @@ class OrderedStudy(Study):
         """Suggestions in the journal that are not made again yet."""
         self._num_recorded = 0
         """Offers in the journal."""
+        self._has_begun = False
 
     def replay(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Apply the lines of a journal."""
@@ -44,8 +45,9 @@ class OrderedStudy(Study):
         else:
             self._expected = deque(suggested)
         events = [line for line in lines if "config" not in line]
-        for number, line in enumerate(events):
-            self._fill(is_new=False)
+        if self._searcher is not None or events:
+            self._begin(is_new=not events)
+        for number, line in enumerate(events, 1):
             event = self._lines.decode(line)
             self._require_running(event)
             if self._clock.first() != event.trial:
@@ -54,9 +56,7 @@ class OrderedStudy(Study):
                     f"{self._clock.first()}.",
                     fix="Go on with the releases that began the study, or begin it elsewhere.",
                 )
-            self._apply(event)
-        if self._searcher is not None or events:
-            self._fill(is_new=True)
+            self._apply_and_fill(event, is_new=number == len(events))
         if self._expected:
             raise ContractError(
                 f"The journal has a suggestion for trial {self._expected[0]['trial']}, which the "
@@ -80,7 +80,13 @@ class OrderedStudy(Study):
             line = {"trial": first + index, "config": plain(self._offered[index])}
             self._record(line, False)
             self._num_recorded += 1
-        self._fill(is_new=True)
+        self._begin(is_new=True)
+
+    def _begin(self, *, is_new: bool) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            with self._draws.step():
+                self._fill(is_new=is_new)
 
     def suggest(self) -> bool:
         """Return False: trials are there as soon as a slot is free."""
@@ -116,13 +122,14 @@ class OrderedStudy(Study):
             if not queue:
                 del self._arrived[due]
             self._record(self._lines.encode(event), True)
-            self._apply(event)
-            self._fill(is_new=True)
+            self._apply_and_fill(event, is_new=True)
             yield event
 
-    def _apply(self, event: Event) -> None:
+    def _apply_and_fill(self, event: Event, *, is_new: bool) -> None:
         self._clock.tick(event.trial)
-        super()._apply(event)
+        with self._draws.step():
+            self._apply(event)
+            self._fill(is_new=is_new)
 
     def _fill(self, *, is_new: bool) -> None:
         """Give each free slot the trial that the scheduler chooses."""
@@ -247,10 +254,11 @@ class ArrivalStudy(Study):
         # As Tune does it: the scheduler chooses what to start, then one event is handled.
         self.choice()
         self._has_chosen = False
-        if event.kind == "start":
-            self._run(self.trials[event.trial])
-        else:
-            self._apply(event)
+        with self._draws.step():
+            if event.kind == "start":
+                self._run(self.trials[event.trial])
+            else:
+                self._apply(event)
 
     def _record_suggestion(self, config: Mapping[str, Any]) -> None:
         line = {"trial": len(self.trials), "config": plain(config)}
@@ -258,4 +266,5 @@ class ArrivalStudy(Study):
 
     def _append(self, config: Mapping[str, Any]) -> None:
         self._has_chosen = False
-        self._add(config)
+        with self._draws.step():
+            self._add(config)
