@@ -79,7 +79,12 @@ def differing(base: Setup, found: Setup) -> dict[str, dict[str, Any]]:
         parts = {name: value for name, value in new.items() if value != own.get(name)}
         if parts:
             changed[group] = parts
-    return changed
+    settings = {
+        name: value
+        for name, value in found.workload_settings.items()
+        if value != base.workload_settings.get(name)
+    }
+    return changed | ({"workload_settings": settings} if settings else {})
 
 
 def _report(pipeline: PipelineSettings, best: BestConfig, study: Study, *, page: str) -> Group:

@@ -49,6 +49,11 @@ class Halton(Searcher):
     save = restore = None
 
 
+class Broken(Halton):
+    def suggest(self, trial_id):
+        raise ValueError(f"nothing for {trial_id}")
+
+
 class NoSpace(Halton):
     set_search_properties = Searcher.set_search_properties
 
@@ -159,12 +164,15 @@ def test_a_searcher_of_the_users_own_gets_the_space(name):
 
 
 def test_optuna_by_class_has_conditions_and_any_sampler():
-    sampler = {"class": "optuna.samplers:CmaEsSampler", "arguments": {"n_startup_trials": 2}}
+    sampler = {"class": "optuna.samplers:NSGAIISampler", "arguments": {"population_size": 4}}
     searcher, own = made(searcher={"class": OPTUNA, "arguments": {"sampler": {**sampler}}})
 
     assert type(searcher) is OptunaSearch
-    assert isinstance(searcher._sampler, optuna.samplers.CmaEsSampler)
-    assert len({"model.dropout" in params for params in run(searcher, own, 12)}) == 2
+    assert isinstance(searcher._sampler, optuna.samplers.NSGAIISampler)
+    found = run(searcher, own, 12)
+    assert len({"model.dropout" in params for params in found}) == 2
+    again, own = made(searcher={"class": OPTUNA, "arguments": {"sampler": {**sampler}}})
+    assert run(again, own, 12) == found
 
 
 LIBRARIES = {
@@ -228,6 +236,7 @@ def test_a_searcher_without_its_library_is_refused_with_the_extra(path, monkeypa
             "lacks its library: No module named 'a_library_that_nobody_has'",
         ),
         ({"class": here("NoSpace")}, "takes no search space"),
+        ({"class": here("Broken")}, "refuses its arguments: nothing for 00000"),
         ({"class": here("Missing")}, "has no 'Missing'"),
         ({"class": "ray.tune.schedulers:ASHAScheduler"}, "searcher .* must be a subclass of ray"),
         ({"class": "ray.tune.search.basic_variant:BasicVariantGenerator"}, "must be a subclass"),
