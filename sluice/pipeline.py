@@ -30,7 +30,7 @@ from sluice.training.diagnosis import DiagnosisSettings
 from sluice.training.settings import NO_EFFECT, TrainSettings
 from sluice.tuning.default_space import default_space
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.space_fit import require_fit
+from sluice.tuning.space_fit import require_fit, require_workload_fit, workload_names
 from sluice.tuning.spaces import Setup, Space
 from sluice.tuning.strategy import plan_search
 from sluice.workloads.load import build_workload, require_workload_type
@@ -127,6 +127,9 @@ class PipelineSettings(Settings):
     @model_validator(mode="after")
     def _searchable(self) -> "PipelineSettings":
         if self.space is not None:
+            if workload_names(self.space):
+                settings_type, where = self._workload_type.settings_type, self._where
+                require_workload_fit(self.space, settings_type, self.workload_settings, where=where)
             require_fit(self.space, self.setup)
         if self.search is not None:
             plan_search(self.searched, self.search, self.setup)
@@ -148,8 +151,15 @@ class PipelineSettings(Settings):
 
     @property
     def setup(self) -> Setup:
-        """Settings of network and training."""
-        return Setup(model=self.model, training=self.training)
+        """Settings of network and training, and those of the workload that are searched."""
+        own: dict[str, Any] = {}
+        names = workload_names(self.space) if self.space is not None else ()
+        if names:
+            fields = self._workload_type.settings_type.model_fields
+            for name in names:
+                default = fields[name].get_default(call_default_factory=True)
+                own[name] = self.workload_settings.get(name, default)
+        return Setup(model=self.model, training=self.training, workload_settings=own)
 
     @property
     def searched(self) -> Space:
@@ -157,8 +167,14 @@ class PipelineSettings(Settings):
         return self.space or default_space(self.setup)
 
     def with_setup(self, setup: Setup) -> "PipelineSettings":
-        """Return the pipeline with the settings of network and training that a search found."""
-        return self.model_copy(update={"model": setup.model, "training": setup.training})
+        """Return the pipeline with the settings that a search found."""
+        return self.model_copy(
+            update={
+                "model": setup.model,
+                "training": setup.training,
+                "workload_settings": self.workload_settings | setup.workload_settings,
+            }
+        )
 
     @property
     def loaded_workload(self) -> Workload:
@@ -167,9 +183,7 @@ class PipelineSettings(Settings):
         Raises:
             SettingsError: It does not import, is no workload, or a setting of it is wrong.
         """
-        return self.build_workload(
-            require_workload_type(import_named(self.workload, what="workload"), self.workload)
-        )
+        return self.build_workload(self._workload_type)
 
     def build_workload(self, cls: type[Workload]) -> Workload:
         """Build the workload whose class was found already.
@@ -177,9 +191,16 @@ class PipelineSettings(Settings):
         Raises:
             SettingsError: A setting of it is wrong.
         """
-        where = f"{self.name}: workload_settings"
-        settings = cls.settings_type.parse(dict(self.workload_settings), where=where)
+        settings = cls.settings_type.parse(dict(self.workload_settings), where=self._where)
         return build_workload(cls, settings, path=self.workload)
+
+    @property
+    def _workload_type(self) -> type[Workload]:
+        return require_workload_type(import_named(self.workload, what="workload"), self.workload)
+
+    @property
+    def _where(self) -> str:
+        return f"{self.name}: workload_settings"
 
     @property
     def config(self) -> dict[str, Any]:

@@ -81,6 +81,10 @@ def _import_paths(attributes: Mapping[str, Any]) -> list[str]:
         model.get("architecture") if isinstance(model, Mapping) else None,
         training.get("optimizer") if isinstance(training, Mapping) else None,
     ]
+    search = attributes.get("search")
+    for part in ("scheduler", "searcher"):
+        given = search.get(part) if isinstance(search, Mapping) else None
+        named.append(given.get("class") if isinstance(given, Mapping) else None)
     return [path for path in named if isinstance(path, str) and ":" in path]
 
 

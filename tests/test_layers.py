@@ -44,7 +44,7 @@ ONE_ADAPTER = {
     }
     | {
         f"sluice/tuning/{name}.py"
-        for name in ("schedulers", "searchers", "strategy", "tune_classes", "tune_space")
+        for name in ("schedulers", "searchers", "tune_classes", "tune_space")
     },
     "optuna": {"sluice/tuning/proposals.py", "sluice/tuning/searchers.py"},
     "opentelemetry": {"sluice/observability/tracing.py"},

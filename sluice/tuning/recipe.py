@@ -32,7 +32,12 @@ def changed_settings(base: Setup, found: Setup) -> dict[str, dict[str, Any]]:
         }
         if parts:
             changed[group] = parts
-    return changed
+    settings = {
+        name: value
+        for name, value in found.workload_settings.items()
+        if value != base.workload_settings.get(name)
+    }
+    return changed | ({"workload_settings": settings} if settings else {})
 
 
 def settings_yaml(settings: dict[str, dict[str, Any]]) -> str:

@@ -115,7 +115,7 @@ class Setup(Settings):
     workload_settings: dict[str, Any] = Field(
         {},
         exclude_if=lambda settings: not settings,
-        description="Settings of the workload, as they are written in the pipeline's file.",
+        description="The searched settings of the workload; they replace those of the file.",
     )
 
     def value(self, path: str) -> Value | None:

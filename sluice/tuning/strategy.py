@@ -9,7 +9,7 @@ from sluice.tuning.searchers import make_searcher
 from sluice.tuning.settings import ClassSettings, SearchSettings
 from sluice.tuning.space_fit import require_fit
 from sluice.tuning.spaces import OPTIMIZER, Setup, Space, split_path
-from sluice.tuning.tune_classes import import_class, inherits
+from sluice.tuning.tune_classes import guarded, import_class, inherits
 
 _TPE_FROM, _ASHA_ABOVE = 20, 100
 
@@ -38,7 +38,10 @@ def plan_search(space: Space, settings: SearchSettings, base: Setup) -> tuple[St
     if isinstance(settings.scheduler, ClassSettings):
         make_scheduler(settings, strategy, searched, base.training.max_epochs)
     if settings.searcher is not None:
-        make_searcher(settings, strategy, searched, base, metric_of(strategy))
+        searcher = make_searcher(settings, strategy, searched, base, metric_of(strategy))
+        # Some libraries refuse a space, or are loaded, with the first suggestion.
+        path = settings.searcher.path
+        guarded(lambda: searcher.suggest("00000"), path, what="searcher", takes=[])
     return strategy, searched
 
 

@@ -31,7 +31,11 @@ def test_a_pipeline_without_a_search_gets_the_default_one(echo: PipelineSettings
 @pytest.mark.parametrize(
     ("search", "compute", "said"),
     [
-        ({"scheduler": "hyperband"}, {}, r"search: .*scheduler.*'auto', 'asha', 'pbt' or 'none'"),
+        (
+            {"scheduler": "hyperband"},
+            {},
+            r"search: .*scheduler.*'auto', 'asha', 'pbt', 'median' or 'none'",
+        ),
         ({"num_trials": 1}, {}, r"search: .*num_trials.*greater than or equal to 2"),
         ({}, {"gpus_per_worker": -1.0}, r"compute: .*gpus_per_worker.*greater than or equal to 0"),
     ],
@@ -95,3 +99,22 @@ def test_the_readmes_example_of_a_search_can_be_copied(echo: PipelineSettings) -
 
     assert pipeline.search.num_trials == 50
     assert next(iter(pipeline.space.parameters)) == "training.learning_rate"
+
+
+def test_what_was_found_for_workload_and_optimizer_reads_as_the_file_is_written() -> None:
+    base = Setup(workload_settings={"seq_len": 8, "noise": 0.1})
+    found = base.with_params(
+        {
+            "workload.seq_len": 12,
+            "training.optimizer": "sgd",
+            "training.optimizer_arguments.momentum": 0.9,
+            "model.options.blocks": 3,
+        },
+        where="test",
+    )
+
+    assert changed_settings(base, found) == {
+        "model": {"options": {"blocks": 3}},
+        "training": {"optimizer": "sgd", "optimizer_arguments": {"momentum": 0.9}},
+        "workload_settings": {"seq_len": 12},
+    }

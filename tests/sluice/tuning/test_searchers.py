@@ -1,9 +1,8 @@
 """Searchers of Ray Tune: random values, TPE, and classes by import path."""
 
 import copy
-import importlib.util
+import importlib
 import math
-import warnings
 
 import optuna
 import pytest
@@ -18,14 +17,19 @@ from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup
 from sluice.tuning.strategy import plan_search
 from sluice.tuning.tune_space import decode, tune_space
+from tests.sluice.tuning.searcher_libraries import (
+    BOHB,
+    HYPEROPT,
+    MODULES,
+    NEVERGRAD,
+    is_installed,
+    load_quietly,
+)
 from tests.sluice.tuning.toy_space import space
 from tests.support.toy_search import LR
 
 BASE = Setup(training=TrainSettings(max_epochs=27, learning_rate=0.03, batch_rows=64))
 OPTUNA = "ray.tune.search.optuna:OptunaSearch"
-HYPEROPT = "ray.tune.search.hyperopt:HyperOptSearch"
-NEVERGRAD = "ray.tune.search.nevergrad:NevergradSearch"
-BOHB = "ray.tune.search.bohb:TuneBOHB"
 BOHB_SCHEDULER = {"class": "ray.tune.schedulers:HyperBandForBOHB"}
 
 
@@ -47,6 +51,11 @@ class Halton(Searcher):
         pass
 
     save = restore = None
+
+
+class Broken(Halton):
+    def suggest(self, trial_id):
+        raise ValueError(f"nothing for {trial_id}")
 
 
 class NoSpace(Halton):
@@ -159,44 +168,39 @@ def test_a_searcher_of_the_users_own_gets_the_space(name):
 
 
 def test_optuna_by_class_has_conditions_and_any_sampler():
-    sampler = {"class": "optuna.samplers:CmaEsSampler", "arguments": {"n_startup_trials": 2}}
+    sampler = {"class": "optuna.samplers:NSGAIISampler", "arguments": {"population_size": 4}}
     searcher, own = made(searcher={"class": OPTUNA, "arguments": {"sampler": {**sampler}}})
 
     assert type(searcher) is OptunaSearch
-    assert isinstance(searcher._sampler, optuna.samplers.CmaEsSampler)
-    assert len({"model.dropout" in params for params in run(searcher, own, 12)}) == 2
+    assert isinstance(searcher._sampler, optuna.samplers.NSGAIISampler)
+    found = run(searcher, own, 12)
+    assert len({"model.dropout" in params for params in found}) == 2
+    again, own = made(searcher={"class": OPTUNA, "arguments": {"sampler": {**sampler}}})
+    assert run(again, own, 12) == found
 
 
-LIBRARIES = {
-    HYPEROPT: (("hyperopt",), {"n_initial_points": 3}),
-    NEVERGRAD: (
-        ("nevergrad",),
-        {
-            "optimizer": {"class": "nevergrad:optimizers.OnePlusOne"},
-            "optimizer_kwargs": {"budget": 9},
-        },
-    ),
-    BOHB: (("hpbandster", "ConfigSpace"), {}),
+ARGUMENTS = {
+    HYPEROPT: {"n_initial_points": 3},
+    NEVERGRAD: {
+        "optimizer": {"class": "nevergrad:optimizers.OnePlusOne"},
+        "optimizer_kwargs": {"budget": 9},
+    },
+    BOHB: {},
 }
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _loaded():
-    """Load the libraries that are there: loading them warns, and has a cost of its own."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for path in LIBRARIES:
-            importlib.import_module(path.partition(":")[0])
+    load_quietly()
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray uses calls that these libraries will remove
-@pytest.mark.parametrize("path", LIBRARIES)
+@pytest.mark.parametrize("path", ARGUMENTS)
 def test_a_searcher_of_another_library_searches_the_whole_space(path):
-    modules, arguments = LIBRARIES[path]
-    if any(importlib.util.find_spec(module) is None for module in modules):
-        pytest.skip(f"needs {', '.join(modules)}: pip install 'sluice-mlops[searchers]'")
+    if not is_installed(path):
+        pytest.skip(f"needs {', '.join(MODULES[path])}: pip install 'sluice-mlops[searchers]'")
     more = {"scheduler": BOHB_SCHEDULER} if path == BOHB else {}
-    given = {"class": path, "arguments": arguments}
+    given = {"class": path, "arguments": ARGUMENTS[path]}
     searcher, own = made(searcher=given, **more)
     found = [decode(own, BASE, searcher.suggest(f"{n:05d}")) for n in range(6)]
 
@@ -206,11 +210,10 @@ def test_a_searcher_of_another_library_searches_the_whole_space(path):
     assert len({repr(params) for params in found}) >= 3
 
 
-@pytest.mark.parametrize("path", LIBRARIES)
+@pytest.mark.parametrize("path", ARGUMENTS)
 def test_a_searcher_without_its_library_is_refused_with_the_extra(path, monkeypatch):
-    module = importlib.import_module(
-        path.partition(":")[0] + "." + path.split(".")[3].split(":")[0] + "_search"
-    )
+    package = path.partition(":")[0]
+    module = importlib.import_module(f"{package}.{package.rpartition('.')[2]}_search")
     for name in ("hpo", "ng", "BOHB"):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, None)
@@ -228,6 +231,7 @@ def test_a_searcher_without_its_library_is_refused_with_the_extra(path, monkeypa
             "lacks its library: No module named 'a_library_that_nobody_has'",
         ),
         ({"class": here("NoSpace")}, "takes no search space"),
+        ({"class": here("Broken")}, "refuses its arguments: nothing for 00000"),
         ({"class": here("Missing")}, "has no 'Missing'"),
         ({"class": "ray.tune.schedulers:ASHAScheduler"}, "searcher .* must be a subclass of ray"),
         ({"class": "ray.tune.search.basic_variant:BasicVariantGenerator"}, "must be a subclass"),

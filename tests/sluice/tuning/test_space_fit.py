@@ -188,3 +188,59 @@ def test_a_search_in_such_a_space_does_not_begin(tmp_path):
     with pytest.raises(SettingsError, match="holds 9"):
         search(tmp_path / "search", own_space=own)
     assert not (tmp_path / "search").exists()
+
+
+SINE = {"name": "sine", "workload": "tests.support.synthetic:SineWorkload"}
+
+
+def sine(parameters, **more):
+    space = {"space": {"parameters": parameters}}
+    return PipelineSettings.parse(SINE | space | more, where="defs.yaml")
+
+
+def test_a_setting_of_the_workload_is_searched_from_its_value_in_the_file_or_its_default():
+    names = {"workload.seq_len": integers(4, 16), "workload.noise": choice(0.0, 0.1)}
+    pipeline = sine(names, workload_settings={"noise": 0.1, "num_rows": 99})
+    found = pipeline.setup.with_params({"workload.seq_len": 12}, where="t")
+
+    assert pipeline.setup.workload_settings == {"seq_len": 8, "noise": 0.1}
+    assert found.workload_settings == {"seq_len": 12, "noise": 0.1}
+    own = pipeline.with_setup(found)
+    assert own.workload_settings == {"noise": 0.1, "num_rows": 99, "seq_len": 12}
+    assert own.loaded_workload.settings.seq_len == 12
+    assert own.config_digest != pipeline.config_digest
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        (
+            {"workload.seq_length": integers(4, 16)},
+            "not a setting of the workload. Did you mean 'se",
+        ),
+        ({"workload.seq_len": integers(0, 16)}, "'workload.seq_len' cannot be 0"),
+        ({"workload.noise": choice("loud", "low")}, "'workload.noise' cannot be 'loud'"),
+        (
+            {"model.dropout": {"kind": "uniform", "low": 0.0, "high": 0.1}}
+            | {"model.hidden": integers(4, 8) | {"when": {"path": "workload.nose", "one_of": [1]}}},
+            "'workload.nose' is not a setting",
+        ),
+    ],
+)
+def test_a_setting_that_the_workload_does_not_have_is_refused_when_the_file_is_read(
+    parameters, said
+):
+    with pytest.raises(SettingsError, match=f"defs.yaml: .*{said}"):
+        sine(parameters)
+
+
+def test_an_argument_of_the_optimizer_that_the_recipe_overrules_is_refused():
+    training = TrainSettings(
+        optimizer="sgd", changes=(Change(from_epoch=3, optimizer_arguments={"momentum": 0.5}),)
+    )
+    path = "training.optimizer_arguments.momentum"
+    own = Space.parse(
+        {"parameters": {path: {"kind": "uniform", "low": 0.0, "high": 0.9}}}, where="s"
+    )
+    with pytest.raises(SettingsError, match=r"momentum' cannot be searched .* epoch 3"):
+        require_fit(own, Setup(training=training))

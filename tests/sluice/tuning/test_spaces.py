@@ -5,6 +5,7 @@ import pytest
 
 from sluice.errors import SettingsError
 from sluice.models.settings import ModelSettings
+from sluice.training.settings import TrainSettings
 from sluice.tuning.default_space import default_space
 from sluice.tuning.parameters import Choice, Integers, LogUniform, PowersOfTwo, Uniform
 from sluice.tuning.spaces import Setup, Space
@@ -47,6 +48,18 @@ def parse(**parameters):
             "must stand before",
         ),
         ({}, "parameters"),
+        ({"training__optimizer_arguments": LR}, "Name one entry of it, as 'training.optim"),
+        ({"model__options": LR}, "Name one entry of it, as 'model.options.NAME'"),
+        ({"model__options__a-b": LR}, "'model.options.a-b' is not a parameter"),
+        ({"training__optimizer_arguments__lr": LR}, "set training.learning_rate instead"),
+        (
+            {"training__optimizer": {"kind": "choice", "options": ["sgd", "adm"]}},
+            "unknown optimizer",
+        ),
+        ({"training__device": {"kind": "choice", "options": ["cpu", "cuda"]}}, "where to train"),
+        ({"workload__folds": {"kind": "choice", "options": [1, 2]}}, "on other rows cannot be"),
+        ({"workload": LR}, "is not a parameter that can be searched"),
+        ({"gate__min_gain": LR}, "model.options.NAME, .*workload.NAME"),
     ],
 )
 def test_a_space_that_cannot_be_searched_is_refused_with_the_place(parameters, said):
@@ -136,3 +149,64 @@ def test_the_default_space_fits_every_architecture(architecture):
     for seed in range(20):
         rng = np.random.default_rng(seed)
         base.with_params(own.choose(base, lambda _path, p, rng=rng: p.draw(rng)), where="t")
+
+
+ADAPTED = "training.optimizer_arguments.{}"
+
+
+def test_arguments_of_an_optimizer_and_options_of_a_network_count_for_their_owner():
+    base = Setup(
+        model=ModelSettings(architecture="my:Net", options={"blocks": 2, "act": "relu"}),
+        training=TrainSettings(optimizer="sgd", optimizer_arguments={"momentum": 0.9}),
+    )
+    same = base.with_params(
+        {ADAPTED.format("nesterov"): True, "model.options.blocks": 3}, where="t"
+    )
+    other = base.with_params(
+        {
+            "training.optimizer": "adam",
+            ADAPTED.format("betas"): [0.9, 0.99],
+            "model.architecture": "gru",
+        },
+        where="t",
+    )
+
+    assert same.training.optimizer_arguments == {"momentum": 0.9, "nesterov": True}
+    assert same.model.options == {"blocks": 3, "act": "relu"}
+    assert other.training.optimizer_arguments == {"betas": [0.9, 0.99]}
+    assert other.model.options == {}
+    assert base.value(ADAPTED.format("momentum")) == 0.9
+    assert base.value(ADAPTED.format("betas")) is None
+    assert (base.training.optimizer, base.model.options["blocks"]) == ("sgd", 2)
+
+
+def test_a_condition_can_name_the_optimizer():
+    own = parse(
+        training__optimizer={"kind": "choice", "options": ["sgd", "adam"]},
+        training__optimizer_arguments__momentum={
+            "kind": "uniform",
+            "low": 0.0,
+            "high": 0.99,
+            "when": {"path": "training.optimizer", "one_of": ["sgd"]},
+        },
+        training__optimizer_arguments__betas={
+            "kind": "choice",
+            "options": [[0.9, 0.999], [0.9, 0.99]],
+            "when": {"path": "training.optimizer", "one_of": ["adam"]},
+        },
+    )
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        params = own.choose(Setup(), lambda _path, p, rng=rng: p.draw(rng))
+        arguments = Setup().with_params(params, where="t").training.optimizer_arguments
+        expected = "momentum" if params["training.optimizer"] == "sgd" else "betas"
+        assert list(arguments) == [expected]
+
+
+def test_tunes_choice_is_read_as_the_kind_of_that_name():
+    own = parse(
+        model__architecture={"kind": "tune", "function": "choice", "arguments": [["gru", "lstm"]]}
+    )
+
+    assert own.parameters["model.architecture"] == Choice(options=("gru", "lstm"))
+    assert Space.model_validate_json(own.model_dump_json()) == own

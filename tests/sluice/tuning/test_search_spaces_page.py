@@ -1,0 +1,71 @@
+"""The examples of ``docs/search-spaces.md`` are accepted as they are written."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from ray.tune.schedulers import FIFOScheduler
+
+from sluice.errors import SettingsError
+from sluice.pipeline import PipelineSettings
+from sluice.tuning.schedulers import make_scheduler
+from sluice.tuning.settings import SearchSettings
+from sluice.tuning.strategy import choose_strategy
+from tests.sluice.tuning.searcher_libraries import is_installed, load_quietly
+
+PAGE = (Path(__file__).parents[3] / "docs" / "search-spaces.md").read_text()
+EXAMPLES = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
+SPACE = next(example["space"] for example in EXAMPLES if "space" in example)
+SINE = {"name": "sine", "workload": "tests.support.synthetic:SineWorkload", "space": SPACE}
+
+
+class Everything(FIFOScheduler):
+    def __init__(
+        self,
+        time_attr=None,
+        max_t=None,
+        grace_period=None,
+        reduction_factor=None,
+        perturbation_interval=None,
+        hyperparam_mutations=None,
+        hyperparam_bounds=None,
+        custom_explore_fn=None,
+        seed=None,
+        another=None,
+    ):
+        self.given = {name: value for name, value in locals().items() if value is not None}
+        super().__init__()
+
+
+def test_the_space_is_one_of_a_pipeline():
+    pipeline = PipelineSettings.parse(SINE, where="page")
+
+    assert len(pipeline.space.parameters) == 7
+    assert pipeline.setup.workload_settings == {"seq_len": 8}
+
+
+@pytest.mark.filterwarnings("ignore")  # Ray uses calls that these libraries will remove
+@pytest.mark.parametrize("example", [e["search"] for e in EXAMPLES if "search" in e], ids=str)
+def test_a_search_of_the_page_is_accepted_or_lacks_its_library(example):
+    given = SINE | {"search": example}
+    load_quietly()
+    if is_installed((example.get("searcher") or {"class": ""})["class"]):
+        search = PipelineSettings.parse(given, where="page").search
+        assert search == SearchSettings.parse(example, where="page")
+        return
+    with pytest.raises(SettingsError, match=r"lacks its library|No module named"):
+        PipelineSettings.parse(given, where="page")
+
+
+def test_what_the_page_says_is_filled_in_is_filled_in():
+    pipeline = PipelineSettings.parse(SINE, where="page")
+    named = re.search(r"does not give it: (.*?) and a seed", PAGE, re.DOTALL).group(1)
+    names = re.findall(r"`(\w+)`", named)
+    own = {"class": "tests.sluice.tuning.test_search_spaces_page:Everything", "arguments": {}}
+    search = SearchSettings.parse({"scheduler": own, "seed": 5}, where="page")
+    strategy = choose_strategy(pipeline.space, search, pipeline.setup)
+    scheduler = make_scheduler(search, strategy, pipeline.space, 25)
+
+    assert {*names, "seed"} == scheduler.given.keys() - {"self", "__class__"}
+    assert (scheduler.given["max_t"], scheduler.given["time_attr"]) == (25, "epoch")
