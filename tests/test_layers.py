@@ -37,7 +37,7 @@ ONE_ADAPTER = {
         f"sluice/cluster/{name}.py"
         for name in ("ray_address", "ray_session", "ray_train", "plain_tuner")
     }
-    | {"sluice/serving/ray_serve.py"}
+    | {"sluice/serving/ray_serve.py", "sluice/tuning/trainable.py"}
     | {
         f"sluice/tuning/resumable/{name}.py"
         for name in ("driver", "shadow", "study", "tune_trials", "wrappers")

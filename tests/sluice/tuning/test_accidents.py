@@ -1,7 +1,7 @@
-"""TUNE-3: what may be gone tomorrow is not written down; what follows from the values is."""
+"""TUNE-3: an accident is raised and not recorded; what follows from the values ends the trial."""
 
 import errno
-from dataclasses import dataclass
+import pickle
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ import torch
 from sluice.errors import (
     ContractError,
     IntegrityError,
+    OutOfMemory,
     RankLost,
     SettingsError,
     SluiceError,
@@ -16,23 +17,10 @@ from sluice.errors import (
     StorageError,
     TrainingFailed,
 )
-from sluice.tuning.accidents import is_accident
-from sluice.tuning.records import Segment, Step
-from tests.sluice.tuning.toy_space import decisions, search, settings
-from tests.support.toy_search import LR, Toy
-
-OWN = settings(6)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failing(Toy):
-    error: Exception
-    at: tuple[int, int]
-
-    def run(self, segment, folder, start):
-        if segment.key == self.at:
-            raise self.error
-        return Toy.run(self, segment, folder, start)
+from sluice.tuning.accidents import is_accident, reason_of
+from sluice.tuning.records import Step
+from tests.sluice.tuning.conftest import SINE
+from tests.support.toy_search import LR
 
 
 def from_cause(error, cause):
@@ -60,69 +48,97 @@ LASTING = {
 }
 
 
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory):
-    return decisions(search(tmp_path_factory.mktemp("whole"), OWN))
+VALUES = {LR: 0.02, "model.dropout": 0.1}
+
+
+def raised(error):
+    """Raise and catch, so that the error has a place."""
+    try:
+        raise error
+    except type(error) as caught:
+        return caught
 
 
 @pytest.mark.parametrize("name", PASSING)
-def test_an_accident_ends_the_search_and_the_trial_is_tried_anew(name, expected, tmp_path):
-    error = PASSING[name]
+def test_an_accident_is_raised_with_what_to_do(name):
+    error = raised(PASSING[name])
     with pytest.raises(SluiceError) as caught:
-        search(tmp_path, OWN, toy=Failing(error=error, at=(1, 3)))
+        reason_of(error, VALUES)
     assert caught.value.fix
-    if not isinstance(error, SluiceError):
-        said = str(caught.value)
-        assert f"Trial 1 ({LR} " in said
-        assert f"{type(error).__name__}: " in said
-        assert "(raised at " in said
-        assert "Run again: nothing that was finished is lost" in said
+    if isinstance(error, SluiceError):
+        assert caught.value is error
+        return
+    assert f"The trial with {LR} 0.02, model.dropout 0.1 could not be trained" in caught.value.what
+    assert f"{type(error).__name__}: {error}" in caught.value.what
+    assert "(raised at " in caught.value.what
+    assert "Run again: nothing that was finished is lost" in caught.value.fix
 
-    assert decisions(search(tmp_path, OWN)) == expected
+
+@pytest.mark.parametrize("name", PASSING)
+def test_an_accident_survives_the_way_to_the_driver(name):
+    with pytest.raises(SluiceError) as caught:
+        reason_of(raised(PASSING[name]), VALUES)
+    arrived = pickle.loads(pickle.dumps(caught.value))
+
+    assert type(arrived) is type(caught.value)
+    assert (arrived.what, arrived.cause, arrived.fix) == (
+        caught.value.what,
+        caught.value.cause,
+        caught.value.fix,
+    )
 
 
 @pytest.mark.parametrize("name", LASTING)
-def test_what_follows_from_values_and_code_is_that_trials_end(name, tmp_path):
-    result = search(tmp_path, OWN, toy=Failing(error=LASTING[name], at=(1, 3)))
-
-    assert [t.id for t in result.trials if t.state == "failed"] == [1]
-    assert str(LASTING[name]) in result.trials[1].reason
-    assert decisions(search(tmp_path, OWN)) == decisions(result)
+def test_what_follows_from_values_and_code_is_that_trials_end(name):
+    assert str(LASTING[name]) in reason_of(raised(LASTING[name]), VALUES)
 
 
 @pytest.mark.parametrize("kind", [ValueError, lambda text: ContractError(text, fix=text)])
-def test_a_message_that_cannot_be_written_is_spelled_out(kind, tmp_path):
-    result = search(tmp_path, OWN, toy=Failing(error=kind("no file a\udcff.csv"), at=(1, 3)))
-
-    assert r"no file a\udcff.csv" in result.trials[1].reason
-    assert decisions(search(tmp_path, OWN)) == decisions(result)
+def test_a_message_that_cannot_be_written_is_spelled_out(kind):
+    assert r"no file a\udcff.csv" in reason_of(raised(kind("no file a\udcff.csv")), VALUES)
 
 
-def test_a_full_disk_is_told_as_such(tmp_path):
-    full = Failing(error=OSError(errno.ENOSPC, "No space left on device"), at=(0, 3))
-    with pytest.raises(StorageError, match="No room left to write"):
-        search(tmp_path, OWN, toy=full)
+def test_exhausted_memory_is_told_with_what_to_change():
+    error = OutOfMemory("Out of memory in a training step.", fix="Try a smaller batch.")
+    with pytest.raises(TrainingFailed, match=f"{LR} 0.02") as caught:
+        reason_of(raised(error), VALUES)
+    assert caught.value.cause == "Try a smaller batch."
+
+    with pytest.raises(TrainingFailed) as caught:
+        reason_of(raised(PASSING["torch memory"]), VALUES)
+    assert "training.micro_batch_rows" in caught.value.cause
 
 
-def test_an_accident_inside_a_training_is_no_failed_trial(objective, tmp_path, monkeypatch):
+def test_a_full_disk_is_told_as_such():
+    with pytest.raises(StorageError, match="No room left to write /data/part"):
+        reason_of(OSError(errno.ENOSPC, "No space left on device", "/data/part"), VALUES)
+
+
+def test_an_accident_inside_a_training_is_no_failed_trial(objective, monkeypatch):
     def lost(*_args, **_options):
         raise from_cause(TrainingFailed("A loader ended.", fix="Run again."), OSError(5, "EIO"))
 
-    monkeypatch.setattr("sluice.tuning.objective.train", lost)
+    monkeypatch.setattr("sluice.tuning.fold_training.train", lost)
     schedule = (Step(from_epoch=0, params={LR: 0.01}),)
-    with pytest.raises(TrainingFailed, match="A loader ended"):
-        objective().run(
-            Segment(trial=0, start=None, until=1, schedule=schedule), tmp_path / "a", None
-        )
+    with pytest.raises(TrainingFailed, match=r"^A loader ended") as caught:
+        next(objective().train(schedule, start=None, report_epochs=(1,)))
+    assert is_accident(caught.value)
 
 
-def test_values_that_the_settings_refuse_together_end_their_trial(objective, tmp_path):
+def test_values_that_the_settings_refuse_together_end_their_trial(objective):
     schedule = (Step(from_epoch=0, params={"model.architecture": "transformer"}),)
-    found = objective().run(
-        Segment(trial=0, start=None, until=1, schedule=schedule), tmp_path / "a", None
-    )
-    assert found.status == "failed"
-    assert "hidden" in found.reason
+    with pytest.raises(TrainingFailed, match="hidden") as caught:
+        next(objective().train(schedule, start=None, report_epochs=(1,)))
+    assert not is_accident(caught.value)
+
+
+def test_a_missing_device_is_an_accident(objective, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    on_gpu = SINE.training.model_copy(update={"device": "cuda"})
+    own = objective(base=SINE.model_copy(update={"training": on_gpu}))
+    with pytest.raises(SettingsError, match="'cuda'") as caught:
+        next(own.train((Step(from_epoch=0, params={LR: 0.01}),), start=None, report_epochs=(1,)))
+    assert is_accident(caught.value)
 
 
 def test_interrupts_are_left_to_whoever_watches():

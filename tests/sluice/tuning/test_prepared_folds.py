@@ -1,0 +1,122 @@
+"""Examples of a fold are made once in a process, and are those that were made."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from sluice.training.seeds import Stream
+from sluice.tuning import prepared_folds
+from sluice.tuning.prepared_folds import prepare_fold
+from tests.support.synthetic import SineSettings, SineWorkload
+
+WORKLOAD = SineWorkload(SineSettings())
+FRAME = WORKLOAD.compute_features(WORKLOAD.load_rows())
+FOLDS = WORKLOAD.plan_folds(FRAME)
+
+
+class Counting(SineWorkload):
+    """Keeps something of the rows, draws while it makes examples, and counts its calls."""
+
+    made = 0
+
+    def examples(self, frame, rows):
+        type(self).made += 1
+        self.seen = [*getattr(self, "seen", []), rows.start]
+        self.drawn = float(torch.rand(1))
+        return super().examples(frame, rows)
+
+
+@pytest.fixture(autouse=True)
+def nothing_made():
+    prepared_folds._cache.clear()
+    Counting.made = 0
+    yield
+    prepared_folds._cache.clear()
+
+
+def prepare(fold=FOLDS[0], *, data="a", seed=1, workload=Counting, frame=FRAME):
+    return prepare_fold(frame, fold, open_workload=workload, key={"data": data}, seed=seed)
+
+
+def test_examples_of_a_fold_are_made_once():
+    first, second = prepare(), prepare()
+
+    assert Counting.made == 2  # train and validation rows
+    assert second.train is first.train
+    expected = WORKLOAD.examples(FRAME, FOLDS[0].train)
+    assert torch.equal(second.train.x, expected.x)
+    assert torch.equal(second.train.y, expected.y)
+
+
+def test_folds_of_one_study_are_kept_together_and_replaced_by_another_studys():
+    for _ in range(2):
+        for fold in FOLDS[:2]:
+            prepare(fold)
+    assert Counting.made == 4
+    for changed in ({"data": "b"}, {"seed": 2}):
+        prepare(**changed)
+        assert len(prepared_folds._cache) == 1
+    assert Counting.made == 8
+
+
+def test_each_trial_has_a_workload_of_its_own_that_saw_the_rows():
+    first = prepare()
+    first.workload.seen.append("changed by a trial")
+    second = prepare()
+
+    assert second.workload is not first.workload
+    assert second.workload.seen == [FOLDS[0].train.start, FOLDS[0].val.start]
+
+
+def test_a_workload_that_cannot_be_copied_is_made_for_each_trial():
+    class Locked(Counting):
+        def examples(self, frame, rows):
+            self.lock = threading.Lock()
+            return super().examples(frame, rows)
+
+    first, second = prepare(workload=Locked), prepare(workload=Locked)
+    assert Locked.made == 4
+    assert first.workload is not second.workload
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_examples_that_a_network_changed_in_place_are_made_again(inference):
+    before = prepare()
+    expected = before.val.x.clone()
+    with torch.inference_mode(inference):
+        for part in before.val.x.split(10):
+            part.mul_(2)
+    assert torch.equal(prepare().val.x, expected)
+    assert Counting.made == 4
+
+
+def test_the_random_stream_goes_on_where_the_examples_left_it():
+    drawn = []
+    for _ in range(2):
+        prepared = prepare()
+        with Stream(1, prepared.rng).active():
+            drawn.append(float(torch.rand(1)))
+    stream = Stream(1)
+    with stream.active():
+        expected = [float(torch.rand(1)) for _ in range(3)]
+    assert drawn == [expected[2]] * 2
+    assert prepared.workload.drawn == expected[1]
+
+
+def test_a_frame_that_cannot_be_written_is_copied():
+    """Arrays from Ray's object store are read-only."""
+    frozen = FRAME.copy()
+    for name in frozen:
+        values = frozen[name].to_numpy().copy()
+        values.flags.writeable = False
+        frozen[name] = values
+
+    class Writing(Counting):
+        def examples(self, frame, rows):
+            frame.iloc[0, 0] = np.nan
+            return super().examples(frame, rows)
+
+    prepare(frame=frozen, workload=Writing)
+    assert not frozen.isna().any().any()
