@@ -212,15 +212,15 @@ def _metadata(
         ).value
         for report in importance.parameters[:SHOWN_SENSITIVITIES]
     ]
-    changed = changed_settings(study.base, result.setup)
     return {
         "trials": result.num_trials,
         "best trial": result.best,
         "validation loss": result.winner.loss,
         "winner": table(winner),
-        "to write into the pipeline's file": dg.MetadataValue.md(
-            f"```yaml\n{settings_yaml(changed)}```"
-            + (f"\n\n{WITHOUT_SEARCH}" if result.setup.training.changes else "")
+        **(
+            {"to write into the pipeline's file": _to_write(study)}
+            if study.base != result.setup
+            else {}
         ),
         "to know": dg.MetadataValue.md("\n".join(f"- {line}" for line in study.warnings) or "-"),
         "strategy": result.strategy.reason,
@@ -230,6 +230,13 @@ def _metadata(
         **({"sensitivity": dg.MetadataValue.md("\n\n".join(pictures))} if pictures else {}),
         f"best {SHOWN_TRIALS} trials": table(trial_rows(study.ranking[:SHOWN_TRIALS])),
     }
+
+
+def _to_write(study: Study) -> dg.MetadataValue:
+    setup = study.result.setup
+    lines = settings_yaml(changed_settings(study.base, setup))
+    note = f"\n\n{WITHOUT_SEARCH}" if setup.training.changes else ""
+    return dg.MetadataValue.md(f"```yaml\n{lines}```{note}")
 
 
 class _Watch:

@@ -108,6 +108,9 @@ def test_its_page_in_the_ui_has_pictures_and_a_table(
     for name in ("losses of the trials", "importance"):
         assert metadata[name].value.startswith("![")
     assert RATE in metadata["winner"].value
+    rate = best_config(home).setup.training.learning_rate
+    written = f"```yaml\ntraining:\n  learning_rate: {rate}\n```"
+    assert metadata["to write into the pipeline's file"].value == written
     assert metadata["best 12 trials"].value.count("\n") == 5
     page = next(home.reports.glob("searches/echo-*.html")).read_text()
     assert "Every trial, the best first" in page
