@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from sluice.tuning.resumable.study import Study
 
 
+_FAILED = "ERROR"
+"""Status of ``ray.tune.experiment.Trial``."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Mark:
     """What a record is made of; unchanged, the record is too."""
 
     status: str
     attempt: int
-    num_results: int
+    time: float
 
 
 class TrialRecords:
@@ -41,7 +45,7 @@ class TrialRecords:
     def update(self, study: "Study") -> tuple[Trial, ...]:
         """Return the records of the study's trials, by number."""
         for trial in study.trials:
-            mark = _Mark(trial.status, trial.attempt, trial.num_results)
+            mark = _Mark(trial.status, trial.attempt, trial.time)
             if trial.number == len(self._records):
                 self._marks.append(mark)
                 self._records.append(self._record(study, trial))
@@ -66,8 +70,8 @@ class TrialRecords:
         return tuple(sorted(found, key=lambda exploit: (exploit.epoch, exploit.trial)))
 
     def _record(self, study: "Study", trial: "ShadowTrial") -> Trial:
-        results = study.results_of(trial.number)
-        epochs = tuple(loss for result in results for loss in _losses(result))
+        own = study.own_results_of(trial.number)
+        epochs = tuple(e for result in study.results_of(trial.number) for e in _losses(result))
         state, reason = self._state(trial, len(epochs))
         return Trial(
             id=trial.number,
@@ -75,8 +79,8 @@ class TrialRecords:
             epochs=epochs,
             state=state,
             reason=reason,
-            seconds=trial.seconds,
-            damaged_checkpoints=trial.damaged_checkpoints,
+            seconds=sum(float(result.get("seconds", 0)) for result in own),
+            damaged_checkpoints=sum(int(r.get("damaged_checkpoints", 0)) for r in own),
         )
 
     def _schedule(self, study: "Study", number: int) -> tuple[Step, ...]:
@@ -94,7 +98,7 @@ class TrialRecords:
     def _state(self, trial: "ShadowTrial", epochs: int) -> tuple[Any, str]:
         if not trial.is_finished():
             return "running", ""
-        if trial.has_failed():
+        if trial.status == _FAILED:
             return "failed", trial.reason
         reason = str(trial.last_result.get("reason", ""))
         if reason or epochs >= self._base.training.max_epochs:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.cluster.ray_session import dashboard_url, join_ray
 from sluice.cluster.settings import ComputeSettings
-from sluice.cluster.trial_resources import resources_of
-from sluice.cluster.tune_storage import tune_storage
-from sluice.errors import SluiceError
+from sluice.cluster.storage import tune_storage
+from sluice.cluster.trial_resources import idle_share, resources_of
+from sluice.errors import SluiceError, TrialFailed
 from sluice.tuning.accidents import stopped_by
 from sluice.tuning.lanes import is_ordered, most_at_a_time
 from sluice.tuning.objective import Objective
@@ -86,10 +86,13 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
     with _environment(), join_ray(plan.compute) as ray:
         from ray import tune
 
-        from sluice.tuning.resumable import TrialAbandoned, listening, resumable, study_of
+        from sluice.tuning.resumable import listening, resumable, study_of
 
         if link := dashboard_url(ray):
             plan.note(f"Ray's dashboard: {link}")
+        most = most_at_a_time(plan.settings, plan.compute)
+        if plan.compute.address and (idle := idle_share(ray, plan.compute, most)):
+            plan.note(idle)
         storage, filesystem = tune_storage(plan.compute, plan.folder)
         metric = metric_of(plan.strategy)
         scheduler = make_scheduler(
@@ -109,14 +112,14 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
                     journal=plan.journal,
                     time_attr="epoch",
                     ordered=is_ordered(plan.settings, plan.compute),
-                    concurrency=most_at_a_time(plan.settings, plan.compute),
+                    concurrency=most,
                     seed=plan.settings.seed,
                     errors="stop",
                 ),
                 search_alg=resumable(searcher, journal=plan.journal),
             ),
             run_config=tune.RunConfig(
-                name="tune",
+                name="tune" if plan.compute.storage_path is None else plan.folder.name,
                 storage_path=storage,
                 storage_filesystem=filesystem,
                 failure_config=tune.FailureConfig(max_failures=plan.compute.retries),
@@ -127,17 +130,21 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
         try:
             with listening(plan.journal, listener):
                 tuner.fit()
-        except TrialAbandoned as error:
+        except TrialFailed as error:
             raise _accident(error, decode(plan.space, plan.base, error.config)) from error
         return study_of(plan.journal)
 
 
-def _accident(error: Any, params: Params) -> SluiceError:
+def _accident(error: TrialFailed, params: Params) -> SluiceError:
     """Return what ended a trial for good, as the worker raised it where that says enough."""
-    own = getattr(error.error, "cause", None)
-    if isinstance(own, SluiceError):
-        return own
-    return stopped_by(error.trial, params, str(error.error).strip().rsplit("\n", 1)[-1])
+    raised = getattr(error.error, "cause", error.error)
+    if isinstance(raised, SluiceError):
+        return raised
+    return stopped_by(
+        params,
+        str(raised).strip().rsplit("\n", 1)[-1].rstrip("."),
+        cause="Its worker or its machine was lost more often than compute.retries allows.",
+    )
 
 
 @contextlib.contextmanager

@@ -52,6 +52,11 @@ class Reports:
         result, path = self._results.get((key.trial, key.attempt), {}).get(key.time, ({}, ""))
         return path, result
 
+    def of(self, number: int, attempt: int) -> Iterator[dict[str, Any]]:
+        """Yield the results of one attempt of a trial."""
+        for result, _ in self._results.get((number, attempt), {}).values():
+            yield result
+
     def along(self, lineage: tuple[Attempt, ...], last: CheckpointKey) -> Iterator[dict[str, Any]]:
         """Yield the results of a chain of attempts, of each up to where the next one starts."""
         ends = [attempt.start for attempt in lineage[1:]] + [last]

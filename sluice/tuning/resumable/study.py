@@ -158,6 +158,11 @@ class Study(ABC):
         last = CheckpointKey(number, trial.attempt, trial.time)
         return tuple(dict(r) for r in self._reports.along(self.attempts_of(number), last))
 
+    def own_results_of(self, number: int) -> tuple[dict[str, Any], ...]:
+        """Return the results that a trial's own workers reported, those it left behind included."""
+        attempts = range(len(self.trials[number].attempts))
+        return tuple(dict(r) for a in attempts for r in self._reports.of(number, a))
+
     def checkpoints_needed(self) -> frozenset[str]:
         """Return the paths of checkpoints that a trial may still start from.
 
