@@ -8,7 +8,7 @@ import contextlib
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -71,67 +71,70 @@ def trial(
     """Run one trial in a worker of Tune; see ``make_trainable``."""
     params = decode(space, base, config)
     try:
-        with _opened_checkpoint(params) as start:
-            schedule = with_values(start.schedule, params, epoch=start.epoch)
-            ahead = tuple(epoch for epoch in report_epochs if epoch > start.epoch)
-            reports = objective.train(schedule, start=start.folder, report_epochs=ahead)
+        with _opened_checkpoint(params) as (start, where):
+            reports = reports_of(objective, params, report_epochs, start=start, where=where)
             with contextlib.closing(reports):
-                _run(reports, schedule, start.epoch)
+                for reported in reports:
+                    _send(reported, params)
     finally:
         release_memory()
 
 
-def error_of_trial(error: Exception, params: Params) -> SluiceError:
-    """Return what ended a trial of Tune for good as an error that says what to do.
-
-    Args:
-        error: ``Result.error`` of the trial.
-        params: Values of the trial.
-    """
-    from ray.exceptions import RayTaskError
-
-    if not isinstance(error, RayTaskError):
-        return stopped_by(
-            params,
-            f"its worker on Ray was lost ({type(error).__name__})",
-            cause="Most likely its memory ran out, or its machine is gone.",
-        )
-    if isinstance(error.cause, SluiceError):
-        return error.cause
-    return TrainingFailed(
-        f"A worker could not run a trial: {told(error.cause)}.",
-        cause="A module that this process imports is not there for its workers, most likely.",
-        fix="Put the code into a module on Python's path on every machine, or send it with "
-        "compute.runtime_env.",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Start:
-    folder: Path | None
-    """Folder of the checkpoint on this machine; None for a trial that trains from nothing."""
-    schedule: tuple[Step, ...]
-    epoch: int
-    """Epochs done."""
-
-
 @contextlib.contextmanager
-def _opened_checkpoint(params: Params) -> Iterator[_Start]:
-    """Fetch the checkpoint that Tune gives the trial."""
+def _opened_checkpoint(params: Params) -> Iterator[tuple[Path | None, str]]:
+    """Fetch the checkpoint that Tune gives the trial: its folder here, and its path there."""
     from ray import tune
 
     checkpoint = tune.get_checkpoint()
     if checkpoint is None:
-        yield _Start(folder=None, schedule=(), epoch=0)
+        yield None, ""
         return
     with contextlib.ExitStack() as stack:
         with _storage_errors(params):
             name = stack.enter_context(checkpoint.as_directory())
-        schedule, epoch = read_schedule(Path(name), where=checkpoint.path)
-        yield _Start(folder=Path(name), schedule=schedule, epoch=epoch)
+        yield Path(name), str(checkpoint.path)
 
 
-def _run(reports: Iterator[Report], schedule: tuple[Step, ...], epoch: int) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """What a trial reports to Tune."""
+
+    metrics: dict[str, Any]
+    save: Callable[[Path], None] | None = None
+    """Writes the checkpoint into an empty folder; None for a failure, which has none."""
+
+
+def reports_of(
+    objective: Objective,
+    params: Params,
+    report_epochs: tuple[int, ...],
+    *,
+    start: Path | None,
+    where: str = "",
+) -> Generator[Reported, None, None]:
+    """Train one trial; yield what it reports.
+
+    Args:
+        objective: What is minimised.
+        params: Values of the trial from now on.
+        report_epochs: Epochs to report after, ascending [epochs].
+        start: Folder of the checkpoint to go on from; None to train from nothing.
+        where: Path of that checkpoint in the study's storage, for messages.
+
+    Raises:
+        SluiceError: An accident of the machine.
+    """
+    schedule, epoch = ((), 0) if start is None else read_schedule(start, where=where)
+    schedule = with_values(schedule, params, epoch=epoch)
+    ahead = tuple(each for each in report_epochs if each > epoch)
+    reports = objective.train(schedule, start=start, report_epochs=ahead)
+    with contextlib.closing(reports):
+        yield from _checked(reports, schedule, epoch)
+
+
+def _checked(
+    reports: Iterator[Report], schedule: tuple[Step, ...], epoch: int
+) -> Iterator[Reported]:
     params = schedule[-1].params
     while True:
         began = perf_counter()
@@ -145,21 +148,19 @@ def _run(reports: Iterator[Report], schedule: tuple[Step, ...], epoch: int) -> N
             failure = _non_finite(report.epochs)
         seconds = perf_counter() - began
         if failure:
-            _report_failure(failure, epoch + 1, seconds)
+            yield _failed(failure, epoch + 1, seconds)
             return
         assert report is not None
         reached = len(report.epochs)
         # A checkpoint at the end of training leaves nothing to report again.
         if reached > epoch:
-            _report(report, schedule, since=epoch, seconds=seconds, params=params)
+            yield _reported(report, schedule, since=epoch, seconds=seconds)
             epoch = reached
 
 
-def _report(
-    report: Report, schedule: tuple[Step, ...], *, since: int, seconds: float, params: Params
-) -> None:
-    from ray import tune
-
+def _reported(
+    report: Report, schedule: tuple[Step, ...], *, since: int, seconds: float
+) -> Reported:
     new, last = report.epochs[since:], report.epochs[-1]
     curve = [[each.epoch, each.train_loss, each.val_loss, each.kept_loss] for each in new]
     metrics = {
@@ -172,17 +173,17 @@ def _report(
         "damaged_checkpoints": report.damaged_checkpoints,
         "reason": report.reason,
     }
-    with _storage_errors(params), tempfile.TemporaryDirectory(prefix="sluice-trial-") as name:
-        report.save(Path(name))
-        write_schedule(Path(name), schedule, epoch=last.epoch)
-        tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(name))
+
+    def save(folder: Path) -> None:
+        report.save(folder)
+        write_schedule(folder, schedule, epoch=last.epoch)
+
+    return Reported(metrics=metrics, save=save)
 
 
-def _report_failure(reason: str, epoch: int, seconds: float) -> None:
-    from ray import tune
-
-    tune.report(
-        {
+def _failed(reason: str, epoch: int, seconds: float) -> Reported:
+    return Reported(
+        metrics={
             "epoch": epoch,
             **dict.fromkeys(("loss", "val_loss", "train_loss"), math.nan),
             "seconds": seconds,
@@ -191,6 +192,17 @@ def _report_failure(reason: str, epoch: int, seconds: float) -> None:
             "reason": reason,
         }
     )
+
+
+def _send(reported: Reported, params: Params) -> None:
+    from ray import tune
+
+    if reported.save is None:
+        tune.report(reported.metrics)
+        return
+    with _storage_errors(params), tempfile.TemporaryDirectory(prefix="sluice-trial-") as name:
+        reported.save(Path(name))
+        tune.report(reported.metrics, checkpoint=tune.Checkpoint.from_directory(name))
 
 
 def _non_finite(epochs: tuple[EpochLosses, ...]) -> str:

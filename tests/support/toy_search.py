@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.tuning.records import EpochLosses, Outcome, Report
+from sluice.tuning.records import EpochLosses, Report
 
 LR = "training.learning_rate"
 DROPOUT = "model.dropout"
@@ -20,14 +20,12 @@ class Toy:
     nan_above: float = math.inf
     """Rates above this diverge."""
     raises: bool = False
-    kill_trial: int = -1
-    """The worker dies at this trial."""
+    kill_above: float = math.inf
+    """The worker dies at rates above this."""
     kill_once: str = ""
-    """File that notes that it died; always when empty."""
-    needs_start: bool = False
-    """It fails without the checkpoint it goes on from."""
+    """File that says that it died; it dies always when empty."""
     pause_s: float = 0.0
-    """Longest pause of a segment; differs from segment to segment."""
+    """Longest pause before a report; differs from report to report [s]."""
     max_epochs: int = 27
     """Epochs of a trial that nobody stops."""
 
@@ -38,6 +36,8 @@ class Toy:
         """The checkpoint is the number of epochs."""
         done = 0 if start is None else int((start / "mark").read_text())
         stops = {epoch for epoch in report_epochs if done < epoch < self.max_epochs}
+        if schedule[-1].params[LR] > self.kill_above:
+            self._die()
         for number, until in enumerate(sorted(stops | {self.max_epochs})):
             if self.raises:
                 raise ZeroDivisionError("the user's bug")
@@ -49,25 +49,6 @@ class Toy:
                 reason="The last epoch." if until == self.max_epochs else "",
                 save=lambda folder, until=until: (folder / "mark").write_text(str(until)),
             )
-
-    def run(self, segment, folder, start):
-        if segment.trial == self.kill_trial:
-            self._die()
-        if self.raises:
-            raise ZeroDivisionError("the user's bug")
-        if self.needs_start and start is not None:
-            (start / "mark").read_text()
-        time.sleep(self.pause_s * ((segment.trial * 7 + segment.until) % 5) / 4)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "mark").write_text(str(os.getpid()))
-        losses = list(curve(segment.schedule, segment.until, self.nan_above))
-        return Outcome(
-            trial=segment.trial,
-            until=segment.until,
-            epochs=epoch_losses(losses),
-            status="reached",
-            seconds=0.5,
-        )
 
     def _die(self):
         if not (self.kill_once and Path(self.kill_once).exists()):

@@ -5,6 +5,7 @@ from sluice.training.settings import TrainSettings
 from sluice.tuning.search import run_search
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup, Space
+from tests.support.simulated_tune import simulate
 from tests.support.toy_search import DROPOUT, LR, Toy
 
 HERE = ComputeSettings()
@@ -47,11 +48,12 @@ def search(
     own=None,
     *,
     hear=ignore,
-    where="this_process",
     toy=None,
     own_space=None,
     compute=HERE,
+    run=simulate,
 ):
+    """Search with a toy; ``run=run_tuner`` does it on Ray."""
     return run_search(
         toy or Toy(),
         own_space or space(),
@@ -60,7 +62,7 @@ def search(
         folder=folder,
         hear=hear,
         compute=compute,
-        where=where,
+        run=run,
     )
 
 

@@ -1,0 +1,85 @@
+"""A study without Ray's processes: one trial after another, in this process."""
+
+import shutil
+from pathlib import Path
+
+from sluice.tuning.lanes import is_ordered, most_at_a_time
+from sluice.tuning.schedulers import make_scheduler, metric_of
+from sluice.tuning.searchers import make_searcher
+from sluice.tuning.trainable import reports_of
+from sluice.tuning.tune_space import decode
+
+
+def simulate(plan, listener):
+    """Run a study as ``run_tuner`` does, with the same decisions of Tune's own classes."""
+    from sluice.tuning.resumable.opening import OpenStudy, StudySettings
+
+    metric = metric_of(plan.strategy)
+    scheduler = make_scheduler(
+        plan.settings, plan.strategy, plan.space, plan.base.training.max_epochs
+    )
+    scheduler.set_search_properties(metric, "min")
+    opened = OpenStudy(
+        plan.journal,
+        StudySettings(
+            time_attr="epoch",
+            ordered=is_ordered(plan.settings, plan.compute),
+            concurrency=most_at_a_time(plan.settings, plan.compute),
+            seed=plan.settings.seed,
+            errors="stop",
+        ),
+        scheduler,
+        make_searcher(plan.settings, plan.strategy, plan.space, plan.base, metric),
+        metric=metric,
+        num_samples=plan.settings.num_trials,
+    )
+    try:
+        _run(plan, listener, opened.study)
+    finally:
+        opened.journal.close()
+    return opened.study
+
+
+def _run(plan, listener, study):
+    from sluice.tuning.resumable import Event
+
+    training = {}
+    study.start()
+    study.suggest()
+    while running := study.running():
+        number = running[0].number
+        attempt = study.trials[number].attempt
+        if (number, attempt) not in training:
+            training[number, attempt] = _reports(plan, study, number)
+        reported = next(training[number, attempt], None)
+        common = {"trial": number, "attempt": attempt}
+        if reported is None:
+            event = Event(kind="complete", **common)
+        else:
+            metrics, checkpoint = reported
+            event = Event(result=metrics, checkpoint=checkpoint, **common)
+        for applied in study.receive(event):
+            listener(study, applied)
+        keep = study.checkpoints_needed()
+        for path in (plan.folder / "checkpoints").glob("*"):
+            if str(path) not in keep:
+                shutil.rmtree(path)
+
+
+def _reports(plan, study, number):
+    trial = study.trials[number]
+    start, _ = study.latest_checkpoint(number)
+    reports = reports_of(
+        plan.objective,
+        decode(plan.space, plan.base, trial.config),
+        plan.report_epochs,
+        start=Path(start) if start else None,
+        where=start,
+    )
+    for reported in reports:
+        folder = plan.folder / "checkpoints" / f"{number}-{trial.attempt}-{reported.metrics['epoch']}"
+        if reported.save is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            reported.save(folder)
+        yield reported.metrics, str(folder) if reported.save is not None else ""
