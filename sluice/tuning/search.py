@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 Hear = Callable[[Trial, tuple[Trial, ...]], None]
 """(the trial that reported, all trials after it), for whoever watches."""
 
+Run = Callable[[StudyPlan, Listener], "Study"]
+"""Runs the trials of a plan and returns the study; the listener is called after every event."""
+
 
 def run_search(
     objective: Objective,
@@ -38,7 +41,7 @@ def run_search(
     compute: ComputeSettings,
     callbacks: Sequence[Any] = (),
     note: Callable[[str], None] = lambda _line: None,
-    run: Callable[[StudyPlan, Listener], "Study"] = run_tuner,
+    run: Run = run_tuner,
 ) -> SearchResult:
     """Run the search in ``folder``, or resume it; a finished one is read, not run again.
 

@@ -13,9 +13,10 @@ from sluice.tuning.default_space import default_space
 from sluice.tuning.objective import TrainingObjective, search_folds
 from sluice.tuning.records import SearchResult
 from sluice.tuning.schedulers import is_population
-from sluice.tuning.search import Hear, run_search
+from sluice.tuning.search import Hear, Run, run_search
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.tuner import run_tuner
 
 
 def search_workload(
@@ -35,6 +36,7 @@ def search_workload(
     sys_path: tuple[str, ...] = (),
     callbacks: Sequence[Any] = (),
     note: Callable[[str], None] = lambda _line: None,
+    run: Run = run_tuner,
 ) -> SearchResult:
     """Search for the settings with the lowest validation loss; see ``run_search``.
 
@@ -54,6 +56,7 @@ def search_workload(
         sys_path: Folders that workers need to import the workload.
         callbacks: Callbacks of Ray Tune.
         note: Is told lines for people.
+        run: Runs the trials.
 
     Raises:
         SearchFailed: No trial ended with a finite loss.
@@ -85,6 +88,7 @@ def search_workload(
         compute=compute,
         callbacks=callbacks,
         note=note,
+        run=run,
     )
 
 

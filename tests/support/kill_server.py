@@ -215,7 +215,7 @@ def _watch(at: mmap.mmap, call: tuple[str, int] | None) -> None:
     """Make this process say where it is, and die at ``call``: (place, which of its calls)."""
     from sluice.failfast.log.event_log import EventLog
     from sluice.training import checkpoint
-    from sluice.tuning.journal import Journal
+    from sluice.tuning.resumable.journal import StudyJournal
     from tests.support.synthetic import SineWorkload
 
     calls = Counter[str]()
@@ -252,8 +252,10 @@ def _watch(at: mmap.mmap, call: tuple[str, int] | None) -> None:
         setattr(os, name, known)
 
     said(checkpoint, "write_atomic", "checkpoint")
-    said(Journal, "append", "journal")
+    said(StudyJournal, "append", "journal")
     counted("fsync")
+    counted("fdatasync")
+    counted("write")
     counted("replace")
     write, loss = EventLog.write, SineWorkload.loss
 

@@ -11,6 +11,7 @@ from sluice.tuning.records import SearchResult
 from sluice.tuning.search import run_search
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Space
+from tests.support.simulated_tune import simulate
 
 
 def ignore(*_event) -> None:
@@ -44,5 +45,5 @@ class SearchWork:
             folder=folder,
             hear=ignore,
             compute=ComputeSettings(),
-            where="this_process",
+            run=simulate,
         )

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+from sluice.files import storage_error
 from sluice.tuning.lanes import is_ordered, most_at_a_time
 from sluice.tuning.schedulers import make_scheduler, metric_of
 from sluice.tuning.searchers import make_searcher
@@ -60,7 +61,7 @@ def _run(plan, listener, study):
             event = Event(result=metrics, checkpoint=checkpoint, **common)
         for applied in study.receive(event):
             listener(study, applied)
-        keep = study.checkpoints_needed()
+        keep = study.checkpoints_needed() | {study.latest_checkpoint(t.number)[0] for t in study.trials}
         for path in (plan.folder / "checkpoints").glob("*"):
             if str(path) not in keep:
                 shutil.rmtree(path)
@@ -80,6 +81,9 @@ def _reports(plan, study, number):
         folder = plan.folder / "checkpoints" / f"{number}-{trial.attempt}-{reported.metrics['epoch']}"
         if reported.save is not None:
             shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            reported.save(folder)
+            try:
+                folder.mkdir(parents=True)
+                reported.save(folder)
+            except OSError as error:
+                raise storage_error(folder, error) from error
         yield reported.metrics, str(folder) if reported.save is not None else ""

@@ -15,7 +15,6 @@ from sluice.training.seeds import deterministic
 from sluice.training.settings import Change, TrainSettings
 from sluice.training.unit import UnitSpec, train_unit
 from sluice.training.weights import unpack
-from sluice.tuning import driver
 from sluice.tuning.recipe import changed_settings, settings_yaml, setup_of
 from sluice.tuning.records import Step
 from sluice.tuning.search import run_search
@@ -25,6 +24,7 @@ from sluice.tuning.spaces import Setup, Space
 from tests.sluice.training.test_loop import make_model, run, timeless
 from tests.sluice.tuning.conftest import SINE
 from tests.sluice.tuning.toy_space import HERE, ignore
+from tests.support.simulated_tune import simulate
 
 RATE, DECAY, CLIP = "training.learning_rate", "training.weight_decay", "training.clip_norm"
 
@@ -194,18 +194,16 @@ def searched(tmp_path_factory):
     training = SINE.training.model_copy(update={"patience_epochs": 6})
     base = SINE.model_copy(update={"training": training})
     objective = make_objective(home, base=base)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "_tidy", lambda *_: None)  # the end's checkpoint is compared below
-        result = run_search(
-            objective,
-            PBT_SPACE,
-            base,
-            SearchSettings(num_trials=4, scheduler="pbt", perturbation_epochs=2, seed=1),
-            folder=home / "search",
-            hear=ignore,
-            compute=HERE,
-            where="this_process",
-        )
+    result = run_search(
+        objective,
+        PBT_SPACE,
+        base,
+        SearchSettings(num_trials=4, scheduler="pbt", perturbation_epochs=2, seed=1),
+        folder=home / "search",
+        hear=ignore,
+        compute=HERE,
+        run=simulate,
+    )
     return objective, result, home
 
 
@@ -222,7 +220,7 @@ def test_a_winner_trained_again_ends_with_its_very_weights_and_losses(searched):
         seed=objective.seed,
         fold=objective.folds[0],
         table=objective.table,
-        artifacts=objective.artifacts,
+        artifacts=home / "artifacts",
         runs=home / "runs",
     )
     heard = []
@@ -233,8 +231,8 @@ def test_a_winner_trained_again_ends_with_its_very_weights_and_losses(searched):
         (e.train_loss, e.val_loss) for e in winner.epochs
     ]
     assert member.val_loss == winner.loss
-    folder = home / "search" / "trials" / f"{winner.id:05d}-000006" / "fold-0"
-    best = load_checkpoint(folder, subject=objective._checkpoint_subject()).state.best
+    folder = next((home / "search" / "checkpoints").glob(f"{winner.id}-*-6")) / "fold-0"
+    best = load_checkpoint(folder, subject=objective._subject()).state.best
     weights, _ = unpack(ArtifactStore(spec.artifacts).get(member.weights), where="test")
     assert weights.keys() == best.keys()
     assert all(torch.equal(weights[name], best[name]) for name in best)

@@ -7,6 +7,7 @@ from sluice.tuning.search import run_search
 from sluice.tuning.spaces import Setup
 from sluice.tuning.study import make_study
 from tests.sluice.tuning.toy_space import HERE, ignore, settings, space
+from tests.support.simulated_tune import simulate
 from tests.support.toy_search import Toy
 
 BATCH = "training.batch_rows"
@@ -36,7 +37,7 @@ def test_a_file_outside_its_own_space_is_said(batch_rows, num_trials, said, tmp_
         folder=tmp_path,
         hear=ignore,
         compute=HERE,
-        where="this_process",
+        run=simulate,
     )
     warnings = make_study(result, space(), base, seed=0).warnings
 
