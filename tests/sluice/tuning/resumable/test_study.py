@@ -100,7 +100,7 @@ class Cluster:
         loss -= 0.1 * math.exp(-abs(math.log10(trial.config["lr"]) + 2.5) - epoch / 20)
         path = f"{trial.number}-{trial.attempt}-{epoch}"
         self.disk[path] = loss
-        result = {"epoch": epoch, "loss": loss + 0.05 * trial.config["decay"]}
+        result = {"epoch": epoch, "loss": loss + 0.05 * trial.config.get("decay", 0)}
         study.receive(self.event(trial, kind, result, path))
 
     def event(self, trial, kind, result, path):
