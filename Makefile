@@ -7,7 +7,7 @@ export PYTHON
 endif
 export DAGSTER_DISABLE_TELEMETRY := yes
 BIN := .venv/bin
-SOURCES := sluice assets checks pipelines requirements tests
+SOURCES := sluice assets checks examples pipelines requirements tests
 # Files side by side on the cores, in the order of the folders: those with the fewest tests, which
 # xdist would keep for the end, are the longest. A worker that crashes ends the run with the name of
 # its test: a second one in its place waits for ever.

@@ -1,8 +1,12 @@
 """The journal of a study keeps whole lines, and refuses what is not its own."""
 
+import json
+import resource
+from contextlib import contextmanager
+
 import pytest
 
-from sluice.errors import ContractError, IntegrityError
+from sluice.errors import ContractError, IntegrityError, StorageError
 from sluice.tuning.resumable.journal import StudyJournal
 
 SUBJECT = {"scheduler": {"class": "a:B", "max_t": 9}, "seed": 0}
@@ -20,8 +24,8 @@ def test_a_line_that_a_kill_tore_is_cut_off(tmp_path):
     again.close()
     last = StudyJournal(path, SUBJECT)
 
-    assert again.restored == [{"trial": 0}]
-    assert last.restored == [{"trial": 0}, {"trial": 1}]
+    assert list(again.restored()) == [{"trial": 0}]
+    assert list(last.restored()) == [{"trial": 0}, {"trial": 1}]
     last.close()
 
 
@@ -44,7 +48,7 @@ def test_another_version_of_the_format_is_refused(tmp_path):
     path = tmp_path / "journal.jsonl"
     path.write_text('{"version":99}\n')
 
-    with pytest.raises(ContractError, match=r"version 1 is required, .* has version 99"):
+    with pytest.raises(ContractError, match=r"version 2 is required, .* has version 99"):
         StudyJournal(path, SUBJECT)
 
 
@@ -54,8 +58,57 @@ def test_a_damaged_line_is_refused(tmp_path):
     with path.open("ab") as file:
         file.write(b'{"trial": 0\n{"trial": 1}\n')
 
+    journal = StudyJournal(path, SUBJECT)
     with pytest.raises(IntegrityError, match="Line 2"):
-        StudyJournal(path, SUBJECT)
+        list(journal.restored())
+    journal.close()
+
+
+@contextmanager
+def room_for(num_bytes):
+    """Let no file of this process grow beyond a size, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def append_many(journal):
+    for number in range(100):
+        journal.append({"trial": number})
+
+
+def test_a_full_disk_is_named_and_leaves_no_half_line(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    journal = StudyJournal(path, SUBJECT)
+    with room_for(300), pytest.raises(StorageError, match="No room left to write"):
+        append_many(journal)
+    written = path.read_bytes()
+    journal.append({"trial": "after"})
+    journal.close()
+
+    assert written.endswith(b"\n")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines[1:-1] == [{"trial": number} for number in range(len(lines) - 2)]
+    assert lines[-1] == {"trial": "after"}
+    assert len(lines) > 5
+
+
+def test_the_part_that_a_copy_stands_for_is_left_out_and_has_a_digest(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    first = StudyJournal(path, SUBJECT)
+    first.append({"trial": 0})
+    size, digest = first.size, first.digest.hexdigest()
+    first.append({"trial": 1})
+    first.close()
+    again = StudyJournal(path, SUBJECT)
+
+    assert list(again.restored(size)) == [{"trial": 1}]
+    assert again.digest_of(size) == digest
+    assert again.digest_of(again.size + 1) == ""
+    again.close()
 
 
 def test_a_second_process_is_refused(tmp_path):

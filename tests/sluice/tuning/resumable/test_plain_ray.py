@@ -1,55 +1,133 @@
-"""A plain Ray Tune program is killed and run again: it takes the decisions of one that was not."""
+"""Plain Ray Tune programs are killed and run again: they decide as those that were not."""
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
+import ray
 
-PROGRAM = [sys.executable, "-P", "-m", "tests.support.plain_tune"]
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[4]
 
 
-def start(scheduler, folder, workers):
-    folder.mkdir(exist_ok=True)
+@pytest.fixture(scope="module")
+def address():
+    """Return the address of a cluster with two CPUs, which every program of the module joins."""
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield ray.get_runtime_context().gcs_address
+    ray.shutdown()
+
+
+def start(*command):
     return subprocess.Popen(
-        [*PROGRAM, scheduler, str(folder), str(workers)],
+        [sys.executable, "-P", *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RAY_AIR_NEW_OUTPUT": "0"},
         start_new_session=True,
     )
 
 
+def start_study(folder, address, **arguments):
+    folder.mkdir(exist_ok=True)
+    arguments = {"folder": str(folder), "address": address, **arguments}
+    return start("-m", "tests.support.plain_tune", json.dumps(arguments))
+
+
+def start_example(folder, address):
+    return start("examples/resumable_tune.py", str(folder), address)
+
+
 def events(folder):
+    """Return what was decided: the journal without the header and the places of checkpoints."""
     path = folder / "journal.jsonl"
-    if not path.exists():
-        return []
-    lines = [
-        json.loads(line) for line in path.read_text().splitlines(keepends=True) if line[-1:] == "\n"
-    ]
-    return [{key: line[key] for key in line if key != "checkpoint"} for line in lines[1:]]
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    whole = [json.loads(line) for line in lines[1:] if line.endswith(b"\n")]
+    return [{k: line[k] for k in line if k not in ("checkpoint", "folder")} for line in whole]
+
+
+def kill_after(program, folder, number, timeout_s=120):
+    """Kill a program when its journal has so many events."""
+    deadline = time.monotonic() + timeout_s
+    while len(events(folder)) < number:
+        assert time.monotonic() < deadline, "The program does not get on."
+        ended, _, _ = select.select([program.stdout], [], [], 0.1)
+        assert not ended, "The program ended before it could be killed."
+    os.killpg(program.pid, signal.SIGKILL)
+    program.communicate()
+
+
+def finish(program):
+    printed, _ = program.communicate(timeout=200)
+    assert program.returncode == 0
+    return printed
+
+
+def test_the_example_killed_and_run_again_decides_as_one_that_was_not(address, tmp_path):
+    whole = start_example(tmp_path / "whole", address)
+    best = finish(whole)
+    expected = events(tmp_path / "whole")
+    killed = start_example(tmp_path / "killed", address)
+    kill_after(killed, tmp_path / "killed", len(expected) // 2)
+
+    assert finish(start_example(tmp_path / "killed", address)) == best
+    assert events(tmp_path / "killed") == expected
+    assert len(expected) > 30
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("scheduler", ["asha", "pbt"])
-def test_a_killed_program_run_again_decides_as_one_that_was_not(scheduler, tmp_path):
-    whole = start(scheduler, tmp_path / "whole", 1)
-    printed, _ = whole.communicate(timeout=400)
-    assert json.loads(printed) == [8, 0]
-    expected = events(tmp_path / "whole")
+@pytest.mark.parametrize(
+    "study", ["asha", "median", "hyperband", "pbt", "pb2", "bohb", "hyperopt", "none"]
+)
+def test_in_order_a_killed_study_decides_the_same_on_one_and_two_workers(study, address, tmp_path):
+    for module in {"bohb": ["hpbandster", "ConfigSpace"], "hyperopt": ["hyperopt"]}.get(study, ()):
+        pytest.importorskip(module)
+    arguments = {"study": study, "ordered": True}
+    whole = start_study(tmp_path / "whole", address, workers=1, **arguments)
+    assert json.loads(finish(whole))[:2] == [8, 0]
+    expected, folder = events(tmp_path / "whole"), tmp_path / "killed"
+    for number in (len(expected) // 4, len(expected) // 2):
+        killed = start_study(folder, address, workers=2, **arguments)
+        kill_after(killed, folder, number)
 
-    folder, wanted = tmp_path / "killed", (len(expected) // 4, len(expected) // 2)
-    for number in wanted:
-        killed = start(scheduler, folder, 2)
-        while len(events(folder)) < number:
-            assert killed.poll() is None
-        os.killpg(killed.pid, signal.SIGKILL)
-        killed.communicate()
-    printed, _ = start(scheduler, folder, 2).communicate(timeout=400)
-
-    assert json.loads(printed) == [8, 0]
+    assert json.loads(finish(start_study(folder, address, workers=2, **arguments)))[:2] == [8, 0]
     assert events(folder) == expected
-    assert len(expected) > 30
+    assert len(expected) > 20
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("study", ["asha", "hyperband", "pbt", "bohb"])
+def test_without_order_a_killed_study_keeps_what_was_decided(study, address, tmp_path):
+    if study == "bohb":
+        pytest.importorskip("hpbandster")
+        pytest.importorskip("ConfigSpace")
+    arguments = {"study": study, "ordered": False, "workers": 2}
+    killed = start_study(tmp_path / "killed", address, **arguments)
+    kill_after(killed, tmp_path / "killed", 30)
+    before = events(tmp_path / "killed")
+    again = start_study(tmp_path / "killed", address, **arguments)
+
+    assert json.loads(finish(again))[:2] == [8, 0]
+    assert events(tmp_path / "killed")[: len(before)] == before
+
+
+@pytest.mark.exhaustive
+def test_a_trial_that_tune_gives_up_ends_the_study_and_is_tried_anew(address, tmp_path):
+    arguments = {"study": "none", "ordered": True, "workers": 2, "errors": "stop"}
+    failing = start_study(tmp_path / "study", address, fails_at=4, **arguments)
+    number, config, error = json.loads(finish(failing))
+    before = events(tmp_path / "study")
+
+    assert "This trial cannot be trained." in error
+    assert config["lr"] == before[number]["config"]["lr"]
+    assert all(event.get("kind") != "error" for event in before)
+    again = start_study(tmp_path / "study", address, **arguments)
+    assert json.loads(finish(again))[:2] == [8, 0]

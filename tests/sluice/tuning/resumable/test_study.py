@@ -91,7 +91,7 @@ class Cluster:
 
     def report(self, study, trial):
         path, start = study.latest_checkpoint(trial.number)
-        loss = self.disk.get(path, 3.0)
+        loss = self.disk[path] if path else 3.0
         epoch = int(start.get("epoch", 0)) + 1
         kind = "complete" if epoch > MAX_EPOCHS else "result"
         if kind == "complete":
@@ -100,7 +100,7 @@ class Cluster:
         loss -= 0.1 * math.exp(-abs(math.log10(trial.config["lr"]) + 2.5) - epoch / 20)
         path = f"{trial.number}-{trial.attempt}-{epoch}"
         self.disk[path] = loss
-        result = {"epoch": epoch, "loss": loss + 0.05 * trial.config["decay"]}
+        result = {"epoch": epoch, "loss": loss + 0.05 * trial.config.get("decay", 0)}
         study.receive(self.event(trial, kind, result, path))
 
     def event(self, trial, kind, result, path):
@@ -145,23 +145,23 @@ def test_killed_at_any_moment_a_study_ends_as_one_that_was_not(scheduler, tmp_pa
     whole = decisions(Cluster(scheduler, workers=4, speed=0).run(folder=tmp_path))
     cluster = Cluster(scheduler, workers=4, speed=1)
     kills = random.Random(5)
-    study = cluster.run(kills.randrange(40), folder=tmp_path)
+    study = cluster.run(kills.randrange(80), folder=tmp_path)
     while not study.is_finished():
         cluster.workers = kills.choice([1, 2, 8])
-        study = cluster.run(kills.randrange(60), folder=tmp_path)
+        study = cluster.run(kills.randrange(120), folder=tmp_path)
 
     assert decisions(study) == whole
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("scheduler", ["asha", "median", "pbt", "hyperband"])
 def test_without_order_a_kill_changes_nothing_that_was_decided_before(scheduler, tmp_path):
     cluster = Cluster(scheduler, workers=4, speed=0, ordered=False)
     kills = random.Random(5)
-    before = cluster.run(kills.randrange(40), folder=tmp_path)
+    before = cluster.run(kills.randrange(120), folder=tmp_path)
     for _ in range(100):
         after = cluster.run(0, folder=tmp_path)
         assert decisions(after) == decisions(before)
-        before = cluster.run(kills.randrange(40), folder=tmp_path)
+        before = cluster.run(kills.randrange(120), folder=tmp_path)
         if before.is_finished():
             break
     ended = [trial for trial in before.trials if trial.is_finished()]
@@ -178,6 +178,46 @@ def test_a_searcher_without_a_seed_is_refused_when_the_study_goes_on(tmp_path):
         cluster.run(folder=tmp_path)
 
 
+def test_a_trial_knows_the_attempts_and_results_that_led_to_its_weights(tmp_path):
+    cluster = Cluster("pbt", workers=4, speed=0)
+    study = cluster.run(250, folder=tmp_path)
+    copied = [trial for trial in study.trials if trial.attempt]
+
+    assert len(copied) >= 3
+    for trial in study.trials:
+        attempts = study.attempts_of(trial.number)
+        results = study.results_of(trial.number)
+        assert attempts[0].start is None
+        assert all(later.start is not None for later in attempts[1:])
+        assert attempts[-1] == trial.attempts[-1]
+        assert [result["epoch"] for result in results] == list(range(1, int(trial.time) + 1))
+    trial = max(copied, key=lambda trial: len(study.attempts_of(trial.number)))
+    *before, _ = study.attempts_of(trial.number)
+    start = study.attempts_of(trial.number)[-1].start
+    assert before[-1].config == study.trials[start.trial].attempts[start.attempt].config
+    assert (
+        study.results_of(trial.number)[: int(start.time)]
+        == tuple(r for r in study.results_of(start.trial) if r["epoch"] <= start.time)
+        or study.trials[start.trial].attempt > start.attempt
+    )
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "pbt", "pbt, synchronous", "hyperband"])
+def test_with_only_the_needed_checkpoints_a_study_ends_the_same(scheduler, tmp_path):
+    whole = decisions(Cluster(scheduler, workers=4, speed=0).run(folder=tmp_path))
+    cluster, removed = Cluster(scheduler, workers=4, speed=1), 0
+    study = cluster.run(10, folder=tmp_path)
+    while not study.is_finished():
+        needed = study.checkpoints_needed()
+        removed += len(set(cluster.disk) - needed)
+        # What a driver that was killed had not taken in is trained again.
+        cluster.disk = {path: loss for path, loss in cluster.disk.items() if path in needed}
+        study = cluster.run(40, folder=tmp_path)
+
+    assert decisions(study) == whole
+    assert removed > 30
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_ends_the_trial_with_the_reason(value, tmp_path):
     cluster = Cluster("asha", workers=2, speed=0)
@@ -188,6 +228,15 @@ def test_a_loss_that_is_not_finite_ends_the_trial_with_the_reason(value, tmp_pat
     )
 
     assert (trial.status, trial.reason) == ("ERROR", f"loss is {value} at epoch 1.")
+
+
+def test_the_trainable_may_say_why_its_loss_is_not_finite(tmp_path):
+    study = Cluster("asha", workers=2, speed=0).run(0, folder=tmp_path)
+    trial = study.running()[0]
+    result = {"epoch": 1, "loss": math.nan, "reason": "The rate is too high."}
+    study.receive(Event(trial=trial.number, result=result))
+
+    assert (trial.status, trial.reason) == ("ERROR", "The rate is too high.")
 
 
 def test_draws_of_the_program_itself_are_left_alone(tmp_path):
