@@ -1,4 +1,4 @@
-"""Whole studies of Ray's schedulers and searchers as settings make them, with a toy for training."""
+"""Whole studies of Ray's schedulers and searchers, made from settings, on a toy objective."""
 
 import copy
 import json
@@ -18,6 +18,13 @@ from sluice.tuning.tune_space import decode
 from tests.sluice.tuning.test_lanes import HERE
 from tests.sluice.tuning.toy_space import space
 from tests.support.toy_search import LR
+
+# PB2's Gaussian process: bounds of a kernel, and options that scipy will remove.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The optimal value found",
+    "ignore:lbfgs failed to converge",
+    "ignore:scipy.optimize.*:DeprecationWarning",
+)
 
 BASE = Setup(training=TrainSettings(max_epochs=27))
 CASES = {
