@@ -126,9 +126,12 @@ def trained_here(objective, schedule, folder):
 
 
 def curve_of(result):
-    """Return the losses of all reports, as (epoch, train, val, chosen)."""
+    """Return the losses of all reports, as (epoch, train, val, chosen).
+
+    A trial that made way for another one reports some epochs again, with the same losses.
+    """
     reported = result.metrics_dataframe["curve"]
-    return [tuple(row) for text in reported for row in json.loads(text)]
+    return sorted({tuple(row) for text in reported for row in json.loads(text)})
 
 
 def rows_of(epochs):
