@@ -68,7 +68,7 @@ def compute(cluster, s3, code) -> ComputeSettings:
 
 
 @pytest.fixture(scope="module")
-def joined(cluster, compute):
+def joined(compute):
     with join_ray(compute) as ray:
         yield ray
 
@@ -83,9 +83,8 @@ def test_the_users_modules_are_imported_from_working_dir_and_py_modules(joined):
     assert joined.get(joined.remote(import_them).remote()) == (5.0, KEYS["AWS_SECRET_ACCESS_KEY"])
 
 
-def test_a_study_goes_on_when_a_node_is_lost_and_uses_one_that_joins(
-    joined, compute, cluster, tmp_path
-):
+@pytest.mark.usefixtures("joined")
+def test_a_study_goes_on_when_a_node_is_lost_and_uses_one_that_joins(compute, cluster, tmp_path):
     cluster.complete()
     undisturbed = run_study(compute, tmp_path / "undisturbed")
     resumed, seen = [], set()
@@ -94,10 +93,10 @@ def test_a_study_goes_on_when_a_node_is_lost_and_uses_one_that_joins(
         seen.add(result["node"])
         if result["began_at"]:
             resumed.append(result["began_at"])
-        if cluster.second is not None and len(seen) == 2 and not resumed:
+        if cluster.second is not None and len(seen) == 2 and not lost:
             lost.append(cluster.second.node_id)
             cluster.lose(gracefully=False)
-        elif cluster.second is None and lost and not joins:
+        elif lost and resumed and not joins:
             cluster.complete()
             joins.append(cluster.second.node_id)
 
@@ -105,14 +104,15 @@ def test_a_study_goes_on_when_a_node_is_lost_and_uses_one_that_joins(
     disturbed = run_study(compute, tmp_path / "disturbed", pause_s=0.3, hear=hear)
 
     assert disturbed == undisturbed
-    assert len(set(epochs for epochs, _ in undisturbed.values())) > 1  # some were stopped early
+    assert len({epochs for epochs, _ in undisturbed.values()}) > 1  # some were stopped early
     assert len(lost) == 1
     assert resumed, "no trial went on from a checkpoint"
     assert joins[0] in seen, "the node that joined ran nothing"
     assert not list((tmp_path / "disturbed").glob("**/state.json"))
 
 
-def test_a_folder_that_machines_do_not_share_is_refused(joined, compute, tmp_path):
+@pytest.mark.usefixtures("joined")
+def test_a_folder_that_machines_do_not_share_is_refused(compute, tmp_path):
     """Machines of this test share a disk: a file system of this process alone stands in."""
     alone = compute.model_copy(update={"storage_path": "memory://results"})
     with pytest.raises(StorageError, match="cannot read it"):
