@@ -35,7 +35,14 @@ ONE_ADAPTER = {
     "wandb": {"sluice/tracking/wandb_mirror.py"},
     "ray": {
         f"sluice/cluster/{name}.py"
-        for name in ("ray_address", "ray_session", "ray_train", "plain_tuner")
+        for name in (
+            "autoscaling",
+            "plain_tuner",
+            "ray_address",
+            "ray_session",
+            "ray_train",
+            "trial_resources",
+        )
     }
     | {"sluice/serving/ray_serve.py", "sluice/tuning/trainable.py"}
     | {

@@ -1,11 +1,7 @@
-"""The one adapter to Ray: start it on this machine or join a cluster, and leave it again.
-
-Ray's own search engine is not used: it forgets the scheduler's state when the driver dies, starts
-a process for every trial, and lets decisions depend on which worker was faster. Ray does here what
-it does well: it places workers on machines and says when one died.
-"""
+"""The one adapter to Ray: start it on this machine or join a cluster, and leave it again."""
 
 import contextlib
+import importlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -85,7 +81,7 @@ def on_every_machine(function: Callable[[], T]) -> list[T]:
     Returns:
         The results of the machines that answered within a minute.
     """
-    import ray
+    ray: Any = importlib.import_module("ray")
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     if not ray.is_initialized():

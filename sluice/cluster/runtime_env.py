@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
 from sluice.cluster.process import WORKER_ENVIRONMENT
 from sluice.errors import SettingsError
@@ -25,6 +25,9 @@ _HIDE = BeforeValidator(redact_data)
 
 class RuntimeEnvSettings(Settings):
     """Ray's runtime environment of a job; see Ray's documentation for what each field takes."""
+
+    # pydantic would repeat a value as it was given, before it was masked.
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     working_dir: str | None = Field(
         None,

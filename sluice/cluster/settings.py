@@ -1,6 +1,6 @@
 """Where trainings run and what each may use."""
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from sluice.cluster.runtime_env import RuntimeEnvSettings
 from sluice.redaction import has_credential, redact
@@ -14,6 +14,9 @@ class ComputeSettings(Settings):
     reserves: more threads add in another order. Two exceptions: a GPU and a processor do not give
     the same bits, nor do other numbers of ranks.
     """
+
+    # pydantic would repeat a value as it was given, before it was masked.
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     address: str | None = Field(
         None,
