@@ -1,6 +1,7 @@
 """The adapter to Ray Tune: one ``Tuner`` runs a study."""
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -128,7 +129,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
             ),
         )
         try:
-            with listening(plan.journal, listener):
+            with listening(plan.journal, listener), _quiet():
                 tuner.fit()
         except TrialFailed as error:
             raise _accident(error, decode(plan.space, plan.base, error.config)) from error
@@ -145,6 +146,18 @@ def _accident(error: TrialFailed, params: Params) -> SluiceError:
         str(raised).strip().rsplit("\n", 1)[-1].rstrip("."),
         cause="Its worker or its machine was lost more often than compute.retries allows.",
     )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out Ray's lines about every copy of PBT; the search reports them itself."""
+    logger = logging.getLogger("ray.tune")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 @contextlib.contextmanager

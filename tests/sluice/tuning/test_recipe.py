@@ -198,7 +198,7 @@ def searched(tmp_path_factory):
         objective,
         PBT_SPACE,
         base,
-        SearchSettings(num_trials=4, scheduler="pbt", perturbation_epochs=2, seed=1),
+        SearchSettings(num_trials=4, scheduler="pbt", perturbation_epochs=2, seed=5),
         folder=home / "search",
         hear=ignore,
         compute=HERE,
