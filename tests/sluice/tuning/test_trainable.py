@@ -142,8 +142,21 @@ def state_in(objective, folder):
     return load_checkpoint(folder / "fold-0", subject=objective._subject()).state
 
 
+def last_checkpoint(result):
+    """Return the folder of the checkpoint of the last result, and the schedule in it.
+
+    ``result.checkpoint`` is an older one where a scheduler ended the trial while Tune saved it.
+    """
+    found = []
+    for folder in sorted(Path(result.path).glob("checkpoint_*")):
+        schedule, epoch = read_schedule(folder, where=str(folder))
+        if epoch == result.metrics["epoch"]:
+            found.append((folder, schedule))
+    return found[-1]
+
+
 def assert_same_end(objective, result, expected):
-    folder = Path(result.checkpoint.path)
+    folder, _ = last_checkpoint(result)
     assert_same_bits(state_in(objective, folder), state_in(objective, expected))
 
 
@@ -168,8 +181,7 @@ def test_trials_of_a_study_have_the_bits_of_trainings_in_one_go(objective, tmp_p
         if metrics["epoch"] == 6:
             assert metrics["reason"] == "All 6 epochs were trained."
             assert_same_end(own, result, end)
-        kept = read_schedule(Path(result.checkpoint.path), where="here")
-        assert kept == (schedule, metrics["epoch"])
+        assert last_checkpoint(result)[1] == schedule
 
 
 def test_a_trial_whose_worker_is_killed_goes_on_with_the_same_bits(objective, tmp_path):
@@ -286,8 +298,8 @@ def test_a_population_trains_the_schedules_that_its_checkpoints_name(objective, 
     schedules = []
     for number, result in enumerate(found):
         assert result.error is None
-        schedule, epoch = read_schedule(Path(result.checkpoint.path), where="here")
-        assert epoch == 6
+        assert result.metrics["epoch"] == 6
+        _, schedule = last_checkpoint(result)
         _, end = trained_here(own, schedule, tmp_path / str(number))
         assert_same_end(own, result, end)
         schedules.append(schedule)
