@@ -39,8 +39,7 @@ def s3():
         for name, value in KEYS.items():
             patch.setenv(name, value)
         yield f"s3://studies/{{}}?endpoint_override=http://127.0.0.1:{port}"
-    server.stdin.close()
-    server.wait()
+    server.communicate()  # closes its standard input, at which it ends
 
 
 @pytest.fixture(scope="module")
