@@ -25,7 +25,7 @@ from sluice.tuning.resumable import TrialFailed, resumable
 
 EPOCHS = 9
 SPACE = {"lr": tune.loguniform(1e-4, 1e-1)}
-TIMES = {"time_attr": "epoch", "metric": "loss", "mode": "min"}
+TIMES = {"time_attr": "epoch"}
 
 
 def tpe():

@@ -1,8 +1,8 @@
 """Plain Ray Tune programs are killed and run again: they decide as those that were not."""
 
+import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -31,7 +31,12 @@ def start(*command):
         stderr=subprocess.DEVNULL,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RAY_AIR_NEW_OUTPUT": "0"},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "RAY_AIR_NEW_OUTPUT": "0",
+            "RAY_AUTH_MODE": "token",
+        },
         start_new_session=True,
     )
 
@@ -59,8 +64,9 @@ def kill_after(program, folder, number, timeout_s=120):
     deadline = time.monotonic() + timeout_s
     while len(events(folder)) < number:
         assert time.monotonic() < deadline, "The program does not get on."
-        ended, _, _ = select.select([program.stdout], [], [], 0.1)
-        assert not ended, "The program ended before it could be killed."
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            program.wait(timeout=0.05)
+        assert program.poll() is None, "The program ended before it could be killed."
     os.killpg(program.pid, signal.SIGKILL)
     program.communicate()
 
@@ -68,7 +74,7 @@ def kill_after(program, folder, number, timeout_s=120):
 def finish(program):
     printed, _ = program.communicate(timeout=200)
     assert program.returncode == 0
-    return printed
+    return printed.strip().splitlines()[-1]
 
 
 def test_the_example_killed_and_run_again_decides_as_one_that_was_not(address, tmp_path):
