@@ -13,8 +13,10 @@ from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
 from sluice.assets.resources import RECORDS, Progress, State, utc_now
 from sluice.assets.run_records import write_run
+from sluice.assets.searched_features import require_same_features
 from sluice.assets.subjects import poc_subject, require_same, search_subject
 from sluice.assets.traced import traced
+from sluice.data.table import TableRecord
 from sluice.digests import digest_json, short
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import Receipt, require
@@ -56,7 +58,10 @@ def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=[pipeline.name, "best_config"],
-        ins={"features": dg.AssetIn(key=[pipeline.name, "features"])},
+        ins={
+            "raw_data": dg.AssetIn(key=[pipeline.name, "raw_data"]),
+            "features": dg.AssetIn(key=[pipeline.name, "features"]),
+        },
         deps=[dg.AssetKey([pipeline.name, "poc_report"])],
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
@@ -74,6 +79,7 @@ def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext,
         sluice_state: dg.ResourceParam[State],
         sluice_progress: dg.ResourceParam[Progress],
+        raw_data: TableRecord,
         features: FeatureSet,
     ) -> dg.MaterializeResult[BestConfig]:
         data = features.table.digest
@@ -84,6 +90,7 @@ def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         if pipeline.search is not None:
             open_inputs(pipeline, sluice_state, data=data)
             write_run(pipeline, sluice_state.home, context.run.run_id, "search", data=data)
+            require_same_features(pipeline, features.table, raw_data, sluice_state.store)
         study = _search(context, pipeline, sluice_state, sluice_progress, features, subject)
         setup = study.result.setup if study else pipeline.setup
         record = BestConfig(

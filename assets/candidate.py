@@ -71,9 +71,9 @@ def candidate_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         evaluation: Evaluation,
         promotion_verdict: Decision,
     ) -> dg.MaterializeResult[Registration]:
-        workload = pipeline.loaded_workload
-        source = Path(inspect.getfile(type(workload))).parent
         tuned = with_best(pipeline, best_config)
+        workload = tuned.loaded_workload
+        source = Path(inspect.getfile(type(workload))).parent
         receipt = promotion_verdict.receipt
         for what, digest in (
             ("The evaluation", evaluation.candidate.losses.subject),

@@ -63,8 +63,8 @@ def drift_reference_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         best_config: BestConfig,
         trained_models: TrainedModels,
     ) -> dg.MaterializeResult[DriftBasis]:
-        workload = pipeline.loaded_workload
         tuned = with_best(pipeline, best_config)
+        workload = tuned.loaded_workload
         require_same(
             "The trained models' data",
             made_for=trained_models.data,

@@ -69,9 +69,9 @@ def evaluation_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         best_config: BestConfig,
         trained_models: TrainedModels,
     ) -> dg.MaterializeResult[Evaluation]:
-        workload = pipeline.loaded_workload
         store = sluice_state.store
         tuned = with_best(pipeline, best_config)
+        workload = tuned.loaded_workload
         subject = candidate_subject(tuned, features.table.digest)
         for role, digest in subject.items():
             require_same(

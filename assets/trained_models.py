@@ -77,7 +77,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         if production is not None:  # hours before the evaluation would refuse it
             require_scorable(
                 production,
-                pipeline.loaded_workload,
+                tuned.loaded_workload,
                 load_table(features.table, sluice_state.store),
                 sluice_state.store,
                 code=pipeline.production_code,
@@ -85,7 +85,7 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         specs = [
             UnitSpec(
                 workload=pipeline.workload,
-                workload_settings=pipeline.workload_settings,
+                workload_settings=tuned.workload_settings,
                 model=tuned.model,
                 training=tuned.training,
                 seed=seed,
@@ -110,15 +110,15 @@ def trained_models_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         event_log = merge_logs(
             members,
             sluice_state.store,
-            workload=pipeline.loaded_workload,
+            workload=tuned.loaded_workload,
             architecture=tuned.model.architecture,
             config=tuned.config,
         )
-        identity = identify_code(pipeline.loaded_workload, tuned.model)
+        identity = identify_code(tuned.loaded_workload, tuned.model)
         curves = epochs(event_log, sluice_state.store)
         symptoms = diagnose_members(
             members,
-            pipeline.loaded_workload,
+            tuned.loaded_workload,
             load_table(features.table, sluice_state.store),
             features.folds,
             tuned.model,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sluice.cluster.places import count_places
+from sluice.cluster.process import WORKER_ENVIRONMENT
 from sluice.cluster.ray_address import require_cluster, unreachable
 from sluice.cluster.ray_token import keep_token_private
 from sluice.cluster.runtime_env import hide_values, resolve_runtime_env
@@ -122,10 +123,13 @@ def start_on_loopback(ray: Any) -> None:
     keep_token_private()
     base: str = utils.get_default_system_temp_dir()  # type: ignore[no-untyped-call]
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unasked
-    before = ray_constants.ENABLE_RAY_CLUSTER, os.environ.get(_CLUSTER)
+    # Ray's processes inherit the environment, and its workers theirs.
+    own = {_CLUSTER: "0", **WORKER_ENVIRONMENT}
+    before = ray_constants.ENABLE_RAY_CLUSTER, {name: os.environ.get(name) for name in own}
     # Ray takes 127.0.0.1 as its address only where it expects no other machine, as on a laptop's
     # macOS; with _node_ip_address="127.0.0.1" it looks for another address and listens everywhere.
-    ray_constants.ENABLE_RAY_CLUSTER, os.environ[_CLUSTER] = False, "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    os.environ.update(own)
     try:
         ray.init(
             address="local",
@@ -138,10 +142,11 @@ def start_on_loopback(ray: Any) -> None:
         )
     finally:  # a cluster may be joined later on
         ray_constants.ENABLE_RAY_CLUSTER = before[0]
-        if before[1] is None:
-            del os.environ[_CLUSTER]
-        else:
-            os.environ[_CLUSTER] = before[1]
+        for name, value in before[1].items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _own_path() -> Any:

@@ -137,16 +137,18 @@ class TrainingObjective:
                 if report.finished:
                     return
 
-    def _open(self) -> Workload:
+    def _open(self, searched: Mapping[str, Any] | None = None) -> Workload:
+        """Return the workload, with the settings that a trial has other values of."""
         sys.path.extend(folder for folder in self.sys_path if folder not in sys.path)
-        return load_workload(self.workload, self.workload_settings, where=self.workload)
+        settings = self.workload_settings | dict(searched or {})
+        return load_workload(self.workload, settings, where=self.workload)
 
     def _open_folds(self, setup: Setup, start: Path | None) -> tuple[dict[int, FoldTraining], int]:
         """Return the trainings by fold, and the number of damaged checkpoints in ``start``."""
         key = {
             "data": self.table.digest,
             "workload": self.workload,
-            "settings": self.workload_settings,
+            "settings": self.workload_settings | setup.workload_settings,
         }
         folds: dict[int, FoldTraining] = {}
         damaged = 0
@@ -158,7 +160,7 @@ class TrainingObjective:
             prepared = prepare_fold(
                 self.frame,
                 fold,
-                open_workload=self._open,
+                open_workload=lambda: self._open(setup.workload_settings),
                 key=key,
                 seed=derive_seed(self.seed, "unit"),
             )

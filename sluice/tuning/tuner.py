@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sluice.cluster.autoscaling import wait_for_place
 from sluice.cluster.ray_session import dashboard_url, join_ray
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.storage import tune_storage
@@ -37,6 +38,8 @@ _ENVIRONMENT = {
     # The table of trials is written by Sluice, to the terminal and to Dagster's log alike.
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    # Paths in a user's workload are relative to where the user started the search.
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
     # The journal is the state; Tune's own copy of it serves readers of its folder only.
     "TUNE_GLOBAL_CHECKPOINT_S": "60",
 }
@@ -89,6 +92,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
 
         from sluice.tuning.resumable import listening, resumable, study_of
 
+        wait_for_place(ray, plan.compute, plan.note)
         if link := dashboard_url(ray):
             plan.note(f"Ray's dashboard: {link}")
         most = most_at_a_time(plan.settings, plan.compute)
@@ -150,14 +154,16 @@ def _accident(error: TrialFailed, params: Params) -> SluiceError:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out Ray's lines about every copy of PBT; the search reports them itself."""
-    logger = logging.getLogger("ray.tune")
-    level = logger.level
-    logger.setLevel(logging.WARNING)
+    """Leave out Ray's lines about every copy of PBT and every resumed trial's missing log."""
+    loggers = {"ray.tune": logging.WARNING, "ray.tune.logger": logging.ERROR}
+    before = {name: logging.getLogger(name).level for name in loggers}
+    for name, level in loggers.items():
+        logging.getLogger(name).setLevel(level)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
 
 
 @contextlib.contextmanager

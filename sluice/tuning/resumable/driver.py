@@ -225,7 +225,8 @@ class StudyDriver:
                     tune_trials.continue_held(controller, trial)
             elif moved and trial.status == Trial.RUNNING and number in self._attempt:
                 self._release(controller, number)
-            elif moved and trial.status == Trial.PAUSED:
+            elif trial.status == Trial.PAUSED:
+                # Also where it made way while its report waited: the checkpoint of it counts now.
                 self._prepare(number)
             self._without[number] = None
 
