@@ -40,7 +40,10 @@ ONE_ADAPTER = {
     | {"sluice/serving/ray_serve.py"}
     | {
         f"sluice/tuning/resumable/{name}.py"
-        for name in ("driver", "shadow", "study", "tune_trials", "wrappers")
+        for name in (
+            *("driver", "links", "opening", "orders", "shadow", "snapshots"),
+            *("study", "tune_trials", "wrappers"),
+        )
     },
     "optuna": {"sluice/tuning/proposals.py"},
     "opentelemetry": {"sluice/observability/tracing.py"},
