@@ -3,10 +3,12 @@
 Everything here that is not public in Ray Tune is named here and nowhere else.
 """
 
+import contextlib
 import os
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ray import cloudpickle
 from ray.train._internal.session import _TrainingResult
 from ray.tune import Checkpoint
 from ray.tune.experiment import Trial
@@ -43,6 +45,19 @@ def is_function(trial: Any) -> bool:
     """Return whether what is trained is a function, and not a subclass of ``Trainable``."""
     trainable = trial.get_trainable_cls()
     return isinstance(trainable, type) and issubclass(trainable, FunctionTrainable)
+
+
+def error_of(trial: Any) -> tuple[Exception | None, str]:
+    """Return what a trial failed with, and its last line of text.
+
+    Tune has written both beside the driver; they come to the storage later.
+    """
+    error, text = None, ""
+    with contextlib.suppress(OSError):
+        text = Path(trial.error_file).read_text().strip().rsplit("\n", 1)[-1]
+    with contextlib.suppress(OSError, TypeError):  # TypeError: the error was not pickled
+        error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+    return error, text or repr(error)
 
 
 def has_worker(controller: Any, trial: Any) -> bool:

@@ -212,7 +212,7 @@ def test_with_only_the_needed_checkpoints_a_study_ends_the_same(scheduler, tmp_p
         removed += len(set(cluster.disk) - needed)
         # What a driver that was killed had not taken in is trained again.
         cluster.disk = {path: loss for path, loss in cluster.disk.items() if path in needed}
-        study = cluster.run(40, folder=tmp_path)
+        study = cluster.run(7, folder=tmp_path)
 
     assert decisions(study) == whole
     assert removed > 30

@@ -1,0 +1,51 @@
+"""What cannot be resumed is refused with what was required."""
+
+import math
+
+import pytest
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, ResourceChangingScheduler
+
+from sluice.errors import ContractError, SettingsError
+from sluice.tuning.resumable import resumable, study_of
+from sluice.tuning.resumable.requirements import require_checkpoint, require_result
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "arguments", "match"),
+    [
+        (FIFOScheduler(), {"ordered": True}, "concurrency is None"),
+        (FIFOScheduler(), {"concurrency": 0}, "concurrency is 0"),
+        (FIFOScheduler(), {"errors": "ignore"}, "not 'ignore'"),
+        (ResourceChangingScheduler(), {}, "base_scheduler"),
+        ("asha", {}, "not 'asha'"),
+        (resumable(ASHAScheduler(), journal="j"), {}, "wrapped already"),
+    ],
+)
+def test_unusable_arguments_are_refused(wrapped, arguments, match):
+    with pytest.raises(SettingsError, match=match):
+        resumable(wrapped, journal="j", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("result", "match"),
+    [
+        ({"loss": 1.0}, "'epoch' .time_attr.* only .'loss'"),
+        ({"loss": 1.0, "epoch": "one"}, "'epoch' .time_attr.* reported 'one'"),
+        ({"epoch": 1}, "'loss' .metric"),
+    ],
+)
+def test_a_report_without_metric_or_time_is_refused(result, match):
+    with pytest.raises(SettingsError, match=match):
+        require_result("trial 0", result, "loss", "epoch")
+
+
+def test_a_report_without_checkpoint_is_refused_unless_it_ends_the_trial():
+    with pytest.raises(SettingsError, match="trial 0 reported epoch 3 without one"):
+        require_checkpoint("trial 0", "", {"loss": 1.0, "epoch": 3}, "loss", "epoch")
+    require_checkpoint("trial 0", "", {"loss": math.nan, "epoch": 3}, "loss", "epoch")
+    require_checkpoint("trial 0", "/c", {"loss": 1.0, "epoch": 3}, "loss", "epoch")
+
+
+def test_a_study_that_did_not_run_is_named(tmp_path):
+    with pytest.raises(ContractError, match="No Tuner ran"):
+        study_of(tmp_path / "journal.jsonl")
