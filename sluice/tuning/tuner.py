@@ -120,6 +120,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
                     concurrency=most,
                     seed=plan.settings.seed,
                     errors="stop",
+                    workers=plan.compute.workers,
                 ),
                 search_alg=resumable(searcher, journal=plan.journal),
             ),

@@ -24,6 +24,7 @@ class StudyDriver:
         metric: Name of the metric.
         time_attr: Name of the counter that grows with training.
         stop_on_error: Raise ``TrialFailed`` where Tune gives a trial up, and write nothing.
+        workers: Trials that have a worker at a time; None for as many as there are.
         applied: Called after every event that was applied.
     """
 
@@ -34,6 +35,7 @@ class StudyDriver:
         metric: str,
         time_attr: str,
         stop_on_error: bool,
+        workers: int | None,
         applied: Callable[[Event], None],
     ) -> None:
         self._study, self._metric, self._time_attr = study, metric, time_attr
@@ -48,7 +50,7 @@ class StudyDriver:
         """Trials that keep their worker until their last report is due."""
         self._without: dict[int, None] = {}
         """Trials that run by the study and may have no worker."""
-        self._free = FreeWorkers()
+        self._free = FreeWorkers(workers)
         self._is_complete = False
         study.take_changed()
 
@@ -161,9 +163,11 @@ class StudyDriver:
         self._enact(controller)
         wanted = [n for n in self._without if self._wants_worker(controller, n)]
         if not wanted:
-            return self._next_trial()
+            return None if self._free.is_at_limit(controller) else self._next_trial()
         if self._held and self._free.is_full(controller):
             self._release(controller, max(self._held, key=self._study.position))
+        if self._free.is_at_limit(controller):
+            return None
         return self._trial[min(wanted, key=self._study.position)]
 
     def _next_trial(self) -> Any:

@@ -34,6 +34,8 @@ class StudySettings:
     concurrency: int | None
     seed: int
     errors: Literal["record", "stop"]
+    workers: int | None = None
+    """Trials that have a worker at a time; changes no decision of an ordered study."""
 
 
 class OpenStudy:
@@ -96,6 +98,7 @@ class OpenStudy:
             metric=self._metric,
             time_attr=self._settings.time_attr,
             stop_on_error=self._settings.errors == "stop",
+            workers=self._settings.workers,
             applied=applied,
         )
 

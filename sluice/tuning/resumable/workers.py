@@ -13,11 +13,22 @@ _KNOWN_FOR_S = 30.0
 
 
 class FreeWorkers:
-    """Learns from requests that wait how many workers there are."""
+    """Learns from requests that wait how many workers there are.
 
-    def __init__(self) -> None:
+    Args:
+        limit: Trials that have a worker at a time; None for as many as there are.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = limit
         self._asked_at: float | None = None
         self._capacity, self._known_until = 0, 0.0
+
+    def is_at_limit(self, controller: Any) -> bool:
+        """Return whether no further worker may be asked for."""
+        if self._limit is None or tune_trials.has_idle_worker(controller):
+            return False
+        return sum(tune_trials.workers(controller)) >= self._limit
 
     def is_full(self, controller: Any) -> bool:
         """Return whether a trial gets a worker only when another one gives it up."""
@@ -25,6 +36,8 @@ class FreeWorkers:
         live, pending = tune_trials.workers(controller)
         if tune_trials.has_idle_worker(controller):
             return False
+        if self.is_at_limit(controller):
+            return True
         if live >= self._capacity and now < self._known_until:
             return True
         if not pending:

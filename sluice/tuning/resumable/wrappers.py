@@ -140,6 +140,7 @@ def resumable(
     concurrency: int | None = ...,
     seed: int = ...,
     errors: Literal["record", "stop"] = ...,
+    workers: int | None = ...,
 ) -> ResumableScheduler: ...
 
 
@@ -156,6 +157,7 @@ def resumable(
     concurrency: int | None = None,
     seed: int = 0,
     errors: Literal["record", "stop"] = "record",
+    workers: int | None = None,
 ) -> ResumableScheduler | ResumableSearcher:
     """Return a scheduler or searcher of Ray Tune whose decisions survive a kill of the driver.
 
@@ -178,6 +180,9 @@ def resumable(
         errors: Where Tune gives a trial up after ``max_failures``: "record" writes down that it
             failed, and the study goes on; "stop" writes nothing and ends ``fit`` with
             ``TrialFailed``, so that the next start tries the trial anew.
+        workers: Workers at a time; None means as many as the cluster has room for. It is no part
+            of the decisions of an ordered study. ``TuneConfig.max_concurrent_trials`` cannot be
+            used instead: it holds back trials that the study has begun.
 
     Returns:
         What ``TuneConfig`` takes as ``scheduler`` or ``search_alg``.
@@ -226,6 +231,11 @@ def resumable(
             fix="Pass concurrency=8, for example; it is part of the decisions.",
         )
     settings = StudySettings(
-        time_attr=time_attr, ordered=ordered, concurrency=concurrency, seed=seed, errors=errors
+        time_attr=time_attr,
+        ordered=ordered,
+        concurrency=concurrency,
+        seed=seed,
+        errors=errors,
+        workers=workers,
     )
     return ResumableScheduler(wrapped, path, settings)
