@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from sluice.serving.answer_writer import AnswerWriter
 from sluice.serving.closing import Closing, raw_answer
 from sluice.serving.connections import ConnectionTable
 from sluice.serving.hosts import host_of_target
@@ -33,6 +34,8 @@ _LINGER_BYTES = 2**20
 take the answer from it."""
 _BODY_EXTRA_S = 2.0
 """Time after the app's own limit of a body until its connection is cut."""
+_TICK_S = 0.001
+"""Resolution of uvloop's timers."""
 _LINE_BYTES = 4
 """Colon, space and line end of a header."""
 
@@ -76,7 +79,11 @@ class BoundedProtocol(HttpToolsProtocol):
         # One byte in a chunk takes six on the wire; nobody sends all of a body that way.
         self._max_wire_bytes = 2 * max_body_bytes + self._limits.max_header_bytes
         self._phase: Phase = "head"
+        # A timer that is early waits on: hardly a request has to start or stop one.
+        self._ends_at: float | None = None  # end of the phase [s, time of the event loop]
         self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = 0.0
+        self._is_parsing = False
         self._write_timer: asyncio.TimerHandle | None = None
         self._closing: Closing | None = None
         self._is_evicted = False
@@ -110,7 +117,10 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.abort()
             return
         self._waiting_bytes += len(data)
+        self._is_parsing = True
         super().data_received(data)
+        self._is_parsing = False
+        self._set_timer()
         if self.transport.is_closing():
             return
         if self._phase in ("head", "idle") and self._waiting_bytes > self._limits.max_header_bytes:
@@ -183,6 +193,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if host is not None:  # several Host headers stay: they are refused
             self.headers[:] = [(k, host if k == b"host" else v) for k, v in self.headers]
         super().on_headers_complete()
+        if self.scope["method"] != "HEAD":  # such an answer has no body
+            self.cycle.transport = AnswerWriter(self.transport, self.cycle)  # type: ignore[assignment]
         self._waiting_bytes = 0
         if self._write_timer is None:  # or an answer that is not taken would hold its place
             self._table.sends_body(self)
@@ -242,11 +254,30 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _enter(self, phase: Phase, limit_s: float | None) -> None:
         self._phase = phase
+        self._ends_at = None if limit_s is None else self.loop.time() + limit_s
+        if not self._is_parsing:  # most requests go through several phases at once
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        """See that ``_ring`` is called at the end of the phase, or before."""
+        if self._ends_at is None:
+            return
         if self._timer is not None:
+            if self._rings_at <= self._ends_at:
+                return
             self._timer.cancel()
-            self._timer = None
-        if limit_s is not None:
-            self._timer = self.loop.call_later(limit_s, self._late)
+        self._rings_at = self._ends_at
+        self._timer = self.loop.call_at(self._ends_at, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        if self._ends_at is None:
+            return
+        if self.loop.time() < self._ends_at - _TICK_S:
+            self._set_timer()
+            return
+        self._ends_at = None
+        self._late()
 
     def _late(self) -> None:
         if self._phase == "head" and (self._in_message or self._waiting_bytes):

@@ -5,7 +5,6 @@ original fault is the challenger's, even when nobody but the counts ever hears o
 """
 
 import asyncio
-import secrets
 import time
 from collections import Counter
 from collections.abc import Coroutine
@@ -26,6 +25,7 @@ from sluice.serving.arm import Arm
 from sluice.serving.contract import PredictRequest
 from sluice.serving.crowding import Crowding
 from sluice.serving.metrics import Metrics
+from sluice.serving.random_pool import RandomPool
 from sluice.serving.recorder import Recorder
 from sluice.serving.settings import ServingSettings
 from sluice.serving.steps import ARMS, FAILURES, NO_FAULTS, TIMED, Faults, Steps
@@ -95,6 +95,7 @@ class Router:
         self._clock = clock
         self._metrics = metrics
         self._recorder = recorder
+        self._random = RandomPool()
         self._expired: datetime | None = None
         self._shadows: set[asyncio.Task[None]] = set()
         self._asking: Counter[str] = Counter()
@@ -142,15 +143,12 @@ class Router:
         compared = self.in_force(table.compared)
         x_NLD = table.production.deployed.contract.tensor(request)
         client = client_of(request.user, address)
-        # Drawn here: of anything that a client sends, its trace id included, it could send again
-        # what reached the challenger once.
-        place_by = request.user if request.user is not None else secrets.token_hex(16)
         asked = _Asked(table, weights, compared, request, x_NLD, client, address)
         challenger, failed, ours = table.challenger, None, NO_FAULTS
         if (
             challenger is not None
             and weights.rollout is not None
-            and is_chosen(place_by, salt=weights.salt, share=weights.share)
+            and self._is_chosen(request.user, weights)
         ):
             tried, is_crowded = await self._try_for_client(
                 challenger,
@@ -205,6 +203,14 @@ class Router:
         for task in self._shadows:
             task.cancel()
         await asyncio.gather(*self._shadows, return_exceptions=True)
+
+    def _is_chosen(self, user: str | None, weights: Weights) -> bool:
+        """Say whether the challenger answers: always the same of a user, or else by chance."""
+        if user is not None:
+            return is_chosen(user, salt=weights.salt, share=weights.share)
+        # Drawn here: of anything that a client sends, its trace id included, it could send again
+        # what reached the challenger once.
+        return self._random.uniform() < weights.share
 
     async def _try(
         self, arm: Arm, x_NLD: Input, *, name: str, timeout_s: float, max_waiting: int
