@@ -284,6 +284,16 @@ class Router:
             now=time.monotonic(),
         )
 
+    def _would_count(self, arm: ArmName, faults: Faults, asked: _Asked) -> bool:
+        return bool(faults) and self.steps.would_count(
+            arm,
+            faults,
+            weights=asked.compared,
+            client=asked.client,
+            address=asked.address,
+            now=time.monotonic(),
+        )
+
     def _compare_copies(self, asked: _Asked, *, ours: Faults, theirs: Faults) -> None:
         """Take a request that both arms answered into the evidence of both."""
         compared = [self._compare_request(arm, asked) for arm in ARMS]
@@ -296,7 +306,9 @@ class Router:
         other = asked.table.production if arm == "challenger" else asked.table.challenger
         if arm == "production" and ours <= TIMED:  # whatever the challenger would say
             self._compare(arm, ours, NO_FAULTS, asked)
-        elif other is not None and self._can_ask(ours, asked):
+        elif (
+            other is not None and self._would_count(arm, ours, asked) and self._can_ask(ours, asked)
+        ):
             self._asking[asked.client] += 1
             self._begin(self._judge(arm, ours, other, asked))
 
@@ -352,6 +364,8 @@ class Router:
             self._begin(self._pair(sample, other, x_NLD[:1]))
 
     def _is_drawn(self, asked: _Asked, now: float) -> bool:
+        if self._recorder.has_enough(now):  # nearly always, and cheaper to ask first
+            return False
         clients, per_s = self.steps.clients, self._settings.samples_per_s
         if not (clients.may_draw(asked.client, per_s=per_s, now=now) and self._recorder.wants(now)):
             return False
