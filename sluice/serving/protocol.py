@@ -25,6 +25,7 @@ from sluice.serving.answer_writer import AnswerWriter
 from sluice.serving.closing import Closing, raw_answer
 from sluice.serving.connections import ConnectionTable
 from sluice.serving.hosts import host_of_target
+from sluice.serving.lazy_timer import LazyTimer
 
 _MAX_PIPELINED = 16
 """Requests of one connection that may wait for the answers before theirs."""
@@ -34,8 +35,6 @@ _LINGER_BYTES = 2**20
 take the answer from it."""
 _BODY_EXTRA_S = 2.0
 """Time after the app's own limit of a body until its connection is cut."""
-_TICK_S = 0.001
-"""Resolution of uvloop's timers."""
 _LINE_BYTES = 4
 """Colon, space and line end of a header."""
 
@@ -79,10 +78,8 @@ class BoundedProtocol(HttpToolsProtocol):
         # One byte in a chunk takes six on the wire; nobody sends all of a body that way.
         self._max_wire_bytes = 2 * max_body_bytes + self._limits.max_header_bytes
         self._phase: Phase = "head"
-        # A timer that is early waits on: hardly a request has to start or stop one.
+        self._timer = LazyTimer(self.loop, self._late)
         self._ends_at: float | None = None  # end of the phase [s, time of the event loop]
-        self._timer: asyncio.TimerHandle | None = None
-        self._rings_at = 0.0
         self._is_parsing = False
         self._write_timer: asyncio.TimerHandle | None = None
         self._closing: Closing | None = None
@@ -120,7 +117,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_parsing = True
         super().data_received(data)
         self._is_parsing = False
-        self._set_timer()
+        self._timer.set(self._ends_at)
         if self.transport.is_closing():
             return
         if self._phase in ("head", "idle") and self._waiting_bytes > self._limits.max_header_bytes:
@@ -256,28 +253,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._phase = phase
         self._ends_at = None if limit_s is None else self.loop.time() + limit_s
         if not self._is_parsing:  # most requests go through several phases at once
-            self._set_timer()
-
-    def _set_timer(self) -> None:
-        """See that ``_ring`` is called at the end of the phase, or before."""
-        if self._ends_at is None:
-            return
-        if self._timer is not None:
-            if self._rings_at <= self._ends_at:
-                return
-            self._timer.cancel()
-        self._rings_at = self._ends_at
-        self._timer = self.loop.call_at(self._ends_at, self._ring)
-
-    def _ring(self) -> None:
-        self._timer = None
-        if self._ends_at is None:
-            return
-        if self.loop.time() < self._ends_at - _TICK_S:
-            self._set_timer()
-            return
-        self._ends_at = None
-        self._late()
+            self._timer.set(self._ends_at)
 
     def _late(self) -> None:
         if self._phase == "head" and (self._in_message or self._waiting_bytes):
@@ -314,7 +290,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._enter("closing", self._limits.write_timeout_s)
 
     def _stop_timers(self) -> None:
-        for timer in (self._timer, self._write_timer):
-            if timer is not None:
-                timer.cancel()
-        self._timer = self._write_timer = None
+        self._timer.cancel()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None

@@ -90,7 +90,7 @@ def twins() -> Iterator[Live]:
 
 def window(server: Live) -> Window:
     """What the server tells once the other arm was asked all that it is to be asked."""
-    server.wait_for(lambda: not server.serving.router._shadows)
+    server.wait_for(lambda: not server.serving.router.copies.tasks)
     return Window.model_validate(server.client.get("/rollout").json()["window"])
 
 
