@@ -60,6 +60,8 @@ _FORMS = tuple(
 _SIGN = re.compile(r"[:=%\s\"']")
 """Every form has one of these; most words of a log have none."""
 
+_NUMBERS = (int, float, bool, type(None))
+
 _KEY = re.compile(rf"(?i){_NAME}")
 _OPTION = re.compile(rf"(?i)--?{_NAME}")
 
@@ -88,14 +90,18 @@ def redact_data(data: Any) -> Any:
         return redact(data)
     if isinstance(data, Mapping):
         return {
-            key: MASK
-            if isinstance(value, str) and _names_secret(str(key)) and _is_secret(value)
-            else redact_data(value)
+            key: value if type(value) in _NUMBERS else _redact_under(key, value)
             for key, value in data.items()
         }
     if isinstance(data, list | tuple):
         return type(data)(map(redact_data, data)) if type(data) in (list, tuple) else data
     return data
+
+
+def _redact_under(key: Any, value: Any) -> Any:
+    if not isinstance(value, str):
+        return redact_data(value)
+    return MASK if _names_secret(str(key)) and _is_secret(value) else redact(value)
 
 
 @functools.lru_cache(1024)

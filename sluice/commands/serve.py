@@ -109,6 +109,7 @@ def serve_command(
     from sluice.pipeline import defs_folder, find_pipeline
     from sluice.serving.arm_environment import hide_from_children
     from sluice.serving.log import json_log
+    from sluice.serving.log_writer import LogWriter
     from sluice.serving.recipe import ServerRecipe, open_recipe
     from sluice.serving.server import in_clear, require_token_beyond_loopback, serve
 
@@ -120,7 +121,7 @@ def serve_command(
     known = _tokens(tokens, token_file, hook_token_file)
     require_token_beyond_loopback(host, known)
     tls = _tls(tls_cert, tls_key)
-    log = json_log(sys.stderr)
+    log = json_log(LogWriter(sys.stderr))
     if tls is None:
         for what in in_clear(host, known):
             log.warning("clear text", what=what)

@@ -46,6 +46,7 @@ def _serve(order: Order) -> None:
     from sluice.serving.ledger_models import LedgerModels, ledger_recipe
     from sluice.serving.ledger_weights import LedgerWeights
     from sluice.serving.log import json_log
+    from sluice.serving.log_writer import LogWriter
     from sluice.serving.server import open_serving, serve
     from sluice.serving.tokens import Tokens
 
@@ -74,7 +75,7 @@ def _serve(order: Order) -> None:
             settings=order.serving,
             tokens=Tokens.of(),
             clock=clock,
-            log=json_log(log),
+            log=json_log(LogWriter(log)),
             reports=ledger.observations,
         )
         serve(

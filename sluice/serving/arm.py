@@ -63,7 +63,9 @@ class _Job:
     x_NLD: NDArray[np.float32]
     # A failure is a value here: the exception itself would lead to the frames, these to the arm,
     # and an arm that is in a circle ends only when the garbage collector comes by.
-    answer: "asyncio.Future[Output | _Failure]"
+    answer: "asyncio.Future[Output | _Failure | None]"
+    """None when there was no answer in time."""
+
     loop: asyncio.AbstractEventLoop
     began: Began
 
@@ -149,15 +151,14 @@ class Arm:
         job = _Job(x_NLD, loop.create_future(), loop, began or Began())
         desk.waiting += 1
         desk.jobs.put(job)
+        timer = loop.call_later(timeout_s, _settle, job, None)  # asyncio.timeout takes 10 us
         try:
-            async with asyncio.timeout(timeout_s):
-                found = await job.answer
-        except TimeoutError:
-            if job.began.at is not None:
-                raise
-            raise NeverStarted from None
+            found = await job.answer
         finally:
+            timer.cancel()
             desk.waiting -= 1
+        if found is None:
+            raise NeverStarted if job.began.at is None else TimeoutError
         if isinstance(found, _Failure):
             raise NetworkFailed(found.place)
         return found
@@ -189,7 +190,7 @@ def _work(desk: _Desk, deployed: Served, max_windows: int, pause: Pause | None) 
                 break
             batch.append(following)
             windows += len(following.x_NLD)
-        wanted = [job for job in batch if not job.answer.cancelled()]
+        wanted = [job for job in batch if not job.answer.done()]  # too late, or cancelled
         now = time.monotonic()
         for job in wanted:
             job.began.at = now
@@ -223,11 +224,15 @@ def _answer(jobs: list[_Job], deployed: Served, pause: Pause | None) -> None:
     _tell(jobs, np.split(found, ends, axis=1))
 
 
+def _settle(job: _Job, result: Output | _Failure | None) -> None:
+    if not job.answer.done():  # the deadline or the answer, whichever came first
+        job.answer.set_result(result)
+
+
 def _tell(jobs: list[_Job], results: Sequence[Output | _Failure]) -> None:
     def settle() -> None:
         for job, result in zip(jobs, results, strict=True):
-            if not job.answer.done():  # or its deadline came first
-                job.answer.set_result(result)
+            _settle(job, result)
 
     try:
         jobs[0].loop.call_soon_threadsafe(settle)

@@ -3,7 +3,6 @@
 import asyncio
 
 from fastapi import Request
-from starlette.requests import ClientDisconnect
 
 from sluice.serving.admission import BodyReading
 from sluice.serving.refusals import BodyLate, Malformed, WrongMedia
@@ -29,19 +28,23 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
         Malformed: The client left within it.
     """
     _require_json(request)
-    chunks = []
+    chunks: list[bytes] = []
     try:
         async with asyncio.timeout(min(settings.body_grace_s, settings.body_timeout_s)) as limit:
             loop = asyncio.get_running_loop()
             began = loop.time()
             reading.on_end = lambda: limit.reschedule(loop.time())
-            async for chunk in request.stream():
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise Malformed("The connection ended within the body.", fix="Send it whole.")
+                chunk = message.get("body", b"")
                 chunks.append(chunk)
                 reading.grow(len(chunk))
+                if not message.get("more_body", False):
+                    return b"".join(chunks)
                 earned_s = settings.body_grace_s + reading.num_bytes / settings.min_body_bytes_per_s
                 limit.reschedule(began + min(earned_s, settings.body_timeout_s))
-    except ClientDisconnect:
-        raise Malformed("The connection ended within the body.", fix="Send it whole.") from None
     except TimeoutError:
         if reading.is_ended:
             raise reading.refusal() from None
@@ -51,7 +54,6 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
             "and did not.",
             fix="Send it at once, or send fewer windows.",
         ) from None
-    return b"".join(chunks)
 
 
 def _require_json(request: Request) -> None:

@@ -153,17 +153,38 @@ class Clients:
         key, origin = (arm, guard, bucket), (arm, guard, self._origin(address))
         had = self._now.had_faults.setdefault(guard, {})
         had[bucket] = had.get(bucket, 0) + 1
-        counted = self._now.faults.get(key, 0)
-        of_network = self._now.network_faults.get(origin, 0)
-        # Where nearly all clients have faults, as with slow answers, one more of each is as usual.
-        usual = 2 * self._usual_faults(had) + 1
-        if counted >= max(math.ceil(ENOUGH_FAULTS / self.smaller(share)), usual):
+        if not self.would_count(arm, guard, client, address=address, share=share, now=now):
             return False
-        if of_network >= math.ceil(ENOUGH_FAULTS * self._part(address) * self._times(arm, share)):
-            return False
-        self._now.faults[key] = counted + 1
-        self._now.network_faults[origin] = of_network + 1
+        faults, of_networks = self._now.faults, self._now.network_faults
+        faults[key] = faults.get(key, 0) + 1
+        of_networks[origin] = of_networks.get(origin, 0) + 1
         return True
+
+    def would_count(
+        self,
+        arm: ArmName,
+        guard: GuardName,
+        client: str,
+        *,
+        address: str,
+        share: float,
+        now: float,
+    ) -> bool:
+        """Say whether one more fault of a client would be evidence, and count nothing.
+
+        What ``may_fault`` would say: a client at its limit has more faults than nearly all, so that
+        one more of them changes no limit.
+        """
+        self._turn(now)
+        counted = self._now.faults.get((arm, guard, self._bucket(client)), 0)
+        # Where nearly all clients have faults, as with slow answers, one more of each is as usual.
+        if counted >= math.ceil(ENOUGH_FAULTS / self.smaller(share)) and counted >= (
+            2 * self._usual_faults(self._now.had_faults.get(guard, {})) + 1
+        ):
+            return False
+        of_network = self._now.network_faults.get((arm, guard, self._origin(address)), 0)
+        part = self._part(address) * self._times(arm, share)
+        return of_network < math.ceil(ENOUGH_FAULTS * part)
 
     def begin_step(self) -> None:
         """Give all clients their share of the faults again."""

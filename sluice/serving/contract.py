@@ -99,6 +99,17 @@ class InputContract(Record):
         f"kept no scale of its columns: then magnitudes up to {LARGEST:g}.",
     )
 
+    @functools.cached_property
+    def _names(self) -> list[str]:
+        return list(self.columns)
+
+    @functools.cached_property
+    def _limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the lowest and the highest value of each column."""
+        bounds = self.bounds or ((-LARGEST, LARGEST),) * len(self.columns)
+        low_D, high_D = np.array(bounds, np.float64).T
+        return low_D, high_D
+
     def takes_same(self, other: "InputContract") -> bool:
         """Say whether both take the same requests, whatever values their training saw."""
         return (self.columns, self.seq_len) == (other.columns, other.seq_len)
@@ -124,21 +135,19 @@ class InputContract(Record):
             raise self._other_lengths(request.windows) from None
         if given_NLD.shape[1:] != want:
             raise self._other_lengths(request.windows)
-        order = [request.columns.index(name) for name in self.columns]
-        given_NLD = given_NLD[:, :, order]
+        if request.columns != self._names:
+            order = [request.columns.index(name) for name in self.columns]
+            given_NLD = given_NLD[:, :, order]
         self._require_bounds(given_NLD)
         return given_NLD.astype(np.float32)
 
     def _require_bounds(self, given_NLD: NDArray[np.float64]) -> None:
         """Refuse values on which no model says anything, before an arm could fail on them."""
-        bounds = self.bounds or ((-LARGEST, LARGEST),) * len(self.columns)
-        low_D, high_D = _limits(bounds)
-        # NaN is not within any bounds either.
-        lowest_D, highest_D = given_NLD.min(axis=(0, 1)), given_NLD.max(axis=(0, 1))
-        if ((lowest_D >= low_D) & (highest_D <= high_D)).all():
+        low_D, high_D = self._limits
+        within_NLD = (given_NLD >= low_D) & (given_NLD <= high_D)  # NaN never is
+        if within_NLD.all():
             return
-        outside_NLD = ~((given_NLD >= low_D) & (given_NLD <= high_D))
-        n, row, d = (int(i) for i in np.argwhere(outside_NLD)[0])
+        n, row, d = (int(i) for i in np.argwhere(~within_NLD)[0])
         raise WrongInput(
             f"A value of column '{self.columns[d]}' must be from {low_D[d]:.6g} to "
             f"{high_D[d]:.6g}, got {given_NLD[n, row, d]:.6g} at windows.{n}.{row}.",
@@ -163,6 +172,8 @@ class InputContract(Record):
         )
 
     def _require_columns(self, given: list[str]) -> None:
+        if given == self._names:
+            return
         if set(given) == set(self.columns) and len(given) == len(self.columns):
             return
         known, asked = set(self.columns), set(given)
@@ -231,12 +242,3 @@ def _listed(names: list[str]) -> str:
     """Names come from the caller: a few, and no endless ones."""
     shown = [name[:60] for name in names[:8]]
     return (", ".join(shown) + (", ..." if len(names) > len(shown) else "")) or "none"
-
-
-@functools.lru_cache(16)
-def _limits(
-    bounds: tuple[tuple[float, float], ...],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the lowest and the highest value of each column."""
-    low_D, high_D = np.array(bounds, np.float64).T
-    return low_D, high_D

@@ -20,6 +20,8 @@ class Crowding:
     def enter(self, network: str, windows: int) -> bool:
         """Note a request; say whether another network has more than half of what is under way."""
         self._windows[network] += windows
+        if len(self._windows) == 1:
+            return False
         others = [held for name, held in self._windows.items() if name != network]
         return max(others, default=0) > self._windows.total() / 2
 

@@ -20,8 +20,9 @@ from sluice.serving.background import in_background
 from sluice.serving.deployed import Deployed, Served, require_finite
 from sluice.serving.isolation import Isolate
 from sluice.serving.metrics import Metrics
-from sluice.serving.router import Router, Table
+from sluice.serving.router import Router
 from sluice.serving.settings import ServingSettings
+from sluice.serving.table import Table
 from sluice.serving.weights import WeightsSource, is_news
 
 Load = Callable[[str], Deployed]

@@ -4,7 +4,6 @@ Written to ASGI itself, because a middleware that wraps requests and responses c
 rest of the router together.
 """
 
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from sluice.observability import tracing
 from sluice.serving.answers import Problem
 from sluice.serving.hosts import TrustedHosts
 from sluice.serving.metrics import OTHER, ROUTES, Metrics
+from sluice.serving.random_pool import RandomPool
 from sluice.serving.refusals import Refusal, TooLarge, WrongHost
 
 _NOTES = "sluice.notes"
@@ -58,6 +58,7 @@ class Front:
         self._hosts = hosts
         self._metrics = metrics
         self._log = log
+        self._random = RandomPool()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -66,7 +67,7 @@ class Front:
             return
         headers = dict(scope["headers"])
         traceparent = headers.get(b"traceparent", b"").decode("latin-1")
-        notes = Notes(trace=_trace(traceparent), began=time.monotonic())
+        notes = Notes(trace=self._trace(traceparent), began=time.monotonic())
         scope[_NOTES] = notes
         status = 500
         trace = notes.trace.encode()
@@ -88,7 +89,7 @@ class Front:
             f"{method} {route}", trace=notes.trace, traceparent=traceparent
         ) as span:
             try:
-                self._hosts.require(v for k, v in scope["headers"] if k == b"host")
+                self._hosts.require([v for k, v in scope["headers"] if k == b"host"])
                 if _declared_bytes(headers) > self._max_body_bytes:
                     raise self._refusal()
             except (WrongHost, TooLarge) as refusal:
@@ -101,6 +102,11 @@ class Front:
                 span.tell(status=status, **notes.facts)
                 if status >= _BROKEN:
                     span.fail(str(status))
+
+    def _trace(self, traceparent: str) -> str:
+        """Return the caller's trace id when it sent a valid one, or a new one."""
+        caller = tracing.TraceContext.parse(traceparent) if traceparent else None
+        return self._random.take(16).hex() if caller is None else caller.trace
 
     def _limited(self, receive: Receive) -> Receive:
         """Return ``receive``, which raises once the body is beyond the limit."""
@@ -145,12 +151,6 @@ async def _refuse(refusal: Refusal, notes: Notes, send: Send) -> None:
     ]
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def _trace(traceparent: str) -> str:
-    """Return the caller's trace id when it sent a valid one, or a new one (W3C Trace Context)."""
-    caller = tracing.TraceContext.parse(traceparent)
-    return secrets.token_hex(16) if caller is None else caller.trace
 
 
 def _declared_bytes(headers: dict[bytes, bytes]) -> int:

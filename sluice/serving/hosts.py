@@ -48,10 +48,13 @@ class TrustedHosts:
             WrongHost: There is none, there are several, or it names another server.
         """
         found = tuple(values)
-        if len(found) == 1 and (found[0] in self._cached or self._trusts(found[0])):
-            if len(self._cached) < _MAX_CACHED:
-                self._cached.add(found[0])
-            return
+        if len(found) == 1:
+            if found[0] in self._cached:
+                return
+            if self._trusts(found[0]):
+                if len(self._cached) < _MAX_CACHED:
+                    self._cached.add(found[0])
+                return
         got = ", ".join(value.decode("latin-1")[:_SHOWN] for value in found[:3]) or "none"
         raise WrongHost(
             f"The Host header must name this server, got {got!r}.",

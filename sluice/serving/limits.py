@@ -12,8 +12,8 @@ class RateLimit:
         self._left = float(burst)
         self._at: float | None = None
 
-    def take(self, now: float) -> bool:
-        """Take one request out; False when the bucket is empty.
+    def is_empty(self, now: float) -> bool:
+        """Say whether there is no request to take.
 
         Args:
             now: The moment [s, monotonic].
@@ -21,7 +21,15 @@ class RateLimit:
         if self._at is not None:
             self._left = min(self._burst, self._left + max(0.0, now - self._at) * self._per_s)
         self._at = now
-        if self._left < 1:
+        return self._left < 1
+
+    def take(self, now: float) -> bool:
+        """Take one request out; False when the bucket is empty.
+
+        Args:
+            now: The moment [s, monotonic].
+        """
+        if self.is_empty(now):
             return False
         self._left -= 1
         return True

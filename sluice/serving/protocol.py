@@ -21,9 +21,11 @@ from typing import Any, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from sluice.serving.answer_writer import AnswerWriter
 from sluice.serving.closing import Closing, raw_answer
 from sluice.serving.connections import ConnectionTable
 from sluice.serving.hosts import host_of_target
+from sluice.serving.lazy_timer import LazyTimer
 
 _MAX_PIPELINED = 16
 """Requests of one connection that may wait for the answers before theirs."""
@@ -76,7 +78,9 @@ class BoundedProtocol(HttpToolsProtocol):
         # One byte in a chunk takes six on the wire; nobody sends all of a body that way.
         self._max_wire_bytes = 2 * max_body_bytes + self._limits.max_header_bytes
         self._phase: Phase = "head"
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = LazyTimer(self.loop, self._late)
+        self._ends_at: float | None = None  # end of the phase [s, time of the event loop]
+        self._is_parsing = False
         self._write_timer: asyncio.TimerHandle | None = None
         self._closing: Closing | None = None
         self._is_evicted = False
@@ -110,7 +114,10 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.abort()
             return
         self._waiting_bytes += len(data)
+        self._is_parsing = True
         super().data_received(data)
+        self._is_parsing = False
+        self._timer.set(self._ends_at)
         if self.transport.is_closing():
             return
         if self._phase in ("head", "idle") and self._waiting_bytes > self._limits.max_header_bytes:
@@ -183,6 +190,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if host is not None:  # several Host headers stay: they are refused
             self.headers[:] = [(k, host if k == b"host" else v) for k, v in self.headers]
         super().on_headers_complete()
+        if self.scope["method"] != "HEAD":  # such an answer has no body
+            self.cycle.transport = AnswerWriter(self.transport, self.cycle)  # type: ignore[assignment]
         self._waiting_bytes = 0
         if self._write_timer is None:  # or an answer that is not taken would hold its place
             self._table.sends_body(self)
@@ -242,11 +251,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _enter(self, phase: Phase, limit_s: float | None) -> None:
         self._phase = phase
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if limit_s is not None:
-            self._timer = self.loop.call_later(limit_s, self._late)
+        self._ends_at = None if limit_s is None else self.loop.time() + limit_s
+        if not self._is_parsing:  # most requests go through several phases at once
+            self._timer.set(self._ends_at)
 
     def _late(self) -> None:
         if self._phase == "head" and (self._in_message or self._waiting_bytes):
@@ -283,7 +290,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._enter("closing", self._limits.write_timeout_s)
 
     def _stop_timers(self) -> None:
-        for timer in (self._timer, self._write_timer):
-            if timer is not None:
-                timer.cancel()
-        self._timer = self._write_timer = None
+        self._timer.cancel()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None

@@ -24,6 +24,7 @@ from sluice.serving.app import build_app
 from sluice.serving.arm_environment import hide_from_children
 from sluice.serving.hosts import TrustedHosts
 from sluice.serving.log import json_log
+from sluice.serving.log_writer import LogWriter
 from sluice.serving.recipe import ServerRecipe, open_recipe
 from sluice.serving.server import listen
 from sluice.serving.tls import Tls
@@ -64,7 +65,7 @@ class Replica:
         hide_from_children()
         # Never left: the process ends with the replica.
         self._opened = open_recipe(
-            recipe, clock=lambda: datetime.now(UTC), log=json_log(sys.stderr)
+            recipe, clock=lambda: datetime.now(UTC), log=json_log(LogWriter(sys.stderr))
         )
         self._serving = self._opened.__enter__()
         self._hosts = TrustedHosts(recipe.host, recipe.settings.trusted_hosts)

@@ -30,6 +30,10 @@ class Recorder:
         """Say whether a request that begins now [s, monotonic] is drawn."""
         return self._bucket is not None and self._bucket.take(now)
 
+    def has_enough(self, now: float) -> bool:
+        """Say whether no request that begins now [s, monotonic] is drawn, whoever sent it."""
+        return self._bucket is None or self._bucket.is_empty(now)
+
     def wants_failure(self, now: float) -> bool:
         """Say whether a request that failed now [s, monotonic] is kept; most are."""
         return self._bucket is not None and self._failures.take(now)

@@ -203,6 +203,33 @@ class Steps:
             ):
                 self._evidence[arm][guard] += 1
 
+    def would_count(
+        self,
+        arm: ArmName,
+        faults: Faults,
+        *,
+        weights: Weights,
+        client: str,
+        address: str,
+        now: float,
+    ) -> bool:
+        """Say whether any of these faults would be evidence if the other arm had none of them.
+
+        Args:
+            arm: Where the request was routed.
+            faults: What was wrong with its answer.
+            weights: That routed it.
+            client: Who sent it.
+            address: Where it came from.
+            now: The moment [s, monotonic].
+        """
+        return self._is_of(weights) and any(
+            self.clients.would_count(
+                arm, guard, client, address=address, share=weights.share, now=now
+            )
+            for guard in faults
+        )
+
     def count_dropped(self) -> None:
         """Count a copy, or a failure to be asked of the other arm, that there was no room for."""
         self._dropped += 1

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.observability import tracing
 from sluice.rollout.samples import ArmName, Fault, Outputs
 from sluice.rollout.weights import Weights
 from sluice.serving.arm import Arm, Began, Busy, NetworkFailed, NeverStarted, Output
@@ -90,6 +91,25 @@ async def predict_once(
         seconds=now - asked_at,
         computed_s=0.0 if began.at is None else now - began.at,
     )
+
+
+async def try_arm(
+    arm: Arm, x_NLD: NDArray[np.float32], *, name: str, timeout_s: float, max_waiting: int
+) -> Tried:
+    """Ask an arm as ``predict_once`` does, within a span.
+
+    Args:
+        arm: Who is asked.
+        x_NLD: Windows (N, L, D).
+        name: What the arm is to the request, for the span.
+        timeout_s: Longest wait [s].
+        max_waiting: When so many requests wait for the arm, this one fails at once.
+    """
+    with tracing.span(f"arm {name}", version=arm.deployed.version) as span:
+        tried = await predict_once(arm, x_NLD, timeout_s=timeout_s, max_waiting=max_waiting)
+        if tried.fault is not None:
+            span.fail(tried.fault)
+    return tried
 
 
 def answer_of(

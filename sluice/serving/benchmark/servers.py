@@ -24,6 +24,7 @@ from sluice.serving.deployed import Deployed
 from sluice.serving.frames import Recipe
 from sluice.serving.isolation import Isolation
 from sluice.serving.log import json_log
+from sluice.serving.log_writer import LogWriter
 from sluice.serving.server import listen, open_serving, serve
 from sluice.serving.settings import ServingSettings
 from sluice.serving.tokens import Tokens
@@ -116,7 +117,7 @@ def serve_kind(kind: Kind) -> None:
             settings=settings,
             tokens=Tokens.of(),
             clock=lambda: datetime.now(UTC),
-            log=json_log(sys.stderr),
+            log=json_log(LogWriter(sys.stderr)),
             reports=None,
         )
         serve(serving, host="127.0.0.1", port=0, on_ready=lambda port: print(port, flush=True))

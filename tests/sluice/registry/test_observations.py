@@ -125,13 +125,18 @@ def test_samples_come_back_whole_newest_last_and_old_ones_go(
     assert [s.key for s in seen.samples(MODEL, rollout="r", newest=2)] == ["row 6", "row 7"]
 
 
-def refuses(ledger: RolloutLedger, rollout: Rollout, key: str) -> None:
-    seen = ledger.observations
+def write_refused_sample(ledger: RolloutLedger, rollout: Rollout, key: str) -> None:
     poison = sample(1, rollout.id).model_copy(update={"key": key, "challenger": ((1.0,),)})
-
     with pytest.raises(SamplesRefused, match="does not take 2 samples"):
-        seen.write(report(rollout=rollout, requests=4, kept=(sample(0), poison)))
+        ledger.observations.write(report(rollout=rollout, requests=4, kept=(sample(0), poison)))
 
+
+def test_samples_that_no_database_takes_hold_up_no_counts(
+    ledger: RolloutLedger, rollout: Rollout
+) -> None:
+    write_refused_sample(ledger, rollout, "\ud800")
+
+    seen = ledger.observations
     assert seen.window(rollout).challenger.requests == 4
     assert [server.server for server in seen.servers(MODEL, since=NOW)] == ["a"]
     assert seen.samples(MODEL, newest=9) == []
@@ -139,18 +144,15 @@ def refuses(ledger: RolloutLedger, rollout: Rollout, key: str) -> None:
     assert [s.key for s in seen.samples(MODEL, newest=9)] == ["row 2"]
 
 
-def test_samples_that_no_database_takes_hold_up_no_counts(
-    ledger: RolloutLedger, rollout: Rollout
-) -> None:
-    refuses(ledger, rollout, "\ud800")
-
-
 @pytest.mark.parametrize("url", [pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True)
 @pytest.mark.parametrize("key", ["row\0", "x" * 201])
 def test_samples_that_postgresql_does_not_take_hold_up_no_counts(
     ledger: RolloutLedger, rollout: Rollout, key: str
 ) -> None:
-    refuses(ledger, rollout, key)
+    write_refused_sample(ledger, rollout, key)
+
+    assert ledger.observations.window(rollout).challenger.requests == 4
+    assert ledger.observations.samples(MODEL, newest=9) == []
 
 
 def test_the_first_pair_of_each_row_waits_for_its_label_beyond_all_pruning(

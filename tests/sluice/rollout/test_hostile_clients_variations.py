@@ -28,10 +28,11 @@ from sluice.serving.contract import PredictRequest
 from sluice.serving.metrics import Metrics
 from sluice.serving.recorder import Recorder
 from sluice.serving.refusals import Refusal
-from sluice.serving.router import Router, Table
+from sluice.serving.router import Router
 from sluice.serving.settings import ServingSettings
 from sluice.serving.steps import Steps
 from sluice.serving.sticky import is_chosen
+from sluice.serving.table import Table
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, promote_chain, register_sample
 from tests.sluice.rollout.rollout_samples import PRODUCTION, rollout
 from tests.sluice.serving.serving_samples import (
@@ -143,8 +144,8 @@ def users_on(arm: str, count: int, *, of: str = "hostile") -> list[str]:
 def run(story: Callable[[], Awaitable[Router]]) -> Window:
     async def whole() -> Window:
         router = await story()
-        while router._shadows:
-            await asyncio.gather(*tuple(router._shadows))
+        while router.copies.tasks:
+            await asyncio.gather(*tuple(router.copies.tasks))
         seen = router.window()
         assert seen is not None
         return seen
@@ -180,8 +181,8 @@ def drift_beside(hostile: int, *, honest: int, near: float, far: float) -> Predi
                 await ask(router, f"honest {n}", honest_address(n), 1.0)
             if n % 4 == 0:
                 await asyncio.sleep(0.001)
-            while router._shadows:
-                await asyncio.gather(*tuple(router._shadows))
+            while router.copies.tasks:
+                await asyncio.gather(*tuple(router.copies.tasks))
         return router
 
     run(story)

@@ -1,10 +1,12 @@
 """ROLL-2: what one client may contribute to the evidence."""
 
+import random
+
 import pytest
 
 from sluice.rollout.samples import ArmName
 from sluice.serving.clients import ENOUGH_FAULTS, PERIOD_S, Clients
-from sluice.serving.steps import NO_FAULTS, Faults, unshared
+from sluice.serving.steps import ARMS, NO_FAULTS, Faults, unshared
 
 
 def faults(
@@ -130,3 +132,18 @@ def test_an_arm_with_more_requests_has_as_many_more_faults_of_one_gateway() -> N
 
     assert counted["challenger"] == ENOUGH_FAULTS
     assert counted["production"] == 19 * ENOUGH_FAULTS
+
+
+def test_whether_a_fault_would_count_is_known_before_and_changes_nothing() -> None:
+    draw = random.Random(7)
+    clients = seen(60)
+    for number in range(3000):
+        # Some have many faults, so that the limits of clients and of networks both apply.
+        client = f"user {min(draw.randrange(60), draw.randrange(60), draw.randrange(60))}"
+        arm = draw.choice(ARMS)
+        address = draw.choice(("gateway", "192.0.2.1"))
+        now = number / 10
+        expected = clients.would_count(arm, "slower", client, address=address, share=0.3, now=now)
+        counted = clients.may_fault(arm, "slower", client, address=address, share=0.3, now=now)
+
+        assert counted == expected

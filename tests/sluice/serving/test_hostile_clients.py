@@ -12,6 +12,7 @@ from sluice.rollout.machine import advance
 from sluice.rollout.observations import Window
 from sluice.rollout.state import Rollout
 from sluice.rollout.weights import Weights
+from sluice.serving.clients import ENOUGH_FAULTS
 from sluice.serving.sticky import is_chosen
 from tests.sluice.rollout.rollout_samples import PRODUCTION, rollout
 from tests.sluice.serving.serving_samples import (
@@ -50,10 +51,22 @@ class Picky(Powers):
         return super().forward(x)
 
 
+class Counts(Powers):
+    """Knows how often it was asked."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
 @contextlib.contextmanager
-def rolling(challenger: nn.Module, *, share: float = SHARE) -> Iterator[Live]:
+def rolling(
+    challenger: nn.Module, *, production: nn.Module | None = None, share: float = SHARE
+) -> Iterator[Live]:
     """Run a server in the middle of a rollout."""
-    models = [deployed("one", 1, Powers(1.0)), deployed("two", 2, challenger)]
+    models = [deployed("one", 1, production or Powers(1.0)), deployed("two", 2, challenger)]
     weights = Weights(
         epoch=rollout().epoch,
         production=candidate("one"),
@@ -77,7 +90,7 @@ def twins() -> Iterator[Live]:
 
 def window(server: Live) -> Window:
     """What the server tells once the other arm was asked all that it is to be asked."""
-    server.wait_for(lambda: not server.serving.router._shadows)
+    server.wait_for(lambda: not server.serving.router.copies.tasks)
     return Window.model_validate(server.client.get("/rollout").json()["window"])
 
 
@@ -201,6 +214,23 @@ def test_a_challenger_that_fails_for_its_one_client_is_found() -> None:
             server.ask(1.0)
 
         assert looked(server).phase == "rolled_back"
+
+
+def test_faults_that_would_not_count_cost_the_other_arm_nothing() -> None:
+    """Production fails on what one client sends; the challenger is asked for the first ones."""
+    challenger = Counts(1.0)
+    with rolling(challenger, production=Picky(1.0)) as server:
+        (user,) = on(server, "production", 1)
+        window(server)
+        before = challenger.calls
+        for _ in range(60):
+            assert server.ask(TRIGGER, user=user).status_code == 500
+            seen = window(server)
+
+    assert seen.production.errors == 60
+    assert seen.unshared is not None
+    assert seen.unshared.production.errors == ENOUGH_FAULTS
+    assert challenger.calls == before + ENOUGH_FAULTS
 
 
 @pytest.mark.parametrize("arm", ["challenger", "production"])

@@ -219,12 +219,21 @@ def test_what_the_network_raises_is_told_by_its_place_alone(two: Rig) -> None:
     assert two.pid() == before
 
 
+def has_ended(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def test_what_a_challenger_started_ends_with_it(two: Rig) -> None:
     two.server.ask(challengers.SPAWN)
     (started,) = psutil.Process(two.pid()).children()
+    assert not has_ended(started)
     two.server.ask(challengers.EXIT)
+    wait_for(lambda: has_ended(started))
 
-    wait_for(lambda: not started.is_running() or started.status() == psutil.STATUS_ZOMBIE)
+    assert has_ended(started)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,31 @@
+"""Random numbers of the system, drawn many at a time.
+
+Each call of ``os.urandom`` releases the interpreter lock, and the event loop waited up to 0.1 ms
+to get it again from the thread that computes predictions.
+"""
+
+import os
+
+_DRAWN_BYTES = 4096
+_UNIFORM_BYTES = 8
+
+
+class RandomPool:
+    """Bytes that nobody outside can foresee, each used once; touched by one thread only."""
+
+    def __init__(self) -> None:
+        self._drawn = b""
+        self._used = 0
+
+    def take(self, num_bytes: int) -> bytes:
+        """Return bytes that were not returned before, at most 4096."""
+        if self._used + num_bytes > len(self._drawn):
+            self._drawn, self._used = os.urandom(_DRAWN_BYTES), 0
+        start = self._used
+        self._used += num_bytes
+        return self._drawn[start : self._used]
+
+    def uniform(self) -> float:
+        """Return a number in [0, 1), each as probable as any other."""
+        # 53 bits are what a float holds: with more, the largest would round up to 1.
+        return (int.from_bytes(self.take(_UNIFORM_BYTES)) >> 11) / 2**53

@@ -1,0 +1,108 @@
+"""A timer that is put off ends when it was last said to, and asks the event loop only once."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sluice.serving.lazy_timer import LazyTimer
+
+
+class Handle:
+    cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Loop:
+    """An event loop whose time a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.calls: list[tuple[float, Callable[[], None], Handle]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, call: Callable[[], None]) -> Handle:
+        handle = Handle()
+        self.calls.append((when, call, handle))
+        return handle
+
+    def go_to(self, now: float) -> None:
+        while due := sorted(c for c in self.calls if c[0] <= now and not c[2].cancelled):
+            self.calls.remove(due[0])
+            self.now = due[0][0]
+            due[0][1]()
+        self.now = now
+
+
+@pytest.fixture
+def loop() -> Any:
+    return Loop()
+
+
+def test_it_ends_at_the_moment_last_set(loop: Any) -> None:
+    ends: list[float] = []
+    timer = LazyTimer(loop, lambda: ends.append(loop.now))
+    for number in range(100):
+        loop.go_to(0.1 * number)
+        timer.set(None)
+        timer.set(loop.now + 5)
+    loop.go_to(100)
+
+    assert ends == [pytest.approx(9.9 + 5)]
+
+
+def test_putting_off_asks_the_event_loop_once_a_period(loop: Any) -> None:
+    asked = 0
+    timer = LazyTimer(loop, lambda: None)
+    for number in range(100):
+        before = len(loop.calls)
+        timer.set(5 + 0.01 * number)
+        asked += len(loop.calls) - before
+
+    assert asked == 1
+
+
+def test_an_earlier_moment_is_kept(loop: Any) -> None:
+    ends: list[float] = []
+    timer = LazyTimer(loop, lambda: ends.append(loop.now))
+    timer.set(60.0)
+    timer.set(10.0)
+    loop.go_to(100)
+
+    assert ends == [10.0]
+
+
+@pytest.mark.parametrize("end", ["cancel", "none"])
+def test_without_a_moment_nothing_is_called(loop: Any, end: str) -> None:
+    ends: list[float] = []
+    timer = LazyTimer(loop, lambda: ends.append(loop.now))
+    timer.set(5.0)
+    if end == "cancel":
+        timer.cancel()
+    else:
+        timer.set(None)
+    loop.go_to(100)
+
+    assert ends == []
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, pytest.param("uvloop")])
+def test_it_ends_on_the_loops_that_serve(new_loop: Any) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    running = uvloop.new_event_loop() if new_loop == "uvloop" else new_loop()
+    ended = running.create_future()
+    timer = LazyTimer(running, lambda: ended.set_result(running.time()))
+    start = running.time()
+    timer.set(start + 0.02)
+    timer.set(start + 0.0507)
+    try:
+        at = running.run_until_complete(asyncio.wait_for(ended, 10))
+    finally:
+        running.close()
+
+    assert at >= start + 0.0507 - 0.002
