@@ -140,11 +140,18 @@ def users_on(arm: str, count: int, *, of: str = "hostile") -> list[str]:
     return [next(found) for _ in range(count)]
 
 
+async def settled(router: Router) -> None:
+    """Wait for the copies that the challenger answers."""
+    while router._shadows:
+        await asyncio.gather(*tuple(router._shadows))
+        # Since Python 3.12, gathering what is done returns before the router can forget it.
+        await asyncio.sleep(0)
+
+
 def run(story: Callable[[], Awaitable[Router]]) -> Window:
     async def whole() -> Window:
         router = await story()
-        while router._shadows:
-            await asyncio.gather(*tuple(router._shadows))
+        await settled(router)
         seen = router.window()
         assert seen is not None
         return seen
@@ -180,8 +187,7 @@ def drift_beside(hostile: int, *, honest: int, near: float, far: float) -> Predi
                 await ask(router, f"honest {n}", honest_address(n), 1.0)
             if n % 4 == 0:
                 await asyncio.sleep(0.001)
-            while router._shadows:
-                await asyncio.gather(*tuple(router._shadows))
+            await settled(router)
         return router
 
     run(story)
