@@ -28,11 +28,10 @@ from sluice.serving.contract import PredictRequest
 from sluice.serving.metrics import Metrics
 from sluice.serving.recorder import Recorder
 from sluice.serving.refusals import Refusal
-from sluice.serving.router import Router
+from sluice.serving.router import Router, Table
 from sluice.serving.settings import ServingSettings
 from sluice.serving.steps import Steps
 from sluice.serving.sticky import is_chosen
-from sluice.serving.table import Table
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, promote_chain, register_sample
 from tests.sluice.rollout.rollout_samples import PRODUCTION, rollout
 from tests.sluice.serving.serving_samples import (
@@ -141,11 +140,26 @@ def users_on(arm: str, count: int, *, of: str = "hostile") -> list[str]:
     return [next(found) for _ in range(count)]
 
 
+async def settled(router: Router) -> None:
+    """Wait for the copies that the challenger answers."""
+    while router._shadows:
+        await asyncio.gather(*tuple(router._shadows))
+        # Since Python 3.12, gathering what is done returns before the router can forget it.
+        await asyncio.sleep(0)
+
+
+async def settled(router: Router) -> None:
+    """Wait for the copies that the challenger answers."""
+    while router.copies.tasks:
+        await asyncio.gather(*tuple(router.copies.tasks))
+        # Since Python 3.12, gathering what is done returns before the router can forget it.
+        await asyncio.sleep(0)
+
+
 def run(story: Callable[[], Awaitable[Router]]) -> Window:
     async def whole() -> Window:
         router = await story()
-        while router.copies.tasks:
-            await asyncio.gather(*tuple(router.copies.tasks))
+        await settled(router)
         seen = router.window()
         assert seen is not None
         return seen
@@ -181,8 +195,7 @@ def drift_beside(hostile: int, *, honest: int, near: float, far: float) -> Predi
                 await ask(router, f"honest {n}", honest_address(n), 1.0)
             if n % 4 == 0:
                 await asyncio.sleep(0.001)
-            while router.copies.tasks:
-                await asyncio.gather(*tuple(router.copies.tasks))
+            await settled(router)
         return router
 
     run(story)
