@@ -28,10 +28,11 @@ from sluice.serving.contract import PredictRequest
 from sluice.serving.metrics import Metrics
 from sluice.serving.recorder import Recorder
 from sluice.serving.refusals import Refusal
-from sluice.serving.router import Router, Table
+from sluice.serving.router import Router
 from sluice.serving.settings import ServingSettings
 from sluice.serving.steps import Steps
 from sluice.serving.sticky import is_chosen
+from sluice.serving.table import Table
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, promote_chain, register_sample
 from tests.sluice.rollout.rollout_samples import PRODUCTION, rollout
 from tests.sluice.serving.serving_samples import (
@@ -138,14 +139,6 @@ def users_on(arm: str, count: int, *, of: str = "hostile") -> list[str]:
     wanted = arm == "challenger"
     found = (u for u in named if is_chosen(u, salt=w.salt, share=w.share) == wanted)
     return [next(found) for _ in range(count)]
-
-
-async def settled(router: Router) -> None:
-    """Wait for the copies that the challenger answers."""
-    while router._shadows:
-        await asyncio.gather(*tuple(router._shadows))
-        # Since Python 3.12, gathering what is done returns before the router can forget it.
-        await asyncio.sleep(0)
 
 
 async def settled(router: Router) -> None:
