@@ -124,7 +124,7 @@ def guarded(make: Any, path: str, *, what: str, takes: list[str]) -> Any:
         if isinstance(error, ImportError) or "install" in said.lower():
             raise SettingsError(
                 f"The {what} '{path}' lacks its library: {said}.",
-                fix=f"Install the libraries of searchers ({_EXTRA}), or the one that is named.",
+                fix=f"Install the library that is named; HyperOpt is in an extra ({_EXTRA}).",
             ) from error
         raise SettingsError(
             f"The {what} '{path}' refuses its arguments: {said}.",

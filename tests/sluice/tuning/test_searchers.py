@@ -198,7 +198,7 @@ def _loaded():
 @pytest.mark.parametrize("path", ARGUMENTS)
 def test_a_searcher_of_another_library_searches_the_whole_space(path):
     if not is_installed(path):
-        pytest.skip(f"needs {', '.join(MODULES[path])}: pip install 'sluice-mlops[searchers]'")
+        pytest.skip(f"needs {', '.join(MODULES[path])}")
     more = {"scheduler": BOHB_SCHEDULER} if path == BOHB else {}
     given = {"class": path, "arguments": ARGUMENTS[path]}
     searcher, own = made(searcher=given, **more)
