@@ -202,6 +202,7 @@ def test_a_trial_knows_the_attempts_and_results_that_led_to_its_weights(tmp_path
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["asha", "pbt", "pbt, synchronous", "hyperband"])
 def test_with_only_the_needed_checkpoints_a_study_ends_the_same(scheduler, tmp_path):
     whole = decisions(Cluster(scheduler, workers=4, speed=0).run(folder=tmp_path))
