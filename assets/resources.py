@@ -32,9 +32,7 @@ class Progress(Protocol):
         """
 
 
-def silent(
-    text: str, *, done: int, total: int, rows: Sequence[Mapping[str, object]] = ()
-) -> None:
+def silent(text: str, *, done: int, total: int, rows: Sequence[Mapping[str, object]] = ()) -> None:
     """Hear nothing; the assets write to Dagster's own log as well."""
     del text, done, total, rows
 

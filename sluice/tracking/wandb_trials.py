@@ -25,9 +25,7 @@ def trial_callbacks(
     return [wandb_callback(settings, group=group, mode="online", folder=None)]
 
 
-def wandb_callback(
-    settings: TrackingSettings, *, group: str, mode: str, folder: str | None
-) -> Any:
+def wandb_callback(settings: TrackingSettings, *, group: str, mode: str, folder: str | None) -> Any:
     """Return Ray Tune's callback with runs that keep their identity over a restart.
 
     Args:

@@ -70,7 +70,7 @@ def require_own_arguments(arguments: dict[str, Argument]) -> dict[str, Argument]
 
 
 def with_argument(
-    arguments: Mapping[str, Argument], path: str, value: bool | int | float | str
+    arguments: Mapping[str, Argument], path: str, value: Argument
 ) -> dict[str, Argument]:
     """Return the arguments with another value of one of them, or of one number of a list.
 

@@ -21,7 +21,8 @@ from sluice.tuning.trial_records import TrialRecords
 from sluice.tuning.tuner import Listener, StudyPlan, run_tuner
 
 if TYPE_CHECKING:
-    from sluice.tuning.resumable.study import Event, Study
+    from sluice.tuning.resumable.events import Event
+    from sluice.tuning.resumable.study import Study
 
 Hear = Callable[[Trial, tuple[Trial, ...]], None]
 """(the trial that reported, all trials after it), for whoever watches."""
@@ -117,9 +118,7 @@ def run_search(
             "ended.",
             fix="Run again to resume: nothing that was finished is lost.",
         ) from None
-    result = _result(
-        records.update(study), strategy, base, records.exploits(study), folder=folder
-    )
+    result = _result(records.update(study), strategy, base, records.exploits(study), folder=folder)
     kept.save(result)
     return result
 

@@ -80,6 +80,31 @@ def trial(
         release_memory()
 
 
+def error_of_trial(error: Exception, params: Params) -> SluiceError:
+    """Return what ended a trial of Tune for good as an error that says what to do.
+
+    Args:
+        error: ``Result.error`` of the trial.
+        params: Values of the trial.
+    """
+    from ray.exceptions import RayTaskError
+
+    if not isinstance(error, RayTaskError):
+        return stopped_by(
+            params,
+            f"its worker on Ray was lost ({type(error).__name__})",
+            cause="Most likely its memory ran out, or its machine is gone.",
+        )
+    if isinstance(error.cause, SluiceError):
+        return error.cause
+    return TrainingFailed(
+        f"A worker could not run a trial: {told(error.cause)}.",
+        cause="A module that this process imports is not there for its workers, most likely.",
+        fix="Put the code into a module on Python's path on every machine, or send it with "
+        "compute.runtime_env.",
+    )
+
+
 @contextlib.contextmanager
 def _opened_checkpoint(params: Params) -> Iterator[tuple[Path | None, str]]:
     """Fetch the checkpoint that Tune gives the trial: its folder here, and its path there."""

@@ -103,8 +103,8 @@ class TrialRecords:
         reason = str(trial.last_result.get("reason", ""))
         if reason or epochs >= self._base.training.max_epochs:
             return "finished", reason
-        loss = trial.last_result.get("loss")
-        return "pruned", f"Epoch {epochs}: {self._strategy.scheduler} stopped it at loss {loss:.6g}."
+        loss, scheduler = trial.last_result.get("loss"), self._strategy.scheduler
+        return "pruned", f"Epoch {epochs}: {scheduler} stopped it at loss {loss:.6g}."
 
 
 def _losses(result: Mapping[str, Any]) -> list[EpochLosses]:

@@ -13,22 +13,21 @@ from sluice.cluster.ray_session import dashboard_url, join_ray
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.storage import tune_storage
 from sluice.cluster.trial_resources import idle_share, resources_of
-from sluice.errors import SluiceError, TrialFailed
-from sluice.tuning.accidents import stopped_by
+from sluice.errors import TrialFailed
 from sluice.tuning.lanes import is_ordered, most_at_a_time
 from sluice.tuning.objective import Objective
-from sluice.tuning.parameters import Params
 from sluice.tuning.records import Strategy
 from sluice.tuning.schedulers import make_scheduler, metric_of
 from sluice.tuning.searchers import make_searcher
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup, Space
 from sluice.tuning.strategy import report_epochs_of
-from sluice.tuning.trainable import make_trainable
+from sluice.tuning.trainable import error_of_trial, make_trainable
 from sluice.tuning.tune_space import decode
 
 if TYPE_CHECKING:
-    from sluice.tuning.resumable.study import Event, Study
+    from sluice.tuning.resumable.events import Event
+    from sluice.tuning.resumable.study import Study
 
 Listener = Callable[["Study", "Event"], None]
 
@@ -137,20 +136,9 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
             with listening(plan.journal, listener), _quiet():
                 tuner.fit()
         except TrialFailed as error:
-            raise _accident(error, decode(plan.space, plan.base, error.config)) from error
+            params = decode(plan.space, plan.base, error.config)
+            raise error_of_trial(error.error or error, params) from error
         return study_of(plan.journal)
-
-
-def _accident(error: TrialFailed, params: Params) -> SluiceError:
-    """Return what ended a trial for good, as the worker raised it where that says enough."""
-    raised = getattr(error.error, "cause", error.error)
-    if isinstance(raised, SluiceError):
-        return raised
-    return stopped_by(
-        params,
-        str(raised).strip().rsplit("\n", 1)[-1].rstrip("."),
-        cause="Its worker or its machine was lost more often than compute.retries allows.",
-    )
 
 
 @contextlib.contextmanager
