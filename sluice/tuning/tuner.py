@@ -14,6 +14,7 @@ from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.storage import tune_storage
 from sluice.cluster.trial_resources import idle_share, resources_of
 from sluice.errors import TrialFailed
+from sluice.tuning.checkpoint_cleanup import CheckpointCleanup
 from sluice.tuning.lanes import is_ordered, most_at_a_time
 from sluice.tuning.objective import Objective
 from sluice.tuning.records import Strategy
@@ -133,7 +134,12 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
             ),
         )
         try:
-            with listening(plan.journal, listener), _quiet():
+            with (
+                CheckpointCleanup(filesystem) as cleanup,
+                listening(plan.journal, listener),
+                listening(plan.journal, cleanup),
+                _quiet(),
+            ):
                 tuner.fit()
         except TrialFailed as error:
             params = decode(plan.space, plan.base, error.config)

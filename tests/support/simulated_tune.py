@@ -11,7 +11,7 @@ from sluice.tuning.trainable import reports_of
 from sluice.tuning.tune_space import decode
 
 
-def simulate(plan, listener):
+def simulate(plan, listener, *, keeps_all=False):
     """Run a study as ``run_tuner`` does, with the same decisions of Tune's own classes."""
     from sluice.tuning.resumable.opening import OpenStudy, StudySettings
 
@@ -35,13 +35,13 @@ def simulate(plan, listener):
         num_samples=plan.settings.num_trials,
     )
     try:
-        _run(plan, listener, opened.study)
+        _run(plan, listener, opened.study, keeps_all)
     finally:
         opened.journal.close()
     return opened.study
 
 
-def _run(plan, listener, study):
+def _run(plan, listener, study, keeps_all):
     from sluice.tuning.resumable import Event
 
     training = {}
@@ -61,6 +61,8 @@ def _run(plan, listener, study):
             event = Event(result=metrics, checkpoint=checkpoint, **common)
         for applied in study.receive(event):
             listener(study, applied)
+        if keeps_all:
+            continue
         last = {study.latest_checkpoint(trial.number)[0] for trial in study.trials}
         keep = study.checkpoints_needed() | last
         for path in (plan.folder / "checkpoints").glob("*"):

@@ -1,0 +1,58 @@
+"""Removes checkpoints of a study that no trial will start from."""
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from sluice.tuning.resumable.events import Event
+    from sluice.tuning.resumable.study import Study
+
+
+class CheckpointCleanup:
+    """Hears the events of a study and removes checkpoints that were replaced.
+
+    Every trial keeps its last checkpoint, and PBT those that another trial may still copy. Files are
+    removed in a thread of their own; one that cannot be removed does no harm.
+
+    Args:
+        filesystem: pyarrow's file system of the study's storage; None for that of this machine.
+    """
+
+    def __init__(self, filesystem: Any) -> None:
+        self._filesystem = filesystem
+        self._last: dict[int, str] = {}
+        self._replaced: set[str] = set()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-cleanup")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._thread.shutdown(cancel_futures=error is not None)
+
+    def __call__(self, study: "Study", event: "Event") -> None:
+        """Take in an event that took effect."""
+        if not event.checkpoint:
+            return
+        before = self._last.get(event.trial)
+        self._last[event.trial] = event.checkpoint
+        if before is not None and before != event.checkpoint:
+            self._replaced.add(before)
+        unneeded = self._replaced - study.checkpoints_needed()
+        self._replaced -= unneeded
+        for path in sorted(unneeded):
+            self._thread.submit(self._remove, path)
+
+    def _remove(self, path: str) -> None:
+        from pyarrow import fs
+
+        filesystem = self._filesystem or fs.LocalFileSystem()
+        with contextlib.suppress(OSError):
+            filesystem.delete_dir(path)

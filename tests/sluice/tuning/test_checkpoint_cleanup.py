@@ -1,0 +1,35 @@
+"""Checkpoints that nothing starts from are removed while a study runs."""
+
+import pytest
+
+from sluice.tuning.checkpoint_cleanup import CheckpointCleanup
+from tests.sluice.tuning.toy_space import decisions, search, settings
+from tests.support.simulated_tune import simulate
+
+
+def with_cleanup():
+    """Run a study whose folder of checkpoints is left to the cleanup."""
+
+    def run(plan, listener):
+        with CheckpointCleanup(None) as cleanup:
+
+            def listen(study, event):
+                listener(study, event)
+                cleanup(study, event)
+
+            return simulate(plan, listen, keeps_all=True)
+
+    return run
+
+
+@pytest.mark.parametrize(("scheduler", "most"), [("asha", 1), ("pbt", 4), ("none", 1)])
+def test_a_trial_keeps_its_last_checkpoint_and_what_another_may_copy(scheduler, most, tmp_path):
+    own = settings(8, scheduler)
+    expected = search(tmp_path / "whole", own)
+    result = search(tmp_path / "cleaned", own, run=with_cleanup())
+
+    left = [path.name.split("-")[0] for path in (tmp_path / "cleaned" / "checkpoints").iterdir()]
+    assert decisions(result) == decisions(expected)
+    assert {int(name) for name in left} == set(range(8))
+    assert max(left.count(name) for name in left) <= most
+    assert len(left) <= 16  # the population of 8 wrote 48
