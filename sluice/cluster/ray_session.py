@@ -20,6 +20,7 @@ from sluice.files import own_temporary_folder
 T = TypeVar("T")
 _ANSWER_S = 60.0
 """Longest wait for the answers of all machines; starting a worker takes seconds."""
+_STARTS = 3
 _CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
@@ -131,7 +132,8 @@ def start_on_loopback(ray: Any) -> None:
     ray_constants.ENABLE_RAY_CLUSTER = False
     os.environ.update(own)
     try:
-        ray.init(
+        _init_patiently(
+            ray,
             address="local",
             num_cpus=count_cores(),
             include_dashboard=False,
@@ -147,6 +149,30 @@ def start_on_loopback(ray: Any) -> None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _init_patiently(ray: Any, **options: Any) -> None:
+    """Start Ray, again where its processes did not come up in time.
+
+    Ray waits 30 s, of which a busy machine needs more for the first start than for the next one.
+
+    Raises:
+        RuntimeError: It did not come up in three attempts.
+    """
+    for attempt in range(_STARTS):
+        try:
+            ray.init(**options)
+        except Exception as error:  # Ray raises a bare one
+            ray.shutdown()
+            if "timed out during startup" not in str(error):
+                raise
+            if attempt == _STARTS - 1:
+                raise RuntimeError(
+                    f"its processes did not come up within 30 s in {_STARTS} attempts; the "
+                    "machine is busy with other work"
+                ) from error
+        else:
+            return
 
 
 def _own_path() -> Any:

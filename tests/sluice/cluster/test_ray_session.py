@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sluice.cluster.ray_session import _init_patiently
+
 ROOT = Path(__file__).parents[3]
 SCRIPT = """
 import contextlib, json
@@ -77,3 +79,27 @@ def test_ray_listens_on_loopback_asks_for_a_token_and_leaves_the_working_folder_
         f"sluice-{os.getuid()}"
     ]
     assert (tmp_path / ".ray" / "auth_token").stat().st_mode & 0o777 == 0o600
+
+
+class Busy:
+    """A Ray whose processes come up at the given attempt."""
+
+    def __init__(self, attempt: int) -> None:
+        self.attempt, self.calls = attempt, []
+
+    def init(self, **options) -> None:
+        self.calls.append("init")
+        if self.calls.count("init") < self.attempt:
+            raise Exception("The current node timed out during startup. This could happen because")
+
+    def shutdown(self) -> None:
+        self.calls.append("shutdown")
+
+
+def test_ray_gets_another_attempt_on_a_busy_machine():
+    ray = Busy(3)
+    _init_patiently(ray)
+    assert ray.calls == ["init", "shutdown", "init", "shutdown", "init"]
+
+    with pytest.raises(RuntimeError, match="3 attempts; the machine is busy"):
+        _init_patiently(Busy(4))
