@@ -87,7 +87,7 @@ class Busy:
     def __init__(self, attempt: int) -> None:
         self.attempt, self.calls = attempt, []
 
-    def init(self, **options) -> None:
+    def init(self, **_options) -> None:
         self.calls.append("init")
         if self.calls.count("init") < self.attempt:
             raise Exception("The current node timed out during startup. This could happen because")
