@@ -61,7 +61,9 @@ def _run(plan, listener, study):
             event = Event(result=metrics, checkpoint=checkpoint, **common)
         for applied in study.receive(event):
             listener(study, applied)
-        keep = study.checkpoints_needed() | {study.latest_checkpoint(t.number)[0] for t in study.trials}
+        keep = study.checkpoints_needed() | {
+            study.latest_checkpoint(t.number)[0] for t in study.trials
+        }
         for path in (plan.folder / "checkpoints").glob("*"):
             if str(path) not in keep:
                 shutil.rmtree(path)
@@ -78,7 +80,9 @@ def _reports(plan, study, number):
         where=start,
     )
     for reported in reports:
-        folder = plan.folder / "checkpoints" / f"{number}-{trial.attempt}-{reported.metrics['epoch']}"
+        folder = (
+            plan.folder / "checkpoints" / f"{number}-{trial.attempt}-{reported.metrics['epoch']}"
+        )
         if reported.save is not None:
             shutil.rmtree(folder, ignore_errors=True)
             try:
