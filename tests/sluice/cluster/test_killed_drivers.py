@@ -106,7 +106,7 @@ def test_a_driver_killed_a_few_times_decides_as_one_that_was_not(
     address, server, tmp_path, record_property
 ):
     work = work_of(address, "pbt", tmp_path, num_trials=4, perturbation_epochs=3)
-    killed, found = killed_and_resumed(server, work, tmp_path, kills=2, window_pieces=3)
+    killed, found = killed_and_resumed(server, work, tmp_path, kills=2, window_pieces=1)
 
     assert found.exploits
     record_property("told", killed.told("pbt on Ray", "decisions"))
@@ -119,8 +119,21 @@ def test_twenty_kills_of_the_driver_change_no_decision(
     study, objective, address, server, tmp_path, record_property
 ):
     work = work_of(address, study, tmp_path / "home", objective=objective)
-    killed, found = killed_and_resumed(server, work, tmp_path, kills=20, window_pieces=4)
+    killed, found = killed_and_resumed(server, work, tmp_path, kills=20, window_pieces=1)
 
     assert bool(found.exploits) == (study == "pbt")
     assert killed.from_outside >= 5
     record_property("told", killed.told(f"{study} of a {objective} on Ray", "decisions"))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("study", ["asha", "pbt"])
+def test_a_killed_driver_that_started_ray_leaves_no_process_behind(
+    study, server, tmp_path, record_property
+):
+    """The kill server adopts whatever outlives a driver, and waits half a minute for its end."""
+    work = work_of(None, study, tmp_path)
+    killed, _ = killed_and_resumed(server, work, tmp_path, kills=3, window_pieces=1)
+
+    record_property("told", killed.told(f"{study} on a Ray of its own", "decisions"))
+    record_property("told", f"the last process ended {killed.longest_orphan_s:.1f} s after a kill")
