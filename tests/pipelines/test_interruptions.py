@@ -42,9 +42,9 @@ def long_echo(tmp_path: Path) -> Path:
     return path
 
 
-def start(path: Path, home: Home) -> "subprocess.Popen[bytes]":
+def start(path: Path, home: Home, *command: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        [sys.executable, "-m", "sluice", "run", "--no-rehearsal", str(path)],
+        [sys.executable, "-m", "sluice", *(command or ("run", "--no-rehearsal")), str(path)],
         cwd=ROOT,
         env=os.environ | {"SLUICE_HOME": str(home.root)},
         stdout=subprocess.PIPE,
@@ -154,3 +154,47 @@ def test_full_disk_while_writing_a_checkpoint_is_said_and_the_next_run_works(
     assert "Traceback" not in told.decode()
     assert not torn
     assert run(echo, home).version == 1
+
+
+@pytest.fixture
+def searching_echo(tmp_path: Path) -> Path:
+    document = yaml.safe_load(ECHO.read_text())
+    document["attributes"] |= {
+        "name": "searching_echo",
+        "model": {"architecture": "gru", "hidden": 24},
+        "search": {"num_trials": 6, "grace_epochs": 2},
+    }
+    document["attributes"]["training"] |= {"max_epochs": 8, "patience_epochs": 8}
+    path = tmp_path / "searching_echo.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def reports(home: Home) -> list[bytes]:
+    journals = home.searches.glob("*/journal.jsonl")
+    return [line for each in journals for line in each.read_bytes().splitlines()[1:]]
+
+
+def test_ctrl_c_of_a_search_keeps_every_report(searching_echo: Path, home: Home) -> None:
+    """It ends within seconds, leaves no process, and the next start goes on."""
+    process = start(searching_echo, home, "tune")
+    deadline = time.monotonic() + 240
+    while sum(b'"result"' in line for line in reports(home)) < 3:
+        assert process.poll() is None, process.communicate()[1].decode()
+        assert time.monotonic() < deadline, "no trial reported"
+        time.sleep(0.05)
+
+    os.killpg(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=30)
+    kept = reports(home)
+
+    assert process.returncode == 130, told.decode()
+    assert "of 6 trials ended" in told.decode()
+    assert "Run again to resume" in told.decode()
+    assert "Traceback" not in told.decode()
+    assert not still_running(process.pid)
+    again = start(searching_echo, home, "tune")
+    found, told = again.communicate(timeout=240)
+    assert again.returncode == 0, told.decode()
+    assert "of 6 has the lowest validation loss" in found.decode()
+    assert reports(home)[: len(kept)] == kept

@@ -89,9 +89,8 @@ def test_winner_is_trained_and_its_lineage_says_of_how_many(
 def test_trial_0_is_the_pipeline_as_written(searched: tuple[Home, RunReport]) -> None:
     result = study_of(searched[0]).result
     assert result.trials[0].params == {RATE: 5e-3}
-    (journal,) = searched[0].searches.glob("*/journal.ndjson")
-    subject = json.loads(journal.read_bytes().splitlines()[0].partition(b" ")[2])["subject"]
-    assert subject["objective"]["data_seed"] == 3
+    (subject,) = searched[0].searches.glob("*/subject.json")
+    assert json.loads(subject.read_bytes())["objective"]["data_seed"] == 3
     assert result.winner.loss < result.trials[0].loss
 
 

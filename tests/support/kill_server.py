@@ -27,7 +27,7 @@ from typing import BinaryIO
 
 ROOT = Path(__file__).parents[2]
 _PR_SET_CHILD_SUBREAPER = 36
-PLACES = ("start", "fitting", "checkpoint", "log", "journal")
+PLACES = ("start", "fitting", "checkpoint", "log", "journal", "trials")
 """Where a child may be; it says so in one byte of memory that both processes see."""
 
 
@@ -45,6 +45,8 @@ class Killing:
     pieces: int
     """Parts of the work; a child lives for up to ``window_pieces`` of them."""
     window_pieces: float = 2.5
+    start: float = 0.15
+    """Share of the kills from outside that may come before the work has begun."""
     seed: int = 0
     calls: tuple[str, ...] = ("checkpoint", "log")
     """Places in which half of the children are killed at a call."""
@@ -140,8 +142,9 @@ def _import_all() -> None:
 def _kill_through(killing: Killing) -> Killed:
     began, killed = time.monotonic(), Killed()
     rng = random.Random(killing.seed)
-    _finish(killing, killing.whole)
-    window_s = (time.monotonic() - began) / killing.pieces * killing.window_pieces
+    start_s = _finish(killing, killing.whole)
+    piece_s = (time.monotonic() - began - start_s) / killing.pieces
+    window_s = piece_s * killing.window_pieces
     while killed.kills < killing.kills:
         place = rng.choice(killing.calls) if rng.random() < 0.5 else None
         # Far enough to get on: at a call of the first few times that it comes there.
@@ -149,7 +152,12 @@ def _kill_through(killing: Killing) -> Killed:
         at = mmap.mmap(-1, 1)
         child = _fork(killing, killing.cut, at, call)
         if call is None:
-            _wait_and_kill(child, at, rng, window_s)
+            if rng.random() < killing.start:
+                time.sleep(rng.uniform(0, start_s + window_s))
+            else:
+                _wait_for_begin(at)
+                time.sleep(rng.uniform(0, window_s))
+            os.kill(child, signal.SIGKILL)
         status = os.waitpid(child, 0)[1]
         if os.WIFEXITED(status):
             raise AssertionError(
@@ -165,20 +173,22 @@ def _kill_through(killing: Killing) -> Killed:
     return killed
 
 
-def _finish(killing: Killing, folder: Path) -> None:
-    child = _fork(killing, folder, mmap.mmap(-1, 1), None)
+def _finish(killing: Killing, folder: Path) -> float:
+    """Return how long it took until the work had begun [s]."""
+    began, at = time.monotonic(), mmap.mmap(-1, 1)
+    child = _fork(killing, folder, at, None)
+    _wait_for_begin(at)
+    start_s = time.monotonic() - began
     status = os.waitpid(child, 0)[1]
     assert status == 0, f"the work itself ended with status {status}"
     _wait_for_orphans()
+    return start_s
 
 
-def _wait_and_kill(child: int, at: mmap.mmap, rng: random.Random, window_s: float) -> None:
-    if rng.random() < 0.85:  # the others may die while they still read rows and checkpoints
-        deadline = time.monotonic() + 30
-        while at[0] == 0 and time.monotonic() < deadline:
-            time.sleep(0.0005)
-    time.sleep(rng.uniform(0, window_s))
-    os.kill(child, signal.SIGKILL)
+def _wait_for_begin(at: mmap.mmap) -> None:
+    deadline = time.monotonic() + 30
+    while at[0] == 0 and time.monotonic() < deadline:
+        time.sleep(0.0005)
 
 
 def _wait_for_orphans() -> float:
@@ -229,7 +239,7 @@ def _watch(at: mmap.mmap, call: tuple[str, int] | None) -> None:
     def inside(place: str):
         before, at[0] = at[0], PLACES.index(place)
         yield
-        at[0] = before
+        at[0] = before or PLACES.index("trials")
 
     def said(owner: object, name: str, place: str) -> None:
         original = getattr(owner, name)

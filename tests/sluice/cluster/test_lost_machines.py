@@ -1,5 +1,6 @@
 """A machine lost in mid-work: nothing finished is lost, and the bits are those of one process."""
 
+import json
 from collections import Counter
 
 import psutil
@@ -7,6 +8,7 @@ import pytest
 
 from sluice.cluster.settings import ComputeSettings
 from sluice.training.parallel import train_members
+from sluice.tuning.tuner import run_tuner
 from tests.sluice.training.conftest import specs as specs
 from tests.sluice.tuning.toy_space import decisions, search, settings
 from tests.support.toy_search import Toy
@@ -16,28 +18,28 @@ from tests.support.toy_search import Toy
 @pytest.mark.slow
 def test_a_machine_lost_in_mid_study_changes_no_decision(two_machines, tmp_path):
     """TUNE-3: no finished trial is lost."""
-    own = settings(8)
+    own = settings(8, ordered=True)
     expected = search(tmp_path / "one", own)
-    heard, marks = [], set()
+    heard, processes = [], set()
 
-    def hear(outcome, _trials):
-        heard.append((outcome.trial, outcome.until))
-        for mark in (tmp_path / "ray" / "trials").glob("*/mark"):
-            marks.add(int(mark.read_text() or 0))
-        if two_machines.second is not None and len(marks) >= 2:  # both machines worked
+    def hear(trial, _trials):
+        heard.append((trial.id, len(trial.epochs), trial.state))
+        for file in (tmp_path / "ray" / "tune").glob("*/result.json"):
+            processes.update(json.loads(line)["pid"] for line in file.read_text().splitlines())
+        if two_machines.second is not None and len(processes) >= 2:  # both machines worked
             two_machines.lose(gracefully=True)
 
     result = search(
         tmp_path / "ray",
         own,
-        where="ray",
+        run=run_tuner,
         toy=Toy(pause_s=0.3),
         hear=hear,
         compute=ComputeSettings(address=two_machines.address),
     )
 
     assert two_machines.second is None
-    assert not all(psutil.pid_exists(mark) for mark in marks)
+    assert not all(psutil.pid_exists(process) for process in processes)
     assert len(heard) == len(set(heard))
     assert decisions(result) == decisions(expected)
 

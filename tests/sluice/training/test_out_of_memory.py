@@ -7,15 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.errors import ContractError, OutOfMemory
+from sluice.errors import ContractError, OutOfMemory, TrainingFailed
 from sluice.evaluation import outputs
 from sluice.failfast.user_code import finding_from, users_code
 from sluice.training.loop import predict, train
 from sluice.training.out_of_memory import is_out_of_memory
 from sluice.training.settings import TrainSettings
 from sluice.training.unit_job import fit_unit
-from sluice.tuning.driver import answer
-from sluice.tuning.records import Segment, Step
+from tests.sluice.tuning.toy_space import search, settings
 from tests.support.synthetic import SineWorkload
 from tests.support.toy_search import LR, Toy
 
@@ -156,16 +155,19 @@ def test_an_out_of_memory_of_a_step_keeps_its_advice_in_the_gate(rows):
 
 
 class GreedyTrial(Toy):
-    def run(self, segment, folder, start):  # noqa: ARG002
+    def train(self, schedule, *, start, report_epochs):  # noqa: ARG002
         raise OutOfMemory("Out of memory in a training step.", fix="Try micro_batch_rows: 32.")
+        yield  # a generator, as every objective's
 
 
 def test_a_trial_out_of_memory_names_its_values_and_what_to_try_first(tmp_path):
-    segment = Segment(
-        trial=3, start=None, until=1, schedule=(Step(from_epoch=0, params={LR: 0.01}),)
-    )
-    with pytest.raises(Exception, match=r"Trial 3 \(.*Out of memory.*micro_batch_rows: 32"):
-        answer(GreedyTrial(), segment, tmp_path)
+    """It is no result of the trial: nothing is recorded, and it is trained again."""
+    said = rf"The trial with {LR} .*: Out of memory in a training step"
+    with pytest.raises(TrainingFailed, match=said) as caught:
+        search(tmp_path, settings(4), toy=GreedyTrial())
+    assert caught.value.cause == "Try micro_batch_rows: 32."
+    assert "Run again" in caught.value.fix
+    assert {trial.state for trial in search(tmp_path, settings(4)).trials} <= {"finished", "pruned"}
 
 
 def test_an_exception_that_is_no_exhausted_memory_is_still_the_users():

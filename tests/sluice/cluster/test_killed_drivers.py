@@ -1,0 +1,139 @@
+"""TUNE-3: a search on Ray, its driver killed at random moments again and again."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from sluice.tuning.settings import SearchSettings
+from tests.sluice.tuning.conftest import SINE, make_objective
+from tests.sluice.tuning.toy_space import decisions, space
+from tests.support.kill_server import ROOT, Killing, KillServer
+from tests.support.killed_drivers import DriverWork
+from tests.support.simulated_tune import simulate
+from tests.support.toy_search import Toy
+
+pytestmark = pytest.mark.slow
+
+EPOCHS = 9
+SEED = int(os.environ.get("SLUICE_KILL_SEED", "1"))
+"""Of the moments at which drivers are killed."""
+
+STUDIES = {
+    "asha": {"num_trials": 24, "scheduler": "asha", "grace_epochs": 1, "reduction": 2},
+    "pbt": {"num_trials": 6, "scheduler": "pbt", "perturbation_epochs": 1},
+    "tpe": {"num_trials": 20, "scheduler": "median", "grace_epochs": 4, "startup_trials": 6},
+}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with KillServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def address():
+    """A cluster with two processors that drivers join; this process does not."""
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))  # its workers import the objectives of these tests
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        head = {"num_cpus": 2, "include_dashboard": False}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+    yield cluster.address
+    cluster.shutdown()
+
+
+def work_of(address, study, home: Path, *, objective="toy", **more) -> DriverWork:
+    training = {"max_epochs": EPOCHS, "patience_epochs": EPOCHS, "batch_rows": 24}
+    base = SINE.model_copy(update={"training": SINE.training.model_copy(update=training)})
+    trained = objective == "training"
+    return DriverWork(
+        objective=make_objective(home, base=base, num_rows=170)
+        if trained
+        else Toy(pause_s=0.05, max_epochs=EPOCHS),
+        space=space().leading(1) if trained else space(),
+        base=base,
+        settings=SearchSettings(seed=5, ordered=True, **STUDIES[study] | more),
+        address=address,
+    )
+
+
+def events(folder: Path) -> list[dict]:
+    """Return the journal without what differs from run to run: places and times."""
+    found = []
+    for line in (folder / "journal.jsonl").read_bytes().splitlines():
+        event = json.loads(line)
+        event.pop("checkpoint", None)
+        event.pop("folder", None)
+        event.get("result", {}).pop("seconds", None)
+        found.append(event)
+    return found
+
+
+def killed_and_resumed(server, work, tmp_path, *, kills, window_pieces):
+    """Kill the driver; compare with a driver of one worker, and with no Ray at all."""
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    simulated = dataclasses.replace(work, run=simulate)(tmp_path / "simulated")
+    lines = len(events(tmp_path / "simulated"))
+    killed = server.kill(
+        Killing(
+            work=dataclasses.replace(work, slow="whole"),
+            whole=whole,
+            cut=cut,
+            kills=kills,
+            pieces=lines,
+            window_pieces=window_pieces,
+            start=0.2,
+            seed=SEED,
+            calls=("journal",),
+        )
+    )
+    expected, resumed = work(whole), work(cut)  # read from their folders, nothing is run
+
+    assert killed.kills == kills
+    assert decisions(expected) == decisions(simulated)
+    assert decisions(resumed) == decisions(simulated)
+    assert len(events(cut)) == len(events(whole)) == lines  # nothing is reported twice
+    return killed, simulated
+
+
+def test_a_driver_killed_a_few_times_decides_as_one_that_was_not(
+    address, server, tmp_path, record_property
+):
+    work = work_of(address, "pbt", tmp_path, num_trials=4, perturbation_epochs=3)
+    killed, found = killed_and_resumed(server, work, tmp_path, kills=2, window_pieces=1)
+
+    assert found.exploits
+    record_property("told", killed.told("pbt on Ray", "decisions"))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("objective", ["toy", "training"])
+@pytest.mark.parametrize("study", STUDIES)
+def test_twenty_kills_of_the_driver_change_no_decision(
+    study, objective, address, server, tmp_path, record_property
+):
+    work = work_of(address, study, tmp_path / "home", objective=objective)
+    killed, found = killed_and_resumed(server, work, tmp_path, kills=20, window_pieces=1)
+
+    assert bool(found.exploits) == (study == "pbt")
+    assert killed.from_outside >= 5
+    record_property("told", killed.told(f"{study} of a {objective} on Ray", "decisions"))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("study", ["asha", "pbt"])
+def test_a_killed_driver_that_started_ray_leaves_no_process_behind(
+    study, server, tmp_path, record_property
+):
+    """The kill server adopts whatever outlives a driver, and waits half a minute for its end."""
+    work = work_of(None, study, tmp_path)
+    killed, _ = killed_and_resumed(server, work, tmp_path, kills=3, window_pieces=1)
+
+    record_property("told", killed.told(f"{study} on a Ray of its own", "decisions"))
+    record_property("told", f"the last process ended {killed.longest_orphan_s:.1f} s after a kill")

@@ -1,0 +1,46 @@
+"""Searches on Ray whose driver a kill server kills."""
+
+import dataclasses
+from pathlib import Path
+
+# Imported once by the server: a driver that it forks begins with them.
+import ray.tune.search.optuna  # noqa: F401
+
+import sluice.tuning.resumable  # noqa: F401
+from sluice.cluster.settings import ComputeSettings
+from sluice.tuning.objective import Objective
+from sluice.tuning.records import SearchResult
+from sluice.tuning.search import Run, run_search
+from sluice.tuning.settings import SearchSettings
+from sluice.tuning.spaces import Setup, Space
+from sluice.tuning.tuner import run_tuner
+from tests.support.killed_work import ignore
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DriverWork:
+    """Search on Ray, as the driver of a cluster or of a Ray of its own."""
+
+    objective: Objective
+    space: Space
+    base: Setup
+    settings: SearchSettings
+    address: str | None
+    """Cluster with two processors; None to start Ray in the driver."""
+    run: Run = run_tuner
+    slow: str = ""
+    """Name of the folder in which one worker does all; in others there are two."""
+
+    def __call__(self, folder: Path) -> SearchResult:
+        return run_search(
+            self.objective,
+            self.space,
+            self.base,
+            self.settings,
+            folder=folder,
+            hear=ignore,
+            compute=ComputeSettings(
+                address=self.address, cpus_per_worker=2.0 if folder.name == self.slow else 1.0
+            ),
+            run=self.run,
+        )
