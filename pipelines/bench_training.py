@@ -93,6 +93,8 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
 
 def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
     """Yield what was measured of a study on the default pipeline, and the speeds with a target."""
+    from sluice.artifacts import ArtifactStore
+    from sluice.data.table import load_table
     from sluice.tuning.benchmark import measure_study
     from sluice.tuning.objective import TrainingObjective
 
@@ -111,7 +113,7 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
                 seed=0,
                 folds=folds[:1],
                 table=table,
-                artifacts=folder / "artifacts",
+                frame=load_table(table, ArtifactStore(folder / "artifacts")),
             ),
             num_trials=num_trials,
             grace_epochs=1 if quick else 10,
