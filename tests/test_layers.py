@@ -51,9 +51,15 @@ ONE_ADAPTER = {
     }
     | {
         f"sluice/tuning/{name}.py"
-        for name in ("schedulers", "searchers", "tune_classes", "tune_space")
+        for name in (
+            "benchmark/wrapper_cost",
+            "schedulers",
+            "searchers",
+            "tune_classes",
+            "tune_space",
+        )
     },
-    "optuna": {"sluice/tuning/proposals.py", "sluice/tuning/searchers.py"},
+    "optuna": {"sluice/tuning/benchmark/wrapper_cost.py", "sluice/tuning/searchers.py"},
     "opentelemetry": {"sluice/observability/tracing.py"},
 }
 SUBCLASSES_OF_RAY = Path("sluice/tuning/resumable")

@@ -1,45 +1,21 @@
-"""What the decisions of a large study cost, on a virtual cluster inside this process.
-
-The scheduler, the searcher, the journal and its disk are real. Simulated are the workers, their
-clocks and their training: a trial is a row of a heap that is due at a virtual time. Tune's own loop
-and its worker processes are not here; ``wrapper_cost`` measures these.
-"""
+"""What the decisions of a large study cost, on a virtual cluster inside this process."""
 
 import gc
-import heapq
-import json
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-import numpy as np
 from pydantic import Field
 
 from sluice.errors import ContractError
-from sluice.models.settings import ModelSettings
 from sluice.settings import Record
-from sluice.training.settings import TrainSettings
-from sluice.tuning.default_space import default_space
-from sluice.tuning.records import Strategy
-from sluice.tuning.schedulers import make_scheduler
-from sluice.tuning.searchers import make_searcher
-from sluice.tuning.settings import SearchSettings
-from sluice.tuning.spaces import Setup
+from sluice.tuning.benchmark.virtual_cluster import Proposals, SimulatedStudy, VirtualCluster
 
 if TYPE_CHECKING:
-    from sluice.tuning.resumable.opening import OpenStudy
-    from sluice.tuning.resumable.study import Event, Study
-
-Proposals = Literal["random", "tpe"]
+    from sluice.tuning.resumable.study import Study
 
 _PROPOSALS: tuple[Proposals, ...] = ("random", "tpe")
-_MAX_EPOCHS, _GRACE_EPOCHS, _SEED = 27, 1, 0
-_JITTER = 0.3
-"""Standard deviation of the logarithm of an epoch's virtual time."""
-_RATE, _BEST_RATE = "training.learning_rate", 3e-3
 _MIB = 2.0**20
 
 
@@ -54,133 +30,15 @@ class ScaleCost(Record):
     result_ms: float = Field(
         description="Mean time for each result: scheduler, suggestions, journal on disk [ms]."
     )
+    result_cpu_ms: float = Field(
+        description="Of it, processor time; the rest is the disk, and other programs [ms]."
+    )
     slowest_ms: float = Field(description="The longest that a worker waited for a decision [ms].")
     memory_mib: float = Field(description="That this process grew by [MiB].")
     journal_mib: float = Field(description="Size of the journal [MiB].")
     copy_mib: float = Field(description="Size of the last copy of the study beside it [MiB].")
     restore_s: float = Field(description="To open the study again after a kill [s].")
     replay_s: float = Field(description="The same without the copy: the whole journal [s].")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
-    """One study and where its journal lies."""
-
-    proposals: Proposals
-    ordered: bool
-    num_trials: int
-    num_workers: int
-    folder: Path
-
-    @property
-    def journal(self) -> Path:
-        return self.folder / "journal.jsonl"
-
-    def open(self) -> "OpenStudy":
-        """Open the study with a fresh scheduler and a fresh searcher."""
-        from sluice.tuning.resumable.opening import OpenStudy, StudySettings
-
-        base = Setup(
-            model=ModelSettings(architecture="gru"),
-            training=TrainSettings(max_epochs=_MAX_EPOCHS),
-        )
-        space = default_space(base)
-        settings = SearchSettings(
-            num_trials=self.num_trials, grace_epochs=_GRACE_EPOCHS, seed=_SEED
-        )
-        strategy = Strategy(
-            proposals=self.proposals,
-            scheduler="asha",
-            parameters=tuple(space.parameters),
-            decision_epochs=tuple(range(1, _MAX_EPOCHS)),
-            reason="A benchmark.",
-        )
-        scheduler = make_scheduler(settings, strategy, space, _MAX_EPOCHS)
-        scheduler.set_search_properties("loss", "min")
-        return OpenStudy(
-            self.journal,
-            StudySettings(
-                time_attr="epoch",
-                ordered=self.ordered,
-                concurrency=self.num_workers,
-                seed=_SEED,
-                errors="record",
-            ),
-            scheduler,
-            make_searcher(settings, strategy, space, base, "loss"),
-            metric="loss",
-            num_samples=self.num_trials,
-        )
-
-
-class _VirtualCluster:
-    """Feeds a study with what its trials report, in the order of virtual time.
-
-    Args:
-        opened: The study.
-        num_workers: Trials that can run at a time.
-    """
-
-    def __init__(self, opened: "OpenStudy", num_workers: int) -> None:
-        self._opened, self._study, self._num_workers = opened, opened.study, num_workers
-        self._rng = np.random.default_rng(_SEED)
-        self._due: list[tuple[float, int]] = []
-        """Heap of virtual times and trials: when a trial has trained its next epoch."""
-        self._training: set[int] = set()
-        self._now = 0.0
-        self.num_results = 0
-        self.decisions_s: list[float] = []
-        """Time of each call of the study, with its share of copies [s]."""
-
-    def run(self) -> None:
-        """Run all trials."""
-        from sluice.tuning.resumable.events import Event
-
-        self._timed(self._study.start)
-        self._train()
-        while self._due:
-            self._now, number = heapq.heappop(self._due)
-            self._training.discard(number)
-            trial = self._study.trials[number]
-            epoch = int(trial.time) + 1
-            self._receive(
-                Event(
-                    trial=number,
-                    attempt=trial.attempt,
-                    result=_result(trial.config, epoch),
-                    checkpoint=f"/storage/study/tune/trial_{number:05d}/checkpoint_{epoch:06d}",
-                )
-            )
-            self.num_results += 1
-            self._train()
-
-    def _train(self) -> None:
-        """Start what should run and does not."""
-        from sluice.tuning.resumable.events import Event
-
-        while self._timed(self._suggest):
-            chosen = self._study.choice()
-            if chosen is not None:
-                self._receive(Event(trial=chosen, kind="start"))
-        for trial in self._study.running():
-            if trial.number in self._training or self._study.is_waiting(trial.number):
-                continue
-            self._training.add(trial.number)
-            epoch_time = float(self._rng.lognormal(0.0, _JITTER))
-            heapq.heappush(self._due, (self._now + epoch_time, trial.number))
-
-    def _suggest(self) -> bool:
-        return self._study.suggest() or self._study.choice() is not None
-
-    def _receive(self, event: "Event") -> None:
-        self._timed(lambda: self._study.receive(event))
-
-    def _timed(self, call: Any) -> Any:
-        began = time.perf_counter()
-        answer = call()
-        self._opened.spent(time.perf_counter() - began)
-        self.decisions_s.append(time.perf_counter() - began)
-        return answer
 
 
 def measure_scale(*, num_trials: int, num_workers: int, folder: Path) -> tuple[ScaleCost, ...]:
@@ -196,7 +54,7 @@ def measure_scale(*, num_trials: int, num_workers: int, folder: Path) -> tuple[S
     _warm_up(folder)
     for proposals in _PROPOSALS:
         for ordered in (False, True):
-            case = _Case(
+            case = SimulatedStudy(
                 proposals=proposals,
                 ordered=ordered,
                 num_trials=num_trials,
@@ -207,18 +65,19 @@ def measure_scale(*, num_trials: int, num_workers: int, folder: Path) -> tuple[S
     return tuple(found)
 
 
-def _measure(case: _Case, kept: list["Study"]) -> ScaleCost:
+def _measure(case: SimulatedStudy, kept: list["Study"]) -> ScaleCost:
     before = _resident()
     opened = case.open()
-    cluster = _VirtualCluster(opened, case.num_workers)
+    cluster = VirtualCluster(opened)
     cluster.run()
     grown = _resident() - before
     opened.journal.close()
-    kept.append(opened.study)
     copy = case.journal.with_name(case.journal.name + ".copy")
     copied = copy.stat().st_size if copy.exists() else 0
-    restore_s = _open_again(case, opened.study, kept)
+    restore_s, restored = time_restore(case, opened.study)
     copy.unlink(missing_ok=True)
+    replay_s, replayed = time_restore(case, opened.study)
+    kept += [opened.study, restored, replayed]
     return ScaleCost(
         proposals=case.proposals,
         ordered=case.ordered,
@@ -226,17 +85,22 @@ def _measure(case: _Case, kept: list["Study"]) -> ScaleCost:
         num_workers=case.num_workers,
         num_results=cluster.num_results,
         result_ms=1000 * math.fsum(cluster.decisions_s) / cluster.num_results,
+        result_cpu_ms=1000 * cluster.cpu_s / cluster.num_results,
         slowest_ms=1000 * max(cluster.decisions_s),
         memory_mib=grown / _MIB,
         journal_mib=opened.journal.size / _MIB,
         copy_mib=copied / _MIB,
         restore_s=restore_s,
-        replay_s=_open_again(case, opened.study, kept),
+        replay_s=replay_s,
     )
 
 
-def _open_again(case: _Case, original: "Study", kept: list["Study"]) -> float:
-    """Return how long the study takes to open again [s].
+def time_restore(case: SimulatedStudy, original: "Study") -> tuple[float, "Study"]:
+    """Open a study again and return how long that takes [s], and the study.
+
+    Args:
+        case: The study, closed.
+        original: What it must lead to.
 
     Raises:
         ContractError: It is not the study that was closed.
@@ -245,7 +109,6 @@ def _open_again(case: _Case, original: "Study", kept: list["Study"]) -> float:
     opened = case.open()
     seconds = time.perf_counter() - began
     opened.journal.close()
-    kept.append(opened.study)
     ends, again = (
         [(trial.config, trial.status, trial.time) for trial in study.trials]
         for study in (original, opened.study)
@@ -258,22 +121,7 @@ def _open_again(case: _Case, original: "Study", kept: list["Study"]) -> float:
             cause="A decision followed from something that is not in the journal.",
             fix=f"Keep {case.journal} and report it.",
         )
-    return seconds
-
-
-def _result(config: Mapping[str, Any], epoch: int) -> dict[str, Any]:
-    """Return what a trial reports, with the metrics of the real trainable."""
-    loss = 1.0 + abs(math.log10(config[_RATE] / _BEST_RATE)) + 1.0 / epoch
-    return {
-        "epoch": epoch,
-        "loss": loss,
-        "val_loss": loss,
-        "train_loss": loss,
-        "seconds": 1.0,
-        "curve": json.dumps([[epoch, loss, loss, loss]]),
-        "damaged_checkpoints": 0,
-        "reason": "",
-    }
+    return seconds, opened.study
 
 
 def _resident() -> int:
@@ -287,7 +135,7 @@ def _resident() -> int:
 def _warm_up(folder: Path) -> None:
     """Load the libraries, which take seconds once and are no part of a study's memory."""
     for proposals in _PROPOSALS:
-        case = _Case(
+        case = SimulatedStudy(
             proposals=proposals,
             ordered=False,
             num_trials=12,
@@ -295,5 +143,5 @@ def _warm_up(folder: Path) -> None:
             folder=folder / f"warm-{proposals}",
         )
         opened = case.open()
-        _VirtualCluster(opened, case.num_workers).run()
+        VirtualCluster(opened).run()
         opened.journal.close()
