@@ -36,7 +36,7 @@ def register(group: typer.Typer) -> None:
 
     @group.command("tune", epilog="Example: sluice bench tune --quick")
     def tune(quick: Quick = False, as_json: AsJson = False) -> None:
-        """Measure a search: an ASHA study, and the same through Ray's own Tuner."""
+        """Measure a search: beside a plain Tuner, the wrapper alone, and 1,000 trials."""
         _show(measure_search(quick=quick), "measuring a search", as_json=as_json)
 
 
@@ -92,8 +92,17 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
 
 
 def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
-    """Yield what was measured of a study on the default pipeline, and the speeds with a target."""
-    from sluice.tuning.benchmark import measure_study
+    """Yield what was measured of searches, and the speeds that have a target.
+
+    A study on the default pipeline beside the same through a plain ``Tuner``, sleeping trials
+    under bare and wrapped schedulers, and decisions about many trials on simulated workers.
+    """
+    from sluice.artifacts import ArtifactStore
+    from sluice.data.table import load_table
+    from sluice.tuning.benchmark.result import SearchSpeed
+    from sluice.tuning.benchmark.scale import measure_scale
+    from sluice.tuning.benchmark.study_speed import measure_study
+    from sluice.tuning.benchmark.wrapper_cost import measure_wrapper
     from sluice.tuning.objective import TrainingObjective
 
     num_trials = 4 if quick else 20
@@ -111,15 +120,37 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
                 seed=0,
                 folds=folds[:1],
                 table=table,
-                artifacts=folder / "artifacts",
+                frame=load_table(table, ArtifactStore(folder / "artifacts")),
             ),
             num_trials=num_trials,
             grace_epochs=1 if quick else 10,
             folder=folder,
         )
-    yield study
-    yield _at_most(f"ASHA study, {num_trials} trials", study.seconds, "s", 60.0)
-    yield _at_most("the same, over ray.tune.Tuner", study.ratio, "x", 0.6)
+        yield _at_most(f"ASHA study, {num_trials} trials", study.seconds, "s", 60.0)
+        yield _at_most("the same, over ray.tune.Tuner", study.ratio, "x", 0.75)
+        few = measure_wrapper(
+            num_trials=4 if quick else 16,
+            num_workers=2,
+            cpus=count_cores() / 2,
+            sleep_s=0.05 if quick else 0.2,
+            rounds=1 if quick else 3,
+            folder=folder / "few",
+        )
+        yield _at_most("resumable over the bare scheduler", few.arrival_ratio, "x", 1.02)
+        yield _at_most("the same, ordered", few.ordered_ratio, "x", 1.02)
+        many = measure_wrapper(
+            num_trials=8 if quick else 100,
+            num_workers=2 if quick else 8,
+            cpus=count_cores() / 8,
+            sleep_s=0.05 if quick else 0.2,
+            rounds=1,
+            folder=folder / "many",
+        )
+        num_simulated = 100 if quick else 1000
+        scale = measure_scale(num_trials=num_simulated, num_workers=64, folder=folder / "scale")
+        restore_s = max(cost.restore_s for cost in scale)
+        yield _at_most(f"restore, {num_simulated} simulated trials", restore_s, "s", 10.0)
+        yield SearchSpeed(study=study, few_workers=few, many_workers=many, scale=scale)
 
 
 def _default(

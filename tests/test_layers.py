@@ -55,6 +55,7 @@ ONE_ADAPTER = {
     | {
         f"sluice/tuning/{name}.py"
         for name in (
+            "benchmark/wrapper_cost",
             "schedulers",
             "searchers",
             "trainable",
@@ -63,7 +64,7 @@ ONE_ADAPTER = {
             "tuner",
         )
     },
-    "optuna": {"sluice/tuning/searchers.py"},
+    "optuna": {"sluice/tuning/benchmark/wrapper_cost.py", "sluice/tuning/searchers.py"},
     "opentelemetry": {"sluice/observability/tracing.py"},
 }
 SUBCLASSES_OF_RAY = Path("sluice/tuning/resumable")

@@ -87,7 +87,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
         StorageError: Something cannot be written.
         TrainingFailed: An accident ended a trial more often than ``compute.retries`` allows.
     """
-    with _environment(), join_ray(plan.compute) as ray:
+    with tune_environment(), join_ray(plan.compute) as ray:
         from ray import tune
 
         from sluice.tuning.resumable import listening, resumable, study_of
@@ -162,7 +162,8 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _environment() -> Iterator[None]:
+def tune_environment() -> Iterator[None]:
+    """Set the variables that Tune reads, and set them back."""
     before = {name: os.environ.get(name) for name in _ENVIRONMENT}
     os.environ.update(_ENVIRONMENT)
     try:

@@ -7,10 +7,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from sluice.artifacts import ArtifactStore
 from sluice.cluster.plain_tuner import tune_plainly
 from sluice.cluster.settings import ComputeSettings
-from sluice.data.table import load_table
 from sluice.models.scaled import prepare_model
 from sluice.settings import Record
 from sluice.training.loop import train
@@ -18,7 +16,7 @@ from sluice.training.seeds import deterministic
 from sluice.tuning.default_space import default_space
 from sluice.tuning.objective import TrainingObjective
 from sluice.tuning.parameters import Params
-from sluice.tuning.records import Outcome, Trial
+from sluice.tuning.records import Trial
 from sluice.tuning.search import run_search
 from sluice.tuning.settings import SearchSettings
 from sluice.workloads.load import load_workload
@@ -109,7 +107,7 @@ class _PlainTrial:
         own = self.objective
         setup, fold = own.base.with_params(params, where="A plain trial"), own.folds[0]
         workload = load_workload(own.workload, own.workload_settings, where=own.workload)
-        frame = load_table(own.table, ArtifactStore(own.artifacts))
+        frame = own.frame.copy()
         train_rows, val_rows = (workload.examples(frame, part) for part in (fold.train, fold.val))
         model = prepare_model(workload, setup.model, train_rows, seed=own.seed)
         lowest = float("inf")
@@ -127,5 +125,5 @@ class _PlainTrial:
                 report(result.epoch, lowest)
 
 
-def _ignore(_outcome: Outcome, _trials: tuple[Trial, ...]) -> None:
+def _ignore(_trial: Trial, _trials: tuple[Trial, ...]) -> None:
     pass

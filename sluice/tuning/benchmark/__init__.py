@@ -1,0 +1,1 @@
+"""Measurements of a search: beside Ray Tune alone, and of its decisions at scale."""

@@ -1,0 +1,45 @@
+"""Decisions about many trials, on simulated workers."""
+
+import pytest
+
+from sluice.errors import ContractError
+from sluice.tuning.benchmark.scale import measure_scale, time_restore
+from sluice.tuning.benchmark.virtual_cluster import SimulatedStudy, VirtualCluster
+
+
+@pytest.mark.slow
+def test_every_proposal_and_order_is_measured_and_restored(tmp_path):
+    costs = measure_scale(num_trials=24, num_workers=8, folder=tmp_path)
+
+    assert [(cost.proposals, cost.ordered) for cost in costs] == [
+        ("random", False),
+        ("random", True),
+        ("tpe", False),
+        ("tpe", True),
+    ]
+    for cost in costs:
+        # ASHA stops some trials after one epoch; one that is not stopped runs 27.
+        assert 24 + 26 <= cost.num_results < 24 * 27
+        assert cost.result_cpu_ms > 0
+        assert cost.result_ms <= cost.slowest_ms * 3
+        assert min(cost.restore_s, cost.replay_s, cost.journal_mib) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_restore_that_loses_a_report_is_no_restore(tmp_path, ordered):
+    """The last line is cut off, as a disk that lied would do it."""
+    case = SimulatedStudy(
+        proposals="random", ordered=ordered, num_trials=6, num_workers=2, folder=tmp_path
+    )
+    opened = case.open()
+    VirtualCluster(opened).run()
+    opened.journal.close()
+    seconds, again = time_restore(case, opened.study)
+    lines = case.journal.read_bytes().splitlines(keepends=True)
+    case.journal.write_bytes(b"".join(lines[:-1]))
+
+    assert seconds > 0
+    assert [t.time for t in again.trials] == [t.time for t in opened.study.trials]
+    with pytest.raises(ContractError, match="1 differ"):
+        time_restore(case, opened.study)

@@ -1,0 +1,21 @@
+"""Bare and wrapped schedulers beside each other, with real workers."""
+
+import pytest
+
+from sluice.tuning.benchmark.wrapper_cost import measure_wrapper
+
+
+@pytest.mark.slow
+def test_every_variant_trains_the_same_trials(tmp_path):
+    """Of six trials, the three first ones and those below a half run nine epochs."""
+    cost = measure_wrapper(
+        num_trials=6, num_workers=2, cpus=0.5, sleep_s=0.01, rounds=1, folder=tmp_path
+    )
+
+    journals = sorted(path.parent.name for path in tmp_path.glob("*/journal.jsonl"))
+    assert journals == ["arrival-0", "ordered-0"]
+    assert (cost.num_results - 6) % 8 == 0
+    assert 6 + 3 * 8 <= cost.num_results < 6 * 9
+    assert cost.bare_s > 0.01 * cost.num_results / 2
+    assert cost.arrival_spread == (cost.arrival_ratio, cost.arrival_ratio)
+    assert min(cost.bare_ms, cost.arrival_ms, cost.ordered_ms) > 0
