@@ -44,16 +44,33 @@ ONE_ADAPTER = {
             "trial_resources",
         )
     }
-    | {"sluice/serving/ray_serve.py", "sluice/tuning/trainable.py"}
+    | {"sluice/serving/ray_serve.py", "sluice/tracking/wandb_trials.py"}
     | {
         f"sluice/tuning/resumable/{name}.py"
-        for name in ("driver", "shadow", "study", "tune_trials", "wrappers")
+        for name in (
+            "driver",
+            "links",
+            "opening",
+            "orders",
+            "shadow",
+            "snapshots",
+            "study",
+            "tune_trials",
+            "wrappers",
+        )
     }
     | {
         f"sluice/tuning/{name}.py"
-        for name in ("schedulers", "searchers", "tune_classes", "tune_space")
+        for name in (
+            "schedulers",
+            "searchers",
+            "trainable",
+            "tune_classes",
+            "tune_space",
+            "tuner",
+        )
     },
-    "optuna": {"sluice/tuning/proposals.py", "sluice/tuning/searchers.py"},
+    "optuna": {"sluice/tuning/searchers.py"},
     "opentelemetry": {"sluice/observability/tracing.py"},
 }
 SUBCLASSES_OF_RAY = Path("sluice/tuning/resumable")
