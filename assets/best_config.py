@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import dagster as dg
 from pydantic import Field
@@ -31,10 +32,13 @@ from sluice.tuning.news import SearchNews
 from sluice.tuning.plots import importance_png, sensitivity_png, trials_png
 from sluice.tuning.recipe import WITHOUT_SEARCH, changed_settings, settings_yaml
 from sluice.tuning.records import Trial
+from sluice.tuning.schedulers import is_population
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup
+from sluice.tuning.strategy import plan_search
 from sluice.tuning.study import Study, make_study, shown, trial_rows
 from sluice.tuning.study_page import study_page
+from sluice.tuning.tune_space import decode
 from sluice.tuning.workload_search import search_workload
 
 SHOWN_TRIALS = 12
@@ -131,6 +135,7 @@ def _search(
     if pipeline.search is None:
         return None
     space = pipeline.searched
+    _, searched = plan_search(space, pipeline.search, pipeline.setup)
     if idle := idle_workers(pipeline.search, pipeline.compute):
         context.log.warning(idle)
     # Other data or settings are another search; the same one goes on where it was.
@@ -155,7 +160,12 @@ def _search(
         data_seed=pipeline.data_seed,
         sys_path=tuple(folder for folder in sys.path if folder),
         callbacks=trial_callbacks(
-            pipeline.tracking, group=f"{pipeline.name}-{folder.name}", environ=os.environ
+            pipeline.tracking,
+            group=f"{pipeline.name}-{folder.name}",
+            folder=state.home.wandb,
+            values=partial(decode, searched, pipeline.setup),
+            environ=os.environ,
+            warn=context.log.warning,
         ),
         note=context.log.info,
     )
@@ -255,7 +265,7 @@ class _Watch:
         self._log = context.log
         self._progress = progress
         self._total = search.num_trials
-        self._news = SearchNews(num_trials=self._total, population=search.scheduler == "pbt")
+        self._news = SearchNews(num_trials=self._total, population=is_population(search.scheduler))
         self._damaged = 0
         self._tenth = 0
 

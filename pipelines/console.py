@@ -11,6 +11,9 @@ from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
+
+from sluice.tuning.live_table import left_out_text, table_cells
 
 _LONG = 20
 """Pieces from which on a stage is told in tenths."""
@@ -95,14 +98,11 @@ class RunConsole:
         """Return the bar, and below it the table of what is under way."""
         if not self._rows:
             return self._bar
-        names = list(self._rows[0])
-        table = Table(*names, box=None, pad_edge=True, header_style="dim")
+        cells, left_out = table_cells(self._rows, width=self._console.width - 2)
+        table = Table(*map(escape, cells[0]), box=None, padding=(0, 0, 0, 2), header_style="dim")
         for column in table.columns:
-            column.justify = "right"
-        for row in self._rows:
-            table.add_row(*[_cell(row.get(name, "")) for name in names])
-        return Group(self._bar, table)
-
-
-def _cell(value: object) -> str:
-    return escape(f"{value:.4g}" if isinstance(value, float) else str(value))
+            column.justify, column.no_wrap = "right", True
+        for row in cells[1:]:
+            table.add_row(*map(escape, row))
+        below = [Text(f"  {left_out_text(left_out)}", style="dim")] if left_out else []
+        return Group(self._bar, table, *below)

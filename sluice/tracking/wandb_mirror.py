@@ -28,6 +28,19 @@ from sluice.tracking.tracked_run import TrackedRun
 
 CREDENTIALS = ("WANDB_API_KEY", "WANDB_BASE_URL")
 Mode = Literal["offline", "online", "off"]
+QUIET: dict[str, Any] = {
+    "console": "off",
+    "silent": True,
+    "quiet": True,
+    "disable_git": True,
+    "disable_code": True,
+    "disable_job_creation": True,
+    "x_disable_stats": True,
+    "x_disable_meta": True,
+    "x_disable_machine_info": True,
+    "x_save_requirements": False,
+}
+"""Settings of wandb with which it prints nothing, and sends nothing of this machine."""
 
 
 class TrackingSettings(Settings):
@@ -189,19 +202,7 @@ def _tell(payload: Mapping[str, Any]) -> str:
     """Run one wandb session; return the run's folder. Called in the process of its own."""
     import wandb
 
-    quiet = wandb.Settings(
-        mode=payload["mode"],
-        console="off",
-        silent=True,
-        quiet=True,
-        disable_git=True,
-        disable_code=True,
-        disable_job_creation=True,
-        x_disable_stats=True,
-        x_disable_meta=True,
-        x_disable_machine_info=True,
-        x_save_requirements=False,
-    )
+    quiet = wandb.Settings(mode=payload["mode"], **QUIET)
     with wandb.init(
         project=payload["project"],
         entity=payload["entity"],

@@ -1,57 +1,242 @@
-"""The trials of a search as live runs of Weights & Biases, by Ray Tune's own callback."""
+"""The trials of a search as live runs of Weights & Biases, by Ray Tune's own callback.
 
-from collections.abc import Mapping
+A failure of W&B neither stops nor delays a search: runs are sent by processes of their own, the
+first failure is reported once, and nothing is sent after it.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from sluice.tracking.wandb_mirror import TrackingSettings
+from sluice.counted import counted
+from sluice.redaction import redact
+from sluice.tracking.wandb_mirror import QUIET, Mode, TrackingSettings
+
+_MAX_WAIT_S = 30
+"""Longest wait for the last uploads when a search ends."""
+_MAX_INIT_S = 15.0
+"""Longest wait of a run for W&B's server before it counts as unreachable."""
+
+Values = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""From Tune's config of a trial to its values by path."""
 
 
 def trial_callbacks(
-    settings: TrackingSettings, *, group: str, environ: Mapping[str, str]
+    settings: TrackingSettings,
+    *,
+    group: str,
+    folder: Path,
+    values: Values,
+    environ: Mapping[str, str],
+    warn: Callable[[str], None],
 ) -> list[Any]:
     """Return the callbacks that send each trial of a search while it trains.
 
     Args:
-        settings: Where to; only with mode 'online', since an offline run is nothing to look at
-            while it is written, and only with a key.
+        settings: Where to; nothing is sent unless the mode is 'online' and there is a key.
         group: Group of the runs, one for each search.
-        environ: The caller's environment, for the key.
+        folder: Where wandb keeps its files.
+        values: Translates Tune's config of a trial.
+        environ: The caller's environment, for the key; a login on this machine is not used.
+        warn: Receives the reason when trials are not sent.
 
     Returns:
         One callback, or none.
+
+    Cost:
+        Two more processes for each trial under way.
     """
-    if settings.mode != "online" or not environ.get("WANDB_API_KEY"):
+    if settings.mode != "online":
         return []
-    return [wandb_callback(settings, group=group, mode="online", folder=None)]
+    if not environ.get("WANDB_API_KEY"):
+        warn(
+            "Trials are not sent to Weights & Biases: tracking.mode is online and WANDB_API_KEY is "
+            "not set. Set it, or use offline."
+        )
+        return []
+    return [
+        wandb_callback(
+            settings,
+            group=group,
+            mode="online",
+            folder=folder,
+            values=values,
+            base_url=environ.get("WANDB_BASE_URL"),
+            warn=warn,
+        )
+    ]
 
 
-def wandb_callback(settings: TrackingSettings, *, group: str, mode: str, folder: str | None) -> Any:
+def wandb_callback(
+    settings: TrackingSettings,
+    *,
+    group: str,
+    mode: Mode,
+    folder: Path,
+    values: Values,
+    warn: Callable[[str], None],
+    base_url: str | None = None,
+) -> Any:
     """Return Ray Tune's callback with runs that keep their identity over a restart.
 
+    The step of a run is the epoch, and its history has every epoch of the trial.
+
     Args:
-        settings: Project, entity and tags.
+        settings: Project, entity, tags and time limit.
         group: Group of the runs.
         mode: Mode of ``wandb.init``.
-        folder: Where wandb writes; its own choice when absent.
+        folder: Where wandb keeps its files.
+        values: Translates Tune's config of a trial.
+        warn: Receives the reason when trials are not sent.
+        base_url: Address of a W&B server; wandb's own choice when absent.
     """
-    from ray.air.integrations.wandb import WandbLoggerCallback
+    import ray
+    from ray.air.integrations.wandb import WandbLoggerCallback, _WandbLoggingActor
+    from ray.tune import Callback
+
+    class RunOfTrial(_WandbLoggingActor):
+        """Process of one run, which uses no login of the machine."""
+
+        def run(self) -> None:
+            keep_key_only()
+            super().run()
 
     class TrialRuns(WandbLoggerCallback):
         """Names the run of a trial by the group and the trial's number."""
 
-        def _start_logging_actor(self, trial: Any, exclude: list[str], **options: Any) -> None:
-            number = trial.trial_id.rpartition("_")[2]
-            options |= {"id": f"{group}-{number}", "name": f"trial {int(number)}"}
-            super()._start_logging_actor(trial, exclude, **options)
+        _logger_actor_cls = RunOfTrial
 
+        def setup(self, *args: Any, **options: Any) -> None:
+            self._numbers: dict[Any, int] = {}
+            self._has_failed = False
+            if mode == "online":
+                super().setup(*args, **options)
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Callback, ()  # Tune stores its callbacks; a resumed search makes its own
+
+        def on_trial_start(
+            self, iteration: int, trials: list[Any], trial: Any, **info: Any
+        ) -> None:
+            # A resumed study adds all its trials again, in the order of their numbers.
+            if trial not in self._numbers:
+                self._numbers[trial] = trials.index(trial)
+            super().on_trial_start(iteration, trials, trial, **info)
+
+        def log_trial_start(self, trial: Any) -> None:
+            if self._is_sound():
+                super().log_trial_start(trial)
+
+        def _start_logging_actor(
+            self, trial: Any, exclude_results: list[str], **wandb_init_kwargs: Any
+        ) -> None:
+            if trial in self._trial_logging_futures:
+                return
+            number = self._numbers[trial]
+            wandb_init_kwargs |= {
+                "id": f"{group}-{number}",
+                "name": f"trial {number}",
+                "config": dict(values(trial.config)),
+            }
+            super()._start_logging_actor(trial, exclude_results, **wandb_init_kwargs)
+            queues: dict[Any, Any] = self._trial_queues
+            queues[trial] = _Outbox(queues[trial])
+
+        def log_trial_result(self, iteration: int, trial: Any, result: dict[str, Any]) -> None:
+            if not self._is_sound():
+                return
+            config = dict(values(result["config"]))
+            if reason := str(result.get("reason") or ""):
+                config["reason"] = redact(reason)
+            for epoch_result in _epoch_results(result):
+                super().log_trial_result(iteration, trial, epoch_result | {"config": config})
+
+        def log_trial_end(self, trial: Any, failed: bool = False) -> None:
+            # A resumed study ends what had ended, without a start.
+            if trial in self._trial_queues and self._is_sound():
+                super().log_trial_end(trial, failed=failed)
+
+        def on_experiment_end(self, trials: list[Any], **info: Any) -> None:  # noqa: ARG002 - Tune's
+            futures = list(self._trial_logging_futures.values())
+            if not self._is_sound() or not futures:
+                return
+            _, late = ray.wait(futures, num_returns=len(futures), timeout=self._upload_timeout)
+            if self._is_sound() and late:
+                self._stop(
+                    f"{counted(len(late), 'run')} not sent {self._upload_timeout:g} s after the "
+                    "search"
+                )
+            self._cleanup_logging_actors(kill_on_timeout=True)
+
+        def _is_sound(self) -> bool:
+            """Return whether no run has failed; end all runs with the first failure."""
+            futures = list(self._trial_logging_futures.values())
+            if not self._has_failed and futures:
+                ended, _ = ray.wait(futures, num_returns=len(futures), timeout=0)
+                for future in ended:
+                    try:
+                        ray.get(future)
+                    except ray.exceptions.RayError as error:
+                        self._stop(_last_line(error))
+                        break
+            return not self._has_failed
+
+        def _stop(self, reason: str) -> None:
+            self._has_failed = True
+            for trial in list(self._trial_logging_actors):
+                self._cleanup_logging_actor(trial)
+            warn(
+                f"Trials are no longer sent to Weights & Biases: {redact(reason)}. The search goes "
+                "on. Correct WANDB_API_KEY or the connection for the next one."
+            )
+
+    limits = {"init_timeout": min(_MAX_INIT_S, settings.timeout_s / 2)}
     return TrialRuns(
         project=settings.project,
         group=group,
-        excludes=["curve", "checkpoint_dir_name", "should_checkpoint", "reason"],
         log_config=True,
+        upload_timeout=math.ceil(min(_MAX_WAIT_S, settings.timeout_s)),
         entity=settings.entity,
         tags=list(settings.tags),
         mode=mode,
-        dir=folder,
+        dir=str(folder),
         resume="allow",
+        settings={**QUIET, **limits, **({"base_url": base_url} if base_url else {})},
     )
+
+
+def _epoch_results(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a result for each epoch since the trial's last report."""
+    names = ("epoch", "train_loss", "val_loss", "loss")
+    curve = [dict(zip(names, row, strict=True)) for row in json.loads(result.get("curve") or "[]")]
+    # A failed trial reports its reason without an epoch.
+    return [
+        {"training_iteration": each["epoch"]} | each
+        for each in curve or [{"epoch": result["epoch"]}]
+    ]
+
+
+class _Outbox:
+    """Puts items into Tune's queue of a run without waiting for the process of the queue."""
+
+    def __init__(self, queue: Any) -> None:
+        self.actor = queue.actor
+
+    def put(self, item: Any) -> None:
+        """Send an item; the order is kept."""
+        self.actor.put_nowait.remote(item)
+
+
+def keep_key_only() -> None:
+    """Take the key from the environment only, never from a login on this machine."""
+    os.environ["NETRC"] = os.devnull
+    os.environ["WANDB_ERROR_REPORTING"] = "false"
+
+
+def _last_line(error: Exception) -> str:
+    cause = getattr(error, "cause", None) or error
+    lines = str(cause).strip().splitlines()
+    return f"{type(cause).__name__}: {lines[-1] if lines else ''}".rstrip(".")

@@ -9,6 +9,9 @@ from sluice.tuning.records import SearchResult, Trial
 from sluice.tuning.spaces import Setup, Space
 from sluice.tuning.tune_space import not_held
 
+STATES = {"pruned": "stopped early"}
+"""States of a trial that people read under another name."""
+
 
 class Study(Record):
     """What was searched, what was found, and which parameters mattered."""
@@ -74,7 +77,7 @@ def trial_rows(trials: Sequence[Trial]) -> list[dict[str, object]]:
     return [
         {
             "trial": trial.id,
-            "state": {"pruned": "stopped early"}.get(trial.state, trial.state),
+            "state": STATES.get(trial.state, trial.state),
             "epochs": len(trial.epochs),
             "validation loss": trial.loss,
             **{path.partition(".")[2]: shown(trial.params, path) for path in paths},

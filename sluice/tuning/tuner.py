@@ -44,6 +44,13 @@ _ENVIRONMENT = {
     "TUNE_GLOBAL_CHECKPOINT_S": "60",
 }
 
+_LOG_LEVELS = {
+    "ray.tune": logging.WARNING,  # a line for each copy of PBT
+    # Trials of a resumed study that had ended have their files in the folders of the first run.
+    "ray.tune.logger": logging.ERROR,
+    "ray.tune.analysis": logging.ERROR,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyPlan:
@@ -149,15 +156,14 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out Ray's lines about every copy of PBT and every resumed trial's missing log."""
-    loggers = {"ray.tune": logging.WARNING, "ray.tune.logger": logging.ERROR}
-    before = {name: logging.getLogger(name).level for name in loggers}
-    for name, level in loggers.items():
+    """Leave out lines of Ray that the search reports itself, or that a resumed one makes untrue."""
+    levels = {name: logging.getLogger(name).level for name in _LOG_LEVELS}
+    for name, level in _LOG_LEVELS.items():
         logging.getLogger(name).setLevel(level)
     try:
         yield
     finally:
-        for name, level in before.items():
+        for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
 
 

@@ -31,3 +31,34 @@ def test_a_stage_of_few_pieces_speaks_after_a_silence(said) -> None:
         console("x", done=0, total=8)
 
     assert words() == ["0/8", "x"] * 2  # at 20 s and at 40 s
+
+
+def drawn(rows, *, width=80) -> list[str]:
+    console = Console(record=True, width=width, force_terminal=True, file=io.StringIO())
+    with RunConsole(console) as live:
+        live("trial 3 at epoch 9", done=4, total=20, rows=rows)
+        console.print(live._drawn())
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+def test_a_terminal_shows_the_bar_and_below_it_a_row_for_each_trial() -> None:
+    rows = [{"trial": at, "state": "[red]", "loss": 0.123456} for at in range(2)]
+
+    lines = drawn(rows)
+
+    bar = max(at for at, line in enumerate(lines) if "4/20  trial 3 at epoch 9" in line)
+    assert [line.split() for line in lines[bar + 1 :][:3]] == [
+        ["trial", "state", "loss"],
+        ["0", "[red]", "0.1235"],
+        ["1", "[red]", "0.1235"],
+    ]
+
+
+def test_columns_without_room_in_a_terminal_are_named() -> None:
+    rows = [{f"parameter_{at}": 0.5 for at in range(8)}]
+
+    lines = drawn(rows)
+
+    assert any(line.endswith("parameter_5") for line in lines)
+    assert lines[-1].strip() == "not shown: parameter_6, parameter_7"
+    assert max(map(len, lines[-3:])) <= 80

@@ -1,0 +1,153 @@
+"""Each trial of a search is a run of W&B; a failure of W&B stops nothing."""
+
+import gc
+import time
+import warnings
+
+import pytest
+
+from sluice.cluster.settings import ComputeSettings
+from sluice.errors import Interrupted
+from sluice.tracking.wandb_mirror import TrackingSettings
+from sluice.tracking.wandb_trials import trial_callbacks, wandb_callback
+from sluice.tuning.search import run_search
+from sluice.tuning.strategy import plan_search
+from sluice.tuning.tune_space import decode
+from sluice.tuning.tuner import run_tuner
+from tests.sluice.tracking.test_wandb_mirror import items, read_records
+from tests.sluice.tuning.toy_space import BASE, ignore, settings, space
+from tests.support.toy_search import LR, Toy
+
+OWN = settings(4, "asha")
+KEY = "0123456789" * 4
+
+
+@pytest.fixture(scope="module")
+def ray_here():
+    import ray
+
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+    with warnings.catch_warnings():  # Ray does not wait for the processes that it ends
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+def values(config):
+    _, searched = plan_search(space(), OWN, BASE)
+    return decode(searched, BASE, config)
+
+
+def search(folder, callbacks, hear=ignore):
+    return run_search(
+        Toy(),
+        space(),
+        BASE,
+        OWN,
+        folder=folder / "study",
+        hear=hear,
+        compute=ComputeSettings(),
+        callbacks=callbacks,
+        run=run_tuner,
+    )
+
+
+def runs_in(folder):
+    """Return the runs by id: names, groups, config and history by epoch, of all their files."""
+    found = {}
+    for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
+        for record in read_records(path):
+            kind = record.WhichOneof("record_type")
+            if kind == "run":
+                empty = {"config": {}, "history": {}, "files": set()}
+                run = found.setdefault(record.run.run_id, empty)
+                run |= {"name": record.run.display_name, "group": record.run.run_group}
+                run["files"].add(path)
+                run["config"] |= items(record.run.config.update)
+            elif kind == "config":
+                run["config"] |= items(record.config.update)
+            elif kind == "history":
+                row = items(record.history.item)
+                run["history"][row["epoch"]] = row
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_here")
+def test_each_trial_is_a_run_that_a_resumed_search_continues(tmp_path):
+    said = []
+
+    def callbacks():
+        return [
+            wandb_callback(
+                TrackingSettings(),
+                group="toy-1",
+                mode="offline",
+                folder=tmp_path,
+                values=values,
+                warn=said.append,
+            )
+        ]
+
+    heard = []
+
+    def interrupt(trial, _trials):
+        heard.append(trial)
+        if len(heard) == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted):
+        search(tmp_path, callbacks(), interrupt)
+    result = search(tmp_path, callbacks())
+
+    runs = runs_in(tmp_path)
+    assert said == []
+    assert sorted(runs) == [f"toy-1-{number}" for number in range(4)]
+    assert any(len(run["files"]) > 1 for run in runs.values())
+    for trial in result.trials:
+        run = runs[f"toy-1-{trial.id}"]
+        assert (run["name"], run["group"]) == (f"trial {trial.id}", "toy-1")
+        assert run["config"][LR] == trial.params[LR]
+        assert {epoch: row["loss"] for epoch, row in run["history"].items()} == pytest.approx(
+            {each.epoch: each.kept_loss for each in trial.epochs}
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["no-key", KEY])
+@pytest.mark.usefixtures("ray_here")
+def test_a_failure_of_wandb_neither_stops_nor_delays_a_search(key, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", key)
+    said = []
+    callbacks = trial_callbacks(
+        TrackingSettings(mode="online", timeout_s=16),
+        group="toy",
+        folder=tmp_path,
+        values=values,
+        environ={"WANDB_API_KEY": key, "WANDB_BASE_URL": "http://127.0.0.1:9"},
+        warn=said.append,
+    )
+    begun = time.monotonic()
+    without = search(tmp_path / "without", [])
+    plain_s = time.monotonic() - begun
+    begun = time.monotonic()
+    result = search(tmp_path / "with", callbacks)
+    seconds = time.monotonic() - begun
+
+    assert [trial.loss for trial in result.trials] == [trial.loss for trial in without.trials]
+    assert len(said) == 1
+    assert "no longer sent to Weights & Biases" in said[0]
+    assert key not in said[0]
+    assert "4 runs not sent" not in said[0]
+    print(said, plain_s, seconds)
+    assert seconds - plain_s < 15
+
+
+def test_trials_are_sent_only_online_and_with_a_key(tmp_path):
+    said = []
+    own = {"group": "toy", "folder": tmp_path, "values": values, "environ": {}}
+    for mode in ("offline", "off", "online"):
+        assert trial_callbacks(TrackingSettings(mode=mode), **own, warn=said.append) == []
+    assert len(said) == 1
+    assert "WANDB_API_KEY is not set" in said[0]

@@ -1,0 +1,80 @@
+"""The table of a running search fits its width and says what it leaves out."""
+
+import pytest
+
+from sluice.tuning.live_table import live_rows, short_names, table_cells, table_text
+from sluice.tuning.records import EpochLosses, Step, Trial
+
+LR = "training.learning_rate"
+
+
+def trial(number, losses, state="running", **params):
+    epochs = tuple(
+        EpochLosses(epoch=e, train_loss=x, val_loss=x, kept_loss=x)
+        for e, x in enumerate(losses, start=1)
+    )
+    own = {LR: 0.01} | {name.replace("__", "."): value for name, value in params.items()}
+    step = Step(from_epoch=0, params=own)
+    return Trial(id=number, schedule=(step,), epochs=epochs, state=state)
+
+
+def test_the_best_three_come_first_and_then_those_that_run():
+    trials = [
+        trial(0, [0.5], "finished"),
+        trial(1, [0.4], "pruned"),
+        trial(2, [0.9]),
+        trial(3, [0.3], "finished"),
+        trial(4, [0.6], "finished"),
+        trial(5, []),
+        trial(6, [0.1], "failed"),
+    ]
+
+    rows = live_rows(trials)
+
+    assert [row["trial"] for row in rows] == [3, 1, 0, 2, 5]
+    assert [row["state"] for row in rows][:2] == ["finished", "stopped early"]
+    assert rows[-1]["loss"] == "-"
+
+
+def test_a_table_has_at_most_eight_rows():
+    assert len(live_rows([trial(number, [1.0]) for number in range(30)])) == 8
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["training.learning_rate", "model.hidden"], ["learning_rate", "hidden"]),
+        (["training.optimizer_arguments.betas.0"], ["betas.0"]),
+        (
+            ["training.weight_decay", "training.optimizer_arguments.weight_decay"],
+            ["training.weight_decay", "optimizer_arguments.weight_decay"],
+        ),
+        (["model.width", "model.options.net_width"], ["width", "net_width"]),
+    ],
+)
+def test_columns_have_the_shortest_names_that_differ(paths, names):
+    assert list(short_names(paths).values()) == names
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_columns_that_do_not_fit_are_named_below(width):
+    options = {f"model__options__number_{at}": at for at in range(9)}
+    rows = live_rows([trial(0, [0.123456], **options)])
+
+    cells, left_out = table_cells(rows, width=width)
+    lines = table_text(rows, width=width).splitlines()
+
+    assert cells[0] + left_out == ["trial", "state", "epochs", "loss", "learning_rate"] + [
+        f"number_{at}" for at in range(9)
+    ]
+    assert max(map(len, lines[:2])) <= width
+    assert bool(left_out) == (width < 200) == lines[-1].startswith("not shown: ")
+
+
+def test_long_values_are_cut_and_import_paths_lose_their_module():
+    rows = live_rows([trial(0, [0.5], model__architecture="m:Net", model__options__a=[1] * 9)])
+    assert table_text(rows).splitlines()[1].endswith("0.01           Net  [1, 1, 1, 1, ...")
+
+
+def test_without_rows_there_is_no_table():
+    assert table_text([]) == ""
