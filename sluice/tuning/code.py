@@ -10,7 +10,6 @@ from sluice.digests import digest_files
 _ONLY_SHOWS = frozenset(
     f"{name}.py"
     for name in (
-        "benchmark",
         "importance",
         "left_behind",
         "live_table",
@@ -35,6 +34,7 @@ def search_code() -> dict[str, str]:
         name: path
         for path in package.rglob("*.py")
         if (name := str(path.relative_to(package))) not in _ONLY_SHOWS
+        and not name.startswith("benchmark/")
     }
     versions = {name: importlib.metadata.version(name) for name in ("numpy", "optuna", "ray")}
     # With what it was built for: a build for GPUs computes with other libraries.
