@@ -89,7 +89,7 @@ def _optuna_search() -> Any:
         """
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            with _quiet():
+            with quiet_optuna():
                 super().__init__(*args, **kwargs)
 
         def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
@@ -105,7 +105,7 @@ def _optuna_search() -> Any:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_optuna() -> Iterator[None]:
     """Leave out Optuna's line about a new study.
 
     Not in every call: a change of the level empties the caches of all loggers, which took a quarter
