@@ -89,12 +89,8 @@ def _optuna_search() -> Any:
         """
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            with _quiet():
+            with quiet_optuna():
                 super().__init__(*args, **kwargs)
-
-        def suggest(self, trial_id: str) -> Any:
-            with _quiet():
-                return super().suggest(trial_id)
 
         def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
             pass
@@ -102,16 +98,19 @@ def _optuna_search() -> Any:
         def on_trial_complete(
             self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
         ) -> None:
-            with _quiet():
-                # Without a result and without an error it counts as pruned before its first step.
-                super().on_trial_complete(trial_id, None if error else result, error=False)
+            # Without a result and without an error it counts as pruned before its first step.
+            super().on_trial_complete(trial_id, None if error else result, error=False)
 
     return QuietOptunaSearch
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Leave out Optuna's line for every trial."""
+def quiet_optuna() -> Iterator[None]:
+    """Leave out Optuna's line about a new study.
+
+    Not in every call: a change of the level empties the caches of all loggers, which took a quarter
+    of the time of a study's decisions.
+    """
     import optuna
 
     verbosity = optuna.logging.get_verbosity()

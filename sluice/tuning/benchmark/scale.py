@@ -37,8 +37,7 @@ class ScaleCost(Record):
     memory_mib: float = Field(description="That this process grew by [MiB].")
     journal_mib: float = Field(description="Size of the journal [MiB].")
     copy_mib: float = Field(description="Size of the last copy of the study beside it [MiB].")
-    restore_s: float = Field(description="To open the study again after a kill [s].")
-    replay_s: float = Field(description="The same without the copy: the whole journal [s].")
+    restore_s: float = Field(description="To open the study again after a kill at its end [s].")
 
 
 def measure_scale(*, num_trials: int, num_workers: int, folder: Path) -> tuple[ScaleCost, ...]:
@@ -75,9 +74,7 @@ def _measure(case: SimulatedStudy, kept: list["Study"]) -> ScaleCost:
     copy = case.journal.with_name(case.journal.name + ".copy")
     copied = copy.stat().st_size if copy.exists() else 0
     restore_s, restored = time_restore(case, opened.study)
-    copy.unlink(missing_ok=True)
-    replay_s, replayed = time_restore(case, opened.study)
-    kept += [opened.study, restored, replayed]
+    kept += [opened.study, restored]
     return ScaleCost(
         proposals=case.proposals,
         ordered=case.ordered,
@@ -91,7 +88,6 @@ def _measure(case: SimulatedStudy, kept: list["Study"]) -> ScaleCost:
         journal_mib=opened.journal.size / _MIB,
         copy_mib=copied / _MIB,
         restore_s=restore_s,
-        replay_s=replay_s,
     )
 
 

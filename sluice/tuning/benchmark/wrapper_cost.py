@@ -18,6 +18,7 @@ from sluice.cluster.ray_session import join_ray
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import ContractError
 from sluice.settings import Record
+from sluice.tuning.searchers import quiet_optuna
 from sluice.tuning.tuner import tune_environment
 
 Variant = Literal["bare", "arrival", "ordered"]
@@ -174,13 +175,14 @@ def _searcher() -> Any:
     from ray import tune
     from ray.tune.search.optuna import OptunaSearch
 
-    return OptunaSearch(
-        {"x": tune.uniform(0, 1)},
-        metric="loss",
-        mode="min",
-        points_to_evaluate=[dict(point) for point in _FIRST],
-        sampler=optuna.samplers.RandomSampler(seed=_SEED),
-    )
+    with quiet_optuna():
+        return OptunaSearch(
+            {"x": tune.uniform(0, 1)},
+            metric="loss",
+            mode="min",
+            points_to_evaluate=[dict(point) for point in _FIRST],
+            sampler=optuna.samplers.RandomSampler(seed=_SEED),
+        )
 
 
 def _stopwatch() -> Any:
