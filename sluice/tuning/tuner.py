@@ -88,6 +88,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
         from ray import tune
 
         from sluice.tuning.resumable import listening, resumable, study_of
+        from sluice.tuning.resumable.links import abandon
 
         if link := dashboard_url(ray):
             plan.note(f"Ray's dashboard: {link}")
@@ -131,6 +132,9 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
         try:
             with listening(plan.journal, listener), _quiet():
                 tuner.fit()
+        except KeyboardInterrupt:
+            abandon(plan.journal)  # a Ray that this process joined goes on
+            raise
         except TrialFailed as error:
             raise _accident(error, decode(plan.space, plan.base, error.config)) from error
         return study_of(plan.journal)

@@ -137,9 +137,8 @@ class StudyDriver:
         shadow = self._study.trials[number]
         if trial.status == Trial.ERROR or shadow.is_finished():
             return
-        reason = str(trial.get_error()).strip().rsplit("\n", 1)[-1]
+        error, reason = tune_trials.error_of(trial)
         if self._stop_on_error:
-            error = trial.get_pickled_error()
             raise TrialFailed(
                 f"Trial {number} failed, and Tune gave it up: {reason}",
                 fix="See to the cause and run the program again: the trial is tried anew.",
