@@ -12,7 +12,7 @@ from sluice.cluster.ray_session import dashboard_url, join_ray
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.storage import tune_storage
 from sluice.cluster.trial_resources import idle_share, resources_of
-from sluice.errors import SluiceError, TrialFailed
+from sluice.errors import IntegrityError, SluiceError, TrialFailed
 from sluice.tuning.accidents import stopped_by
 from sluice.tuning.lanes import is_ordered, most_at_a_time
 from sluice.tuning.objective import Objective
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from sluice.tuning.resumable.study import Event, Study
 
 Listener = Callable[["Study", "Event"], None]
+
+_REMOVED = "does not exist on storage"
 
 _ENVIRONMENT = {
     # Ctrl-C ends the study at once; the journal has all that was reported.
@@ -145,6 +147,12 @@ def _accident(error: TrialFailed, params: Params) -> SluiceError:
     raised = getattr(error.error, "cause", error.error)
     if isinstance(raised, SluiceError):
         return raised
+    if _REMOVED in str(raised):  # in Tune's words, before the trainable is called
+        return IntegrityError(
+            f"{str(raised).strip().rstrip('.')}.",
+            cause="Files of the study were removed or moved since it was stopped.",
+            fix="Restore them, or remove the study's folder to run the search again.",
+        )
     return stopped_by(
         params,
         str(raised).strip().rsplit("\n", 1)[-1].rstrip("."),
