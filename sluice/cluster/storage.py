@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from sluice.cluster.leftovers import own_prefix
+from sluice.cluster.leftovers import own_prefix, remove_leftovers
 from sluice.cluster.ray_session import on_every_machine
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import SettingsError, StorageError
@@ -67,6 +67,7 @@ def _try_folder(path: Path, compute: ComputeSettings) -> None:
     mark, content = path / _mark_name(), secrets.token_bytes(16)
     try:
         path.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(path, "storage")
         mark.write_bytes(content)
         mark.chmod(0o644)  # a worker may run as another user
     except OSError as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from sluice.errors import SluiceError, TrainingFailed
+from sluice.errors import IntegrityError, SluiceError, TrainingFailed
 from sluice.failfast.user_code import told
 from sluice.files import storage_error
 from sluice.training.device import release_memory
@@ -27,6 +27,10 @@ from sluice.tuning.trial_schedule import read_schedule, with_values, write_sched
 from sluice.tuning.tune_space import decode
 
 Trainable = Callable[[dict[str, Any]], None]
+
+
+_REMOVED = "does not exist on storage"
+"""Tune's words for a checkpoint that is gone, before it calls the trainable."""
 
 
 def make_trainable(
@@ -97,6 +101,12 @@ def error_of_trial(error: Exception, params: Params) -> SluiceError:
         )
     if isinstance(error.cause, SluiceError):
         return error.cause
+    if _REMOVED in str(error.cause):
+        return IntegrityError(
+            f"{str(error.cause).strip().rstrip('.')}.",
+            cause="Files of the study were removed or moved since it was stopped.",
+            fix="Restore them, or remove the study's folder to run the search again.",
+        )
     return TrainingFailed(
         f"A worker could not run a trial: {told(error.cause)}.",
         cause="A module that this process imports is not there for its workers, most likely.",

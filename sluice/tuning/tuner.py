@@ -98,6 +98,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
         from ray import tune
 
         from sluice.tuning.resumable import listening, resumable, study_of
+        from sluice.tuning.resumable.links import abandon
 
         wait_for_place(ray, plan.compute, plan.note)
         if link := dashboard_url(ray):
@@ -148,6 +149,9 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
                 _quiet(),
             ):
                 tuner.fit()
+        except KeyboardInterrupt:
+            abandon(plan.journal)  # a Ray that this process joined goes on
+            raise
         except TrialFailed as error:
             params = decode(plan.space, plan.base, error.config)
             raise error_of_trial(error.error or error, params) from error

@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ray.tune.search import Searcher
 
 from sluice.errors import ContractError
+from sluice.tuning.resumable import tune_trials
 from sluice.tuning.resumable.driver import StudyDriver
 from sluice.tuning.resumable.events import Event
 from sluice.tuning.resumable.journal import StudyJournal
@@ -48,6 +49,8 @@ class Link:
         self._path, self._open = path, open_study
         self._opened: Opened | None = None
         self._driver: StudyDriver | None = None
+        self.controller: Any = None
+        """Tune's controller, from its first call."""
 
     @contextmanager
     def decide(self, searcher: Searcher | None) -> Iterator[StudyDriver]:
@@ -106,6 +109,22 @@ def study_of(journal: str | Path) -> Study:
             fix="Call Tuner.fit with resumable(scheduler, journal=...) first.",
         )
     return study
+
+
+def abandon(journal: str | Path) -> None:
+    """Give back what a run of a ``Tuner`` holds that ``KeyboardInterrupt`` ended.
+
+    Tune leaves its workers alive then, and the next run would wait for their resources for ever.
+
+    Args:
+        journal: Path of the journal.
+    """
+    link = link_of(Path(journal).absolute())
+    if link is None:
+        return
+    link.close()
+    if link.controller is not None:
+        tune_trials.abandon(link.controller)
 
 
 @contextmanager

@@ -47,6 +47,7 @@ class ResumableScheduler(TrialScheduler):
     def _deciding(self, controller: Any) -> Iterator[StudyDriver]:
         link = links.link_of(self._path)
         assert link is not None, "Tune names the metric before it adds trials"
+        link.controller = controller
         try:
             with link.decide(None) as driver:
                 yield driver
