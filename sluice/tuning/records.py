@@ -12,6 +12,7 @@ from sluice.settings import Record
 from sluice.tuning.parameters import Params
 from sluice.tuning.spaces import Setup
 
+
 class Step(Record):
     """From which epoch on a trial had which values."""
 

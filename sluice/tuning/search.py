@@ -117,9 +117,7 @@ def run_search(
             "ended.",
             fix="Run again to resume: nothing that was finished is lost.",
         ) from None
-    result = _result(
-        records.update(study), strategy, base, records.exploits(study), folder=folder
-    )
+    result = _result(records.update(study), strategy, base, records.exploits(study), folder=folder)
     kept.save(result)
     return result
 

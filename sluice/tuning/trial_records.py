@@ -104,7 +104,10 @@ class TrialRecords:
         if reason or epochs >= self._base.training.max_epochs:
             return "finished", reason
         loss = trial.last_result.get("loss")
-        return "pruned", f"Epoch {epochs}: {self._strategy.scheduler} stopped it at loss {loss:.6g}."
+        return (
+            "pruned",
+            f"Epoch {epochs}: {self._strategy.scheduler} stopped it at loss {loss:.6g}.",
+        )
 
 
 def _losses(result: Mapping[str, Any]) -> list[EpochLosses]:
