@@ -185,6 +185,14 @@ def _start(ray: Any, compute: ComputeSettings) -> None:
             f"Ray could not start on this machine: {error}.",
             fix="Free memory and processes; if a path is too long, set RAY_TMPDIR to a short one.",
         ) from error
+    except Exception as error:
+        if type(error) is not Exception:  # Ray raises this very class when it waited in vain
+            raise
+        raise SettingsError(
+            f"Ray did not start on this machine in time: {error}",
+            cause="Other processes use its processors or its memory.",
+            fix="Run it again when they have ended; 'top' shows them.",
+        ) from error
 
 
 def _try_runtime_env(ray: Any) -> None:
