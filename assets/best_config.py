@@ -1,9 +1,11 @@
 """The settings that training uses: found by a search, or as the pipeline's file says."""
 
 import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import dagster as dg
 from pydantic import Field
@@ -19,6 +21,7 @@ from sluice.assets.subjects import poc_subject, require_same, search_subject
 from sluice.assets.traced import traced
 from sluice.data.table import TableRecord
 from sluice.digests import digest_json, short
+from sluice.home import Home
 from sluice.pipeline import PipelineSettings
 from sluice.receipts import Receipt, require
 from sluice.reports.folder import save_page
@@ -29,7 +32,7 @@ from sluice.tuning.lanes import idle_workers
 from sluice.tuning.left_behind import note_asked
 from sluice.tuning.live_table import live_rows, table_text
 from sluice.tuning.news import SearchNews
-from sluice.tuning.plots import importance_png, sensitivity_png, trials_png
+from sluice.tuning.plots import curves_png, importance_png, sensitivity_png, trials_png
 from sluice.tuning.recipe import WITHOUT_SEARCH, changed_settings, settings_yaml
 from sluice.tuning.records import Trial
 from sluice.tuning.schedulers import is_population
@@ -37,6 +40,7 @@ from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup
 from sluice.tuning.strategy import plan_search
 from sluice.tuning.study import Study, make_study, shown, trial_rows
+from sluice.tuning.study_folder import results_path
 from sluice.tuning.study_page import study_page
 from sluice.tuning.tune_space import decode
 from sluice.tuning.workload_search import search_workload
@@ -109,7 +113,7 @@ def best_config_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:
         return dg.MaterializeResult(
             value=record,
             data_version=dg.DataVersion(record.found),
-            metadata=_metadata(pipeline, sluice_state, study)
+            metadata=_metadata(pipeline, sluice_state, study, subject)
             if study
             else {"searched": "no: the settings are those of the pipeline's file"},
         )
@@ -139,7 +143,7 @@ def _search(
     if idle := idle_workers(pipeline.search, pipeline.compute):
         context.log.warning(idle)
     # Other data or settings are another search; the same one goes on where it was.
-    folder = state.home.searches / short(digest_json(subject))
+    folder = search_folder(state.home, subject)
     if left := note_asked(folder, _asked(pipeline, features)):
         context.log.warning(
             f"An unfinished search is left behind, and this one starts afresh: "
@@ -175,6 +179,11 @@ def _search(
     return study
 
 
+def search_folder(home: Home, subject: Mapping[str, str]) -> Path:
+    """Return the folder of the search for a subject."""
+    return home.searches / short(digest_json(dict(subject)))
+
+
 def _asked(pipeline: PipelineSettings, features: FeatureSet) -> dict[str, object]:
     """Return what the search is asked for, in words of the pipeline's file."""
     assert pipeline.search is not None
@@ -208,12 +217,13 @@ def _receipt(record: BestConfig, study: Study | None) -> Receipt:
 
 
 def _metadata(
-    pipeline: PipelineSettings, state: State, study: Study
+    pipeline: PipelineSettings, state: State, study: Study, subject: Mapping[str, str]
 ) -> dict[str, dg.MetadataValue | str | int | float]:
     result, importance = study.result, study.importance
     unit = pipeline.loaded_workload.loss_unit
+    results = results_path(search_folder(state.home, subject), pipeline.compute.storage_path)
     page = save_page(
-        study_page(study, title=pipeline.name, unit=unit),
+        study_page(study, title=pipeline.name, unit=unit, results=results),
         f"searches/{pipeline.name}",
         home=state.home,
         environ=os.environ,
@@ -242,7 +252,11 @@ def _metadata(
         "to know": dg.MetadataValue.md("\n".join(f"- {line}" for line in study.warnings) or "-"),
         "strategy": result.strategy.reason,
         "whole study": dg.MetadataValue.url(page.url),
+        "in TensorBoard": f"tensorboard --logdir {shlex.quote(results)}",
         "losses of the trials": picture(trials_png(result, unit=unit), "loss of every trial"),
+        "learning curves": picture(
+            curves_png(result, unit=unit), "validation loss of every trial over its epochs"
+        ),
         "importance": picture(importance_png(importance), "share of importance by parameter"),
         **({"sensitivity": dg.MetadataValue.md("\n\n".join(pictures))} if pictures else {}),
         f"best {SHOWN_TRIALS} trials": table(trial_rows(study.ranking[:SHOWN_TRIALS])),

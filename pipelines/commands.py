@@ -76,7 +76,11 @@ def register(app: typer.Typer) -> None:
             int | None, typer.Option(help="Trials; with pbt, its population. [as in the file]")
         ] = None,
         scheduler: Annotated[
-            str | None, typer.Option(help="auto, asha, pbt, or none to stop no trial early.")
+            str | None,
+            typer.Option(
+                help="auto, asha, median, pbt, none to stop no trial early, or a scheduler of Ray "
+                "Tune as module:Class; its arguments are set in the file. [as in the file]"
+            ),
         ] = None,
         address: Annotated[
             str | None, typer.Option(help="Ray cluster, 'host:port' or 'auto'. [this machine]")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from typing import Any
 
 from rich.console import Console, Group
@@ -9,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from sluice.assets.best_config import BestConfig
+from sluice.assets.best_config import BestConfig, search_folder
 from sluice.commands.output import results
 from sluice.home import Home
 from sluice.pipeline import PipelineSettings
@@ -17,10 +18,12 @@ from sluice.pipelines.console import RunConsole
 from sluice.pipelines.run import search_pipeline
 from sluice.reports.folder import save_page
 from sluice.tuning.lanes import idle_workers
+from sluice.tuning.live_table import cell_text, short_names
 from sluice.tuning.recipe import WITHOUT_SEARCH, changed_settings, settings_yaml
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.strategy import plan_search
-from sluice.tuning.study import Study, shown
+from sluice.tuning.study import STATES, Study, shown
+from sluice.tuning.study_folder import results_path
 from sluice.tuning.study_page import study_page
 
 _BEST = 5
@@ -31,10 +34,15 @@ def with_search(
 ) -> PipelineSettings:
     """Return the pipeline with options of the command line in place of what its file says.
 
+    A scheduler with a dot or a colon in its name is the import path of a class.
+
     Raises:
         SettingsError: An option has a value that the settings refuse, or the space does not suit
             the pipeline.
     """
+    scheduler = str(search.get("scheduler", ""))
+    if set(scheduler) & {".", ":"}:
+        search = search | {"scheduler": {"class": scheduler}}
     own = (pipeline.search or SearchSettings()).model_dump(mode="python")
     options = SearchSettings.parse(own | search, where="search")
     plan_search(pipeline.searched, options, pipeline.setup)
@@ -51,8 +59,10 @@ def tune(pipeline: PipelineSettings, home: Home, *, as_json: bool) -> None:
     """Search, and print what was found."""
     with RunConsole(Console(stderr=True)) as console:
         best, study = search_pipeline(pipeline, home, console)
+    results_at = results_path(search_folder(home, best.subject), pipeline.compute.storage_path)
+    unit = pipeline.loaded_workload.loss_unit
     page = save_page(
-        study_page(study, title=pipeline.name, unit=pipeline.loaded_workload.loss_unit),
+        study_page(study, title=pipeline.name, unit=unit, results=results_at),
         f"searches/{pipeline.name}",
         home=home,
         environ=os.environ,
@@ -62,13 +72,17 @@ def tune(pipeline: PipelineSettings, home: Home, *, as_json: bool) -> None:
             "setup": best.setup.model_dump(mode="json"),
             "found": best.found,
             "page": str(page.path),
+            "results": results_at,
         }
         print(json.dumps(told, indent=1))
         return
-    results().print(_report(pipeline, best, study, page=str(page.path)))
+    report = _report(pipeline, best, study, page=str(page.path), results_at=results_at)
+    results().print(report)
 
 
-def _report(pipeline: PipelineSettings, best: BestConfig, study: Study, *, page: str) -> Group:
+def _report(
+    pipeline: PipelineSettings, best: BestConfig, study: Study, *, page: str, results_at: str
+) -> Group:
     result = study.result
     parts: list[Any] = [
         Text(
@@ -90,6 +104,7 @@ def _report(pipeline: PipelineSettings, best: BestConfig, study: Study, *, page:
     else:
         parts.append(Text("\nNothing found is better than the settings as written.\n"))
     parts.append(Text(f"page: {page}"))
+    parts.append(Text(f"curves: tensorboard --logdir {shlex.quote(results_at)}"))
     parts.append(
         Text(
             "What the winner is worth, on all seeds and on rows the search never saw, 'sluice run' "
@@ -101,18 +116,17 @@ def _report(pipeline: PipelineSettings, best: BestConfig, study: Study, *, page:
 
 def _best_trials(study: Study) -> Table:
     ranking = study.ranking[:_BEST]
-    paths = sorted({path for trial in ranking for path in trial.params})
-    table = Table("trial", "state", "epochs", "loss", *[p.partition(".")[2] for p in paths])
+    names = short_names(list(dict.fromkeys(path for trial in ranking for path in trial.params)))
+    table = Table("trial", "state", "epochs", "loss", *names.values())
     table.box, table.pad_edge = None, False
     for column in (table.columns[0], *table.columns[2:]):
         column.justify = "right"
     for trial in ranking:
-        values = [shown(trial.params, path) for path in paths]
         table.add_row(
             str(trial.id),
-            trial.state,
+            STATES.get(trial.state, trial.state),
             str(len(trial.epochs)),
-            f"{trial.loss:.4g}",
-            *[escape(f"{v:.4g}" if isinstance(v, float) else str(v)) for v in values],
+            cell_text(trial.loss),
+            *[escape(cell_text(shown(trial.params, path))) for path in names],
         )
     return table

@@ -58,9 +58,14 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
 
+_MIN_PART = 4
+"""Length from which on a name that is part of a known one is taken for it [characters]."""
+
+
 def nearest(name: str, known: list[str]) -> str:
     """Return " Did you mean 'x'?" for the nearest known name, or an empty string."""
-    matches = difflib.get_close_matches(name, known, n=1)
+    longer = [each for each in known if len(name) >= _MIN_PART and name in each]
+    matches = longer or difflib.get_close_matches(name, known, n=1)
     return f" Did you mean '{matches[0]}'?" if matches else ""
 
 

@@ -102,7 +102,7 @@ def wandb_callback(
 
         def run(self) -> None:
             keep_key_only()
-            super().run()
+            super().run()  # type: ignore[no-untyped-call]
 
     class TrialRuns(WandbLoggerCallback):
         """Names the run of a trial by the group and the trial's number."""
@@ -113,7 +113,7 @@ def wandb_callback(
             self._numbers: dict[Any, int] = {}
             self._has_failed = False
             if mode == "online":
-                super().setup(*args, **options)
+                super().setup(*args, **options)  # type: ignore[no-untyped-call]
 
         def __reduce__(self) -> tuple[Any, ...]:
             return Callback, ()  # Tune stores its callbacks; a resumed search makes its own

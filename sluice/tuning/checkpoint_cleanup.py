@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class CheckpointCleanup:
     """Hears the events of a study and removes checkpoints that were replaced.
 
-    Every trial keeps its last checkpoint, and PBT those that another trial may still copy. Files are
-    removed in a thread of their own; one that cannot be removed does no harm.
+    Every trial keeps its last checkpoint, and PBT those that another trial may still copy. Files
+    are removed in a thread of their own; one that cannot be removed does no harm.
 
     Args:
         filesystem: pyarrow's file system of the study's storage; None for that of this machine.

@@ -1,12 +1,15 @@
 """Pictures of a search: the trials, the importance of parameters, the sensitivity to one."""
 
 import math
+import re
 from typing import TYPE_CHECKING
 
+from sluice.counted import counted
 from sluice.evaluation.plots import INK, MUTED, TRAIN, VALIDATION, as_png, new_figure, set_headline
 from sluice.tuning.importance import Importance, ParameterReport
+from sluice.tuning.live_table import cell_text
 from sluice.tuning.parameters import Choice, Integers, LogUniform, Parameter, PowersOfTwo, Value
-from sluice.tuning.records import SearchResult
+from sluice.tuning.records import SearchResult, Strategy
 from sluice.tuning.spaces import Space
 from sluice.tuning.tune_functions import TuneFunction
 
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _EDGE_COLOUR = "#b7791f"
+_PAIR_WIDTH_IN = 5.0
+"""Width of a picture that has another beside it."""
 _STATE_MARKS = {"finished": ("o", VALIDATION), "pruned": ("x", MUTED)}
 
 
@@ -43,7 +48,46 @@ def trials_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
     set_headline(
         axes,
         f"Best: trial {result.best} with {result.winner.loss:.4g}",
-        f"{count}; {result.strategy.proposals} proposals, {result.strategy.scheduler}",
+        f"{count}; {strategy_text(result.strategy)}",
+        colour=INK,
+    )
+    axes.legend(loc="upper right", frameon=False, fontsize=8.5)
+    return as_png(figure)
+
+
+def curves_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
+    """Draw the validation loss of every trial over its epochs, the best trial's in front.
+
+    Crosses are where trials were stopped early, triangles where PBT copied another trial.
+    """
+    figure, axes = new_figure(height_in=3.4)
+    for trial in result.trials:
+        losses = [epoch.val_loss for epoch in trial.epochs]
+        colour = VALIDATION if trial.state == "finished" else MUTED
+        axes.plot(range(1, len(losses) + 1), losses, color=colour, linewidth=0.8, alpha=0.35)
+    best = [epoch.val_loss for epoch in result.winner.epochs]
+    label = f"trial {result.best}, the best"
+    axes.plot(range(1, len(best) + 1), best, color=VALIDATION, linewidth=2.2, label=label)
+    stopped = [trial for trial in result.trials if trial.state == "pruned" and trial.epochs]
+    ends = [(len(trial.epochs), trial.epochs[-1].val_loss) for trial in stopped]
+    copies = [
+        (copy.epoch, result.trials[copy.trial].epochs[copy.epoch - 1].val_loss)
+        for copy in result.exploits
+        if 0 < copy.epoch <= len(result.trials[copy.trial].epochs)
+    ]
+    for points, mark, name in ((ends, "x", "stopped early"), (copies, "^", "copied another trial")):
+        if points:
+            axes.plot(*zip(*points, strict=True), mark, color=MUTED, ms=4.5, label=name)
+    _limit(axes, [e.val_loss for t in result.trials for e in t.epochs if math.isfinite(e.val_loss)])
+    _whole(axes)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel(f"validation loss [{unit}]")
+    longest = max(len(trial.epochs) for trial in result.trials)
+    whole = sum(len(trial.epochs) == longest for trial in result.trials)
+    set_headline(
+        axes,
+        "Learning curves of the trials",
+        f"{whole} of {len(result.trials)} trials trained for {counted(longest, 'epoch')}",
         colour=INK,
     )
     axes.legend(loc="upper right", frameon=False, fontsize=8.5)
@@ -98,6 +142,7 @@ def sensitivity_png(
         unit: Unit of the losses.
     """
     figure, axes = new_figure(height_in=2.9)
+    figure.set_figwidth(_PAIR_WIDTH_IN)
     parameter = space.parameters[report.path]
     tried = _tried(report.path, result, at_epoch)
     on = [(value, loss) for value, loss in tried if not _off(parameter, value)]
@@ -123,7 +168,7 @@ def sensitivity_png(
     elif isinstance(parameter, Integers):
         _whole(axes)
     elif isinstance(parameter, Choice):
-        axes.set_xticks(range(len(parameter.options)), list(map(str, parameter.options)))
+        axes.set_xticks(range(len(parameter.options)), list(map(cell_text, parameter.options)))
     _limit(axes, [loss for _, loss in tried])
     axes.set_xlabel(report.path)
     axes.set_ylabel(f"loss at epoch {at_epoch} [{unit}]")
@@ -136,6 +181,15 @@ def sensitivity_png(
         colour=_EDGE_COLOUR if report.edge else INK,
     )
     return as_png(figure)
+
+
+def strategy_text(strategy: Strategy) -> str:
+    """Return how trials were proposed and stopped, classes without their modules."""
+    proposals, scheduler = (
+        re.split(r"[.:]", name)[-1] for name in (strategy.proposals, strategy.scheduler)
+    )
+    stops = "no trial stopped early" if scheduler == "none" else f"scheduler {scheduler}"
+    return f"proposals: {proposals}, {stops}"
 
 
 def _tried(path: str, result: SearchResult, at_epoch: int) -> list[tuple[Value, float]]:

@@ -140,7 +140,7 @@ def _result(
         raise SearchFailed(
             f"None of {len(trials)} trials ended with a finite loss. The first: "
             f"{trials[0].reason or 'no reason given'}",
-            cause=f"They failed for {len({trial.reason for trial in trials})} different reason(s).",
+            cause=f"Number of different reasons: {len({trial.reason for trial in trials})}.",
             fix="Correct what the first trial names; the POC gate shows most such errors within "
             "seconds. If losses diverge, lower the top of the learning rate's range. If it was "
             f"none of the two, remove {folder} and run again: what is written there is final.",

@@ -191,11 +191,12 @@ def _require_known(path: str) -> None:
     if path not in known:
         # The name alone may be right, and stand in the other group.
         same = [other for other in known if other.partition(".")[2] == path.rpartition(".")[2]]
-        hint = f" Did you mean '{same[0]}'?" if same else nearest(path, known)
+        searchable = sorted(set(known) - _FIXED.keys())
+        hint = f" Did you mean '{same[0]}'?" if same else nearest(path, searchable)
         free = [f"{mapping}.NAME" for mapping in _MAPPINGS] + [f"{WORKLOAD}.NAME"]
         raise SettingsError(
             f"'{path}' is not a parameter that can be searched.{hint}",
-            fix=f"Name one of: {', '.join([*sorted(set(known) - _FIXED.keys()), *free])}.",
+            fix=f"Name one of: {', '.join([*searchable, *free])}.",
         )
 
 

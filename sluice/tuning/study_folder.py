@@ -13,8 +13,22 @@ from sluice.files import make_folder, read_regular, storage_error, write_atomic
 from sluice.tuning.records import SearchResult
 
 JOURNAL = "journal.jsonl"
+RESULTS = "tune"
+"""Folder of Ray Tune's results in that of a study."""
 _SUBJECT, _RESULT = "subject.json", "result.json"
 _SHOWN = 5
+
+
+def results_path(folder: Path, storage_path: str | None) -> str:
+    """Return the folder or URL of Ray Tune's results of a study.
+
+    Args:
+        folder: The study's folder on this machine.
+        storage_path: ``compute.storage_path``.
+    """
+    if storage_path is None:
+        return str(folder / RESULTS)
+    return f"{storage_path.partition('?')[0].rstrip('/')}/{folder.name}"
 
 
 class StudyFolder:

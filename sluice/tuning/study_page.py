@@ -1,24 +1,38 @@
 """A search as one page for people: the winner, the parameters, every trial."""
 
 import base64
+import math
+import shlex
 from html import escape
 
+from sluice.counted import counted
 from sluice.reports.page import html_page, table, tag
-from sluice.tuning.plots import importance_png, sensitivity_png, trials_png
+from sluice.tuning.live_table import short_names
+from sluice.tuning.plots import (
+    curves_png,
+    importance_png,
+    sensitivity_png,
+    strategy_text,
+    trials_png,
+)
+from sluice.tuning.records import Trial
 from sluice.tuning.study import Study, shown, trial_rows
 
+_REASON = "why it ended"
 _STYLE = """img{max-width:100%;height:auto;background:#fff;border-radius:6px}
+td:nth-child(2){white-space:nowrap}
 .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:4px 18px}
 """
 
 
-def study_page(study: Study, *, title: str, unit: str) -> str:
+def study_page(study: Study, *, title: str, unit: str, results: str = "") -> str:
     """Return the whole document.
 
     Args:
         study: What is shown.
         title: Plain text, such as the pipeline's name.
-        unit: Of the losses.
+        unit: Unit of the losses.
+        results: Folder or URL of Ray Tune's results; left out when empty.
     """
     result, importance = study.result, study.importance
     heading = f"Search of {title}"
@@ -33,6 +47,8 @@ def study_page(study: Study, *, title: str, unit: str) -> str:
         *(f'<div class="card unsure">{escape(line)}</div>' for line in study.warnings),
         "<h2>Trials</h2>",
         _image(trials_png(result, unit=unit), "loss of every trial"),
+        "<h2>Learning curves</h2>",
+        _image(curves_png(result, unit=unit), "validation loss of every trial over its epochs"),
         "<h2>Which parameters mattered</h2>",
         _image(importance_png(importance), "share of importance by parameter"),
     ]
@@ -44,25 +60,64 @@ def study_page(study: Study, *, title: str, unit: str) -> str:
             )
             parts.append(_image(drawn, f"loss over {report.path}"))
         parts.append("</div>")
-    rows = trial_rows(study.ranking)
-    names = list(rows[0])
-    numbers = frozenset(range(len(names) - 1)) - {names.index("state")}
-    cells = [[_cell(row[name]) for name in names] for row in rows]
-    parts += [
-        "<h2>Every trial, the best first</h2>",
-        f'<div class="card">{table(names, cells, numbers=numbers)}</div>',
-    ]
+    parts += ["<h2>Every trial, the best first</h2>", _trials(study)]
+    if len(result.winner.schedule) > 1:
+        parts += [f"<h2>Schedule of trial {result.best}</h2>", _schedule(study)]
     if result.exploits:
         parts += ["<h2>Steps of the population</h2>", _exploits(study)]
+    if results:
+        parts += ["<h2>Files</h2>", _files(results)]
     return html_page(heading, "\n".join(parts), style=_STYLE)
 
 
 def _strategy(study: Study) -> str:
-    strategy = study.result.strategy
-    pruned = sum(trial.state == "pruned" for trial in study.result.trials)
+    result = study.result
+    pruned = sum(trial.state == "pruned" for trial in result.trials)
+    stopped = f"; {counted(pruned, 'trial')} stopped early" if pruned else ""
+    copies = f"; {counted(len(result.exploits), 'step')} of PBT" if result.exploits else ""
     return (
-        f"{strategy.reason} Proposals: {strategy.proposals}; {strategy.scheduler} stopped "
-        f"{pruned} early; {study.result.seconds:.0f} s of work."
+        f"{result.strategy.reason} {strategy_text(result.strategy).capitalize()}{stopped}{copies}; "
+        f"{result.seconds:.0f} s of work."
+    )
+
+
+def _trials(study: Study) -> str:
+    rows = trial_rows(study.ranking)
+    usual = {trial.id for trial in study.ranking if _ended_as_usual(study, trial)}
+    names = [name for name in rows[0] if name != _REASON or len(usual) < len(rows)]
+    numbers = frozenset(range(len(names))) - {names.index("state")}
+    numbers -= {names.index(_REASON)} if _REASON in names else set()
+    cells = [
+        ["" if name == _REASON and row["trial"] in usual else _cell(row[name]) for name in names]
+        for row in rows
+    ]
+    return f'<div class="card">{table(names, cells, numbers=numbers)}</div>'
+
+
+def _ended_as_usual(study: Study, trial: Trial) -> bool:
+    """Return whether state and epochs say all about a trial's end."""
+    whole = len(trial.epochs) == study.base.training.max_epochs
+    return trial.state == "pruned" or (trial.state == "finished" and whole)
+
+
+def _schedule(study: Study) -> str:
+    steps = study.result.winner.schedule
+    first = steps[0].params
+    paths = [p for p in first if any(step.params.get(p) != first[p] for step in steps)]
+    rows = [
+        [str(step.from_epoch + 1), *[_cell(shown(step.params, path)) for path in paths]]
+        for step in steps
+    ]
+    numbers = frozenset(range(len(paths) + 1))
+    told = table(["from epoch", *map(escape, paths)], rows, numbers=numbers)
+    return f'<div class="card">{told}</div>'
+
+
+def _files(results: str) -> str:
+    return (
+        '<div class="card"><p>Ray Tune\'s results: a folder for each trial, with its parameters, '
+        f"reports, checkpoints and curves.</p><p><code>{escape(results)}</code></p><p>Curves in "
+        f"TensorBoard: <code>tensorboard --logdir {escape(shlex.quote(results))}</code></p></div>"
     )
 
 
@@ -71,7 +126,7 @@ def _winner(study: Study) -> str:
     winner = study.result.winner
     base = {path: study.base.value(path) for path in winner.params}
     rows = [
-        [escape(path), _cell(base[path]), _cell(shown(winner.params, path))]
+        [escape(path), _cell(_as_written(base[path])), _cell(shown(winner.params, path))]
         for path, value in winner.params.items()
     ]
     numbers = frozenset({1, 2})
@@ -82,17 +137,24 @@ def _winner(study: Study) -> str:
 
 
 def _exploits(study: Study) -> str:
+    changing = study.result.strategy.changing
+    paths = short_names([path for path in study.space.parameters if path in changing])
     rows = [
         [
-            str(step.epoch),
-            str(step.trial),
-            str(step.donor),
-            escape(", ".join(f"{path} {_cell(value)}" for path, value in step.params.items())),
+            str(copy.epoch),
+            str(copy.trial),
+            str(copy.donor),
+            *[_cell(shown(copy.params, path)) for path in paths],
         ]
-        for step in study.result.exploits
+        for copy in study.result.exploits
     ]
-    told = table(["epoch", "trial", "took over from", "and went on with"], rows)
+    head = ["after epoch", "trial", "copied trial", *map(escape, paths.values())]
+    told = table(head, rows, numbers=frozenset(range(len(head))))
     return f'<div class="card">{told}</div>'
+
+
+def _as_written(value: object) -> object:
+    return "not set" if value is None else value
 
 
 def _image(png: bytes, alt: str) -> str:
@@ -101,4 +163,6 @@ def _image(png: bytes, alt: str) -> str:
 
 
 def _cell(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else escape(str(value))
+    if isinstance(value, float):
+        return f"{value:.4g}" if math.isfinite(value) else "-"
+    return escape(str(value))

@@ -23,6 +23,7 @@ from sluice.tuning.searchers import make_searcher
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup, Space
 from sluice.tuning.strategy import report_epochs_of
+from sluice.tuning.study_folder import RESULTS
 from sluice.tuning.trainable import error_of_trial, make_trainable
 from sluice.tuning.tune_space import decode
 
@@ -133,7 +134,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
                 search_alg=resumable(searcher, journal=plan.journal),
             ),
             run_config=tune.RunConfig(
-                name="tune" if plan.compute.storage_path is None else plan.folder.name,
+                name=RESULTS if plan.compute.storage_path is None else plan.folder.name,
                 storage_path=storage,
                 storage_filesystem=filesystem,
                 failure_config=tune.FailureConfig(max_failures=plan.compute.retries),

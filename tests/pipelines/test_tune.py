@@ -29,8 +29,21 @@ def test_a_pipeline_without_a_search_gets_the_default_one(echo: PipelineSettings
 
 
 @pytest.mark.parametrize(
+    "path", ["ray.tune.schedulers:ASHAScheduler", "ray.tune.schedulers.FIFOScheduler"]
+)
+def test_the_option_scheduler_takes_the_import_path_of_a_class(echo, path) -> None:
+    found = with_search(echo, search={"scheduler": path}, compute={})
+    assert (found.search.scheduler.path, found.search.scheduler.arguments) == (path, {})
+
+
+@pytest.mark.parametrize(
     ("search", "compute", "said"),
     [
+        (
+            {"scheduler": "ray.tune.schedulers:ASHA"},
+            {},
+            r"module ray.tune.schedulers has no 'ASHA'",
+        ),
         (
             {"scheduler": "hyperband"},
             {},

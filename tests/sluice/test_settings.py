@@ -148,3 +148,12 @@ def test_typo_inside_an_option_a_list_or_a_mapping_is_answered_from_there(
 
     assert f"'{path}' is not a setting. Did you mean 'rate'? Known here: " in str(refused.value)
     assert "many" not in str(refused.value).partition("Known here")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("grace", "grace_period"), ("bracket", "brackets"), ("grce_period", "grace_period")],
+)
+def test_a_part_of_a_known_name_is_taken_for_it(name, said):
+    assert nearest(name, ["brackets", "grace_period", "max_t"]) == f" Did you mean '{said}'?"
+    assert nearest("t", ["max_t"]) == ""

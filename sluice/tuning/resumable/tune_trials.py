@@ -144,20 +144,6 @@ def stop(controller: Any, trial: Any) -> None:
     controller.stop_trial(trial)
 
 
-def error_of(trial: Any) -> tuple[BaseException | None, str]:
-    """Return the last error of a trial, as its worker raised it, and the last line of its text.
-
-    Read where Tune writes them first, on this machine: the copies in the study's storage come
-    later, and on a full disk they are empty.
-    """
-    error, text = None, ""
-    if trial.pickled_error_file and Path(trial.pickled_error_file).exists():
-        error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
-    if trial.error_file and Path(trial.error_file).exists():
-        text = Path(trial.error_file).read_text().strip().rsplit("\n", 1)[-1]
-    return error, text
-
-
 def abandon(controller: Any) -> None:
     """Kill the workers of a run that was interrupted, and give their resources back."""
     controller = inner(controller)

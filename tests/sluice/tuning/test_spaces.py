@@ -210,3 +210,12 @@ def test_tunes_choice_is_read_as_the_kind_of_that_name():
 
     assert own.parameters["model.architecture"] == Choice(options=("gru", "lstm"))
     assert Space.model_validate_json(own.model_dump_json()) == own
+
+
+def test_an_unknown_parameter_is_refused_with_the_nearest_one_that_can_be_searched():
+    with pytest.raises(SettingsError, match=r"gradient_clip' is not a parameter") as refused:
+        Space.parse(
+            {"parameters": {"training.gradient_clip": {"kind": "uniform", "low": 1, "high": 2}}},
+            where="space",
+        )
+    assert "training.trace" not in str(refused.value)
