@@ -2,44 +2,11 @@
 
 from collections import Counter
 
-import psutil
 import pytest
 
 from sluice.cluster.settings import ComputeSettings
 from sluice.training.parallel import train_members
 from tests.sluice.training.conftest import specs as specs
-from tests.sluice.tuning.toy_space import decisions, search, settings
-from tests.support.toy_search import Toy
-
-
-@pytest.mark.exhaustive  # on busy cores the second machine may begin when the study is over
-@pytest.mark.slow
-def test_a_machine_lost_in_mid_study_changes_no_decision(two_machines, tmp_path):
-    """TUNE-3: no finished trial is lost."""
-    own = settings(8)
-    expected = search(tmp_path / "one", own)
-    heard, marks = [], set()
-
-    def hear(outcome, _trials):
-        heard.append((outcome.trial, outcome.until))
-        for mark in (tmp_path / "ray" / "trials").glob("*/mark"):
-            marks.add(int(mark.read_text() or 0))
-        if two_machines.second is not None and len(marks) >= 2:  # both machines worked
-            two_machines.lose(gracefully=True)
-
-    result = search(
-        tmp_path / "ray",
-        own,
-        where="ray",
-        toy=Toy(pause_s=0.3),
-        hear=hear,
-        compute=ComputeSettings(address=two_machines.address),
-    )
-
-    assert two_machines.second is None
-    assert not all(psutil.pid_exists(mark) for mark in marks)
-    assert len(heard) == len(set(heard))
-    assert decisions(result) == decisions(expected)
 
 
 @pytest.mark.exhaustive
