@@ -3,9 +3,10 @@
 import contextlib
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sluice.cluster.places import count_places
 from sluice.cluster.process import WORKER_ENVIRONMENT
@@ -19,8 +20,10 @@ from sluice.files import own_temporary_folder
 
 T = TypeVar("T")
 _ANSWER_S = 60.0
-"""Longest wait for the answers of all machines; starting a worker takes seconds."""
+"""A machine that starts no worker within this time is silent: it takes a second on idle cores, and
+half a minute on a machine whose cores have eight processes each."""
 _STARTS = 3
+_NO_RUNTIME_ENV = "it cannot set up runtime_env, see runtime_env_setup-*.log of that machine"
 _CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
@@ -74,34 +77,78 @@ def machines(ray: Any) -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def on_every_machine(function: Callable[[], T]) -> list[T]:
+def has_several_machines() -> bool:
+    """Return whether the running Ray is a cluster of several machines; False without one."""
+    ray: Any = importlib.import_module("ray")
+    return ray.is_initialized() and len(machines(ray)) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class MachineAnswer(Generic[T]):
+    """What came back from one machine that was asked and still belongs to the cluster."""
+
+    host: str
+    value: T | None = None
+    """What the function returned; None where it did not return."""
+
+    error: str = ""
+    """Why the machine cannot run it, such as a runtime environment that fails there."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the machine neither returned a value nor failed in time."""
+        return self.value is None and not self.error
+
+
+def ask_every_machine(function: Callable[[], T]) -> list[MachineAnswer[T]]:
     """Call ``function`` in a worker of each machine of the running Ray; without one, nowhere.
 
     Args:
-        function: Pickled by value when it is defined inside a function.
+        function: Pickled by value when it is defined inside a function; never returns None.
 
     Returns:
-        The results of the machines that answered within a minute.
+        One answer for each machine, without those that the cluster lost meanwhile.
+
+    Cost:
+        The start of a worker on each machine: about a second on idle cores, and all at a time.
     """
     ray: Any = importlib.import_module("ray")
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     if not ray.is_initialized():
         return []
-    asked = [
+    hosts = {node["NodeID"]: _host_of(node) for node in ray.nodes() if node["Alive"]}
+    asked = {
         ray.remote(
             num_cpus=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
-        )(function).remote()
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
-    answers, _ = ray.wait(asked, num_returns=len(asked), timeout=_ANSWER_S)
-    found: list[T] = []
-    for answer in answers:
-        with contextlib.suppress(ray.exceptions.RayError):  # the machine was lost meanwhile
-            found.append(ray.get(answer))
-    return found
+            scheduling_strategy=NodeAffinitySchedulingStrategy(machine, soft=False),
+        )(function).remote(): machine
+        for machine in hosts
+    }
+    there, missing = ray.wait(list(asked), num_returns=len(asked), timeout=_ANSWER_S)
+    found: dict[str, MachineAnswer[T]] = {}
+    for answer in there:
+        machine = asked[answer]
+        try:
+            found[machine] = MachineAnswer(hosts[machine], value=ray.get(answer))
+        except ray.exceptions.RuntimeEnvSetupError:
+            # Ray's own error repeats the values of variables.
+            found[machine] = MachineAnswer(hosts[machine], error=_NO_RUNTIME_ENV)
+        except ray.exceptions.RayError as error:
+            found[machine] = MachineAnswer(hosts[machine], error=_last_line(error))
+    for answer in missing:
+        ray.cancel(answer, force=True)
+        found[asked[answer]] = MachineAnswer(hosts[asked[answer]])
+    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    return [each for machine, each in found.items() if machine in alive or each.value is not None]
+
+
+def _host_of(node: Mapping[str, Any]) -> str:
+    return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip().rstrip(".")
 
 
 def dashboard_url(ray: Any) -> str:

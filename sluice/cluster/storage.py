@@ -5,13 +5,13 @@ Ray Tune finds out that a machine cannot read a checkpoint when a trial moves th
 
 import contextlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from sluice.cluster.leftovers import own_prefix, remove_leftovers
-from sluice.cluster.ray_session import on_every_machine
+from sluice.cluster.ray_session import ask_every_machine, has_several_machines
 from sluice.cluster.settings import ComputeSettings
 from sluice.errors import SettingsError, StorageError
 from sluice.files import storage_error
@@ -20,7 +20,9 @@ _RETRY_LIMIT_S = 60
 """Google's client tries for 15 minutes of its own choice."""
 
 
-def tune_storage(compute: ComputeSettings, folder: Path) -> tuple[str, Any]:
+def tune_storage(
+    compute: ComputeSettings, folder: Path, say: Callable[[str], None] = lambda _line: None
+) -> tuple[str, Any]:
     """Return ``storage_path`` and ``storage_filesystem`` of ``ray.tune.RunConfig``.
 
     A small file is written there, read by every machine of the Ray that this process has joined
@@ -31,6 +33,7 @@ def tune_storage(compute: ComputeSettings, folder: Path) -> tuple[str, Any]:
             options of pyarrow in its query
             (``s3://bucket/prefix?endpoint_override=http://127.0.0.1:5000``).
         folder: The study's own folder, used where ``storage_path`` is not set.
+        say: Gets a line about each machine that does not answer, as a logger does.
 
     Returns:
         The path on the file system, and pyarrow's file system; None for a folder.
@@ -41,18 +44,19 @@ def tune_storage(compute: ComputeSettings, folder: Path) -> tuple[str, Any]:
         StorageError: It cannot be written, or a machine of the cluster cannot read it.
 
     Cost:
-        About a second for a URL or a cluster; a storage that does not answer is tried for seconds.
+        Milliseconds on one machine, and for a cluster the start of a worker on each machine; a
+        minute where a machine does not answer.
     """
     url = compute.storage_path or str(folder)
     if "://" not in url or url.startswith("file://"):
         path = Path(url.removeprefix("file://")).expanduser().absolute()
-        _try_folder(path, compute)
+        _try_folder(path, compute, say)
         return str(path), None
     filesystem, prefix = _open(url)
     with _mark_on(filesystem, prefix, url) as (mark, content):
-        for host, why in _unread(filesystem, mark, content):
+        for host, why in _unread(filesystem, mark, content, compute, say):
             raise StorageError(
-                f"compute.storage_path '{url}' was written here, and the machine '{host}' of the "
+                f"compute.storage_path '{url}' was written here, and the machine {host} of the "
                 f"cluster cannot read it: {why}.",
                 cause="Its workers have no credentials, or no way to that address.",
                 fix="Set the credentials by compute.runtime_env.env_vars or give the machine a "
@@ -61,7 +65,7 @@ def tune_storage(compute: ComputeSettings, folder: Path) -> tuple[str, Any]:
     return prefix, filesystem
 
 
-def _try_folder(path: Path, compute: ComputeSettings) -> None:
+def _try_folder(path: Path, compute: ComputeSettings, say: Callable[[str], None]) -> None:
     from pyarrow import fs
 
     mark, content = path / _mark_name(), secrets.token_bytes(16)
@@ -73,11 +77,9 @@ def _try_folder(path: Path, compute: ComputeSettings) -> None:
     except OSError as error:
         raise storage_error(path, error) from error
     try:
-        if compute.address is None:
-            return
-        for host, _ in _unread(fs.LocalFileSystem(), str(mark), content):
+        for host, _ in _unread(fs.LocalFileSystem(), str(mark), content, compute, say):
             raise SettingsError(
-                f"Results and checkpoints go to the folder {path}, and the machine '{host}' of "
+                f"Results and checkpoints go to the folder {path}, and the machine {host} of "
                 "the cluster does not see what this machine writes there.",
                 cause="A trial that moves to another machine goes on from its checkpoint, so all "
                 "machines must share the storage.",
@@ -156,21 +158,37 @@ def _mark_on(filesystem: Any, prefix: str, url: str) -> Iterator[tuple[str, byte
             filesystem.delete_file(mark)
 
 
-def _unread(filesystem: Any, mark: str, content: bytes) -> list[tuple[str, str]]:
+def _unread(
+    filesystem: Any,
+    mark: str,
+    content: bytes,
+    compute: ComputeSettings,
+    say: Callable[[str], None],
+) -> list[tuple[str, str]]:
     """Return host and reason of each machine that does not read the mark as it was written."""
+    if compute.address is None and not has_several_machines():
+        return []  # this machine wrote it
 
-    def read() -> tuple[str, str]:
-        import socket
-
-        host = socket.gethostname()
+    def read() -> str:
         try:
             with filesystem.open_input_stream(mark) as stream:
                 seen = stream.read()
         except Exception as error:  # the edge of a worker: clients of clouds raise anything
-            return host, f"{type(error).__name__}: {error}"
-        return host, "" if seen == content else "it reads something else"
+            return f"{type(error).__name__}: {error}"
+        return "" if seen == content else "it reads something else"
 
-    return [(host, why) for host, why in on_every_machine(read) if why]
+    unread = []
+    for machine in ask_every_machine(read):
+        if machine.is_silent:
+            say(
+                f"The machine {machine.host} of the cluster started no worker in time, so that "
+                "it is not known whether it can read the checkpoints of trials. A trial that "
+                "gets its place there may wait; see the log raylet.out of that machine, or take it "
+                "out of the cluster."
+            )
+        elif why := machine.error or machine.value:
+            unread.append((machine.host, why))
+    return unread
 
 
 def _refused(url: str, why: str) -> SettingsError:

@@ -18,7 +18,7 @@ from sluice.errors import IntegrityError, SluiceError, TrainingFailed
 from sluice.failfast.user_code import told
 from sluice.files import storage_error
 from sluice.training.device import release_memory
-from sluice.tuning.accidents import accident_of, reason_of
+from sluice.tuning.accidents import accident_of, reason_of, stopped_by
 from sluice.tuning.objective import Objective
 from sluice.tuning.parameters import Params
 from sluice.tuning.records import EpochLosses, Report, Step

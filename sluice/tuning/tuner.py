@@ -13,7 +13,7 @@ from sluice.cluster.ray_session import dashboard_url, join_ray
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.storage import tune_storage
 from sluice.cluster.trial_resources import idle_share, resources_of
-from sluice.errors import TrialFailed
+from sluice.errors import SettingsError, TrialFailed
 from sluice.tuning.checkpoint_cleanup import CheckpointCleanup
 from sluice.tuning.lanes import is_ordered, most_at_a_time
 from sluice.tuning.objective import Objective
@@ -95,6 +95,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
         StorageError: Something cannot be written.
         TrainingFailed: An accident ended a trial more often than ``compute.retries`` allows.
     """
+    _require_driver_here(plan.compute)
     with tune_environment(), join_ray(plan.compute) as ray:
         from ray import tune
 
@@ -107,7 +108,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
         most = most_at_a_time(plan.settings, plan.compute)
         if plan.compute.address and (idle := idle_share(ray, plan.compute, most)):
             plan.note(idle)
-        storage, filesystem = tune_storage(plan.compute, plan.folder)
+        storage, filesystem = tune_storage(plan.compute, plan.folder, plan.note)
         metric = metric_of(plan.strategy)
         scheduler = make_scheduler(
             plan.settings, plan.strategy, plan.space, plan.base.training.max_epochs
@@ -157,6 +158,18 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
             params = decode(plan.space, plan.base, error.config)
             raise error_of_trial(error.error or error, params) from error
         return study_of(plan.journal)
+
+
+def _require_driver_here(compute: ComputeSettings) -> None:
+    """Refuse Ray Client, behind which ``Tuner.fit`` runs in a process of the cluster."""
+    if compute.address is not None and compute.address.startswith("ray://"):
+        raise SettingsError(
+            f"A search needs the address of the head node as 'host:port', got '{compute.address}'.",
+            cause="Behind 'ray://' Ray Tune runs in a process of the cluster, which has neither "
+            "the journal of the study nor whoever reads its reports.",
+            fix="Start the search on a machine of the cluster with compute.address 'auto' or "
+            "'host:port', for example by 'ray job submit'.",
+        )
 
 
 @contextlib.contextmanager

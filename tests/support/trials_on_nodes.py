@@ -1,96 +1,92 @@
-"""A plain Ray Tune program with a resumable ASHA; its trials sleep and write where they ran."""
+"""A toy objective that notes where and how its trials run, and can hold them until a machine works.
 
+What a machine does depends on how fast it starts. So the trials of a test wait for each other, not
+for a time: while a machine is expected, no trial reports until that machine has begun one.
+"""
+
+import importlib
 import json
 import os
-import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
-from ray import tune
-from ray.tune.schedulers import ASHAScheduler
+from tests.support.toy_search import LR, Toy
 
-from sluice.cluster.storage import tune_storage
-from sluice.cluster.trial_resources import resources_of
-from sluice.tuning.resumable import resumable
-
-EPOCHS = 6
-RATES = [0.003, 0.1, 0.01, 0.0003, 0.03, 0.001]
+_HELD_S = 150
+"""Longest hold; after it the test goes on, and fails by what it asserts [s]."""
 
 
-def trainable(pause_s, forbidden):
-    """Return a function that Ray pickles by value: workers need no module of this folder."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notes:
+    """What trials wrote down when they began, and which machines they wait for."""
 
-    def train(config):
+    folder: Path
+
+    def expect(self, *machines):
+        """Hold all trials until one has begun on each machine."""
+        new = self.folder / uuid4().hex
+        new.write_text(json.dumps(machines))
+        new.rename(self.folder / "expected")
+
+    def expected(self):
+        path = self.folder / "expected"
+        return set(json.loads(path.read_text())) if path.exists() else set()
+
+    def write(self, **note):
+        new = self.folder / uuid4().hex
+        new.write_text(json.dumps(note))
+        new.rename(self.folder / f"{time.time_ns()}-{os.getpid()}.json")
+
+    def read(self):
+        """Return the notes, the oldest first."""
+        return [json.loads(path.read_text()) for path in sorted(self.folder.glob("*.json"))]
+
+    def machines(self):
+        return {note["machine"] for note in self.read()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed(Toy):
+    """A toy that notes the beginning of every training."""
+
+    notes: Path
+    module: str = ""
+    """Module of the user's that the worker imports."""
+
+    def train(self, schedule, *, start, report_epochs):
         import ray
 
-        assert not Path.cwd().is_relative_to(forbidden), Path.cwd()
-        loss, start = 3.0, 0
-        if checkpoint := tune.get_checkpoint():
-            with checkpoint.as_directory() as folder:
-                loss, start = json.loads(Path(folder, "state.json").read_text())
-        for epoch in range(start + 1, EPOCHS + 1):
-            time.sleep(pause_s)
-            loss -= 0.1 / (1 + abs(config["lr"] - 0.02) * 50) / epoch
-            with tempfile.TemporaryDirectory() as folder:
-                Path(folder, "state.json").write_text(json.dumps([loss, epoch]))
-                tune.report(
-                    {
-                        "loss": loss,
-                        "epoch": epoch,
-                        "node": ray.get_runtime_context().get_node_id(),
-                        "began_at": start,
-                        "process": os.getpid(),
-                    },
-                    checkpoint=tune.Checkpoint.from_directory(folder),
-                )
-
-    return train
+        notes = Notes(folder=self.notes)
+        value = importlib.import_module(self.module).VALUE if self.module else None
+        notes.write(
+            machine=ray.get_runtime_context().get_node_id(),
+            process=os.getpid(),
+            rate=schedule[0].params[LR],
+            done=0 if start is None else int((start / "mark").read_text()),
+            value=value,
+            threads=os.environ.get("OMP_NUM_THREADS"),
+            hash_seed=os.environ.get("PYTHONHASHSEED"),
+            folder=os.getcwd(),
+            secret=os.environ.get("AWS_SECRET_ACCESS_KEY"),
+        )
+        for report in Toy.train(self, schedule, start=start, report_epochs=report_epochs):
+            until = time.monotonic() + _HELD_S
+            while notes.expected() - notes.machines() and time.monotonic() < until:
+                time.sleep(0.1)
+            yield report
 
 
-class OnResult(tune.Callback):
-    """Calls back with each result."""
+def count_running():
+    """Return a callback of Tune that keeps the largest number of trials that had a worker."""
+    from ray import tune
 
-    def __init__(self, hear):
-        self._hear = hear
+    class CountRunning(tune.Callback):
+        most = 0
 
-    def on_trial_result(self, iteration, trials, trial, result, **info):
-        del iteration, trials, trial, info
-        self._hear(result)
+        def on_step_end(self, iteration, trials, **info):
+            del iteration, info
+            self.most = max(self.most, sum(trial.status == "RUNNING" for trial in trials))
 
-
-def run_study(compute, folder, *, pause_s=0.02, hear=lambda result: None):
-    """Run the study on the Ray that is joined; return the results of each trial.
-
-    Returns:
-        Of each trial, by its learning rate: its epochs and last loss.
-    """
-    storage_path, filesystem = tune_storage(compute, folder)
-    tuner = tune.Tuner(
-        tune.with_resources(trainable(pause_s, str(folder)), resources_of(compute)),
-        param_space={"lr": tune.grid_search(RATES)},
-        tune_config=tune.TuneConfig(
-            metric="loss",
-            mode="min",
-            reuse_actors=True,
-            scheduler=resumable(
-                ASHAScheduler(time_attr="epoch", max_t=EPOCHS, reduction_factor=2),
-                journal=folder / "journal.jsonl",
-                time_attr="epoch",
-                ordered=True,
-                concurrency=4,
-            ),
-        ),
-        run_config=tune.RunConfig(
-            name=folder.name,
-            storage_path=storage_path,
-            storage_filesystem=filesystem,
-            failure_config=tune.FailureConfig(max_failures=compute.retries),
-            callbacks=[OnResult(hear)],
-            verbose=0,
-        ),
-    )
-    results = tuner.fit()
-    assert results.num_errors == 0, results.errors
-    return {
-        result.config["lr"]: (result.metrics["epoch"], result.metrics["loss"]) for result in results
-    }
+    return CountRunning()

@@ -1,11 +1,47 @@
 """Two machines of a Ray cluster, played by processes; one cluster for the whole session."""
 
+import contextlib
 import os
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import pytest
+
+from tests.support import s3_server
+
+KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "hunter-secret-2"}
+_ATTEMPTS = 4
+MACHINE = {
+    "num_cpus": 1,
+    "include_dashboard": False,
+    "include_log_monitor": False,
+    # All machines of a test have one address. Ray's own port is taken by the first, and each
+    # further one tries it for six seconds before it gives up.
+    "dashboard_agent_listen_port": 0,
+}
+
+
+def started(start) -> Any:
+    """Start a machine, again on cores so busy that its processes take longer than Ray waits."""
+    import ray
+
+    before = set(psutil.Process().children())
+    with pytest.MonkeyPatch.context() as patch:
+        # As where Ray is installed without its dashboard, of which each machine would load a part.
+        patch.setattr(
+            ray._private.utils, "get_dashboard_dependency_error", lambda: ImportError("left out")
+        )
+        for _ in range(_ATTEMPTS - 1):
+            with contextlib.suppress(Exception):  # Ray's own error has no other class
+                return start()
+            for process in set(psutil.Process().children()) - before:
+                process.kill()
+        return start()
 
 
 @dataclass
@@ -19,10 +55,14 @@ class TwoMachines:
     def address(self) -> str:
         return self.cluster.address
 
+    def ids(self) -> tuple[str, str]:
+        """Return Ray's names of the two machines."""
+        return self.cluster.head_node.node_id, self.second.node_id
+
     def complete(self) -> None:
         """Put a second machine there, if it is lost."""
         if self.second is None:
-            self.second = self.cluster.add_node(num_cpus=1)
+            self.second = started(lambda: self.cluster.add_node(**MACHINE))
 
     def lose(self, *, gracefully: bool) -> None:
         """Kill all processes of the second machine; gracefully, it takes leave of the first."""
@@ -35,13 +75,10 @@ def cluster() -> Iterator[TwoMachines]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     from ray.cluster_utils import Cluster
 
-    first = {
-        "num_cpus": 1,
-        "include_dashboard": False,
-        # A machine that is silent for so long is lost; Ray's default is a quarter of a minute.
-        "_system_config": {"health_check_period_ms": 1000, "health_check_failure_threshold": 5},
-    }
-    machines = TwoMachines(Cluster(initialize_head=True, head_node_args=first))
+    # A machine that is silent for so long is lost; Ray's default is a quarter of a minute.
+    health = {"health_check_period_ms": 1000, "health_check_failure_threshold": 5}
+    first = {**MACHINE, "_system_config": health}
+    machines = TwoMachines(started(lambda: Cluster(initialize_head=True, head_node_args=first)))
     yield machines
     machines.cluster.shutdown()
 
@@ -61,3 +98,23 @@ def ray_here(cluster):
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
     yield ray
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    """An S3 server with the bucket 'studies': how to write it as a storage_path."""
+    server = subprocess.Popen(
+        [sys.executable, s3_server.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    port = next(line for line in server.stdout if line.startswith("port ")).split()[1]
+    put = urllib.request.Request(f"http://127.0.0.1:{port}/studies", method="PUT")
+    urllib.request.urlopen(put).close()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in KEYS.items():
+            patch.setenv(name, value)
+        yield f"s3://studies/{{}}?endpoint_override=http://127.0.0.1:{port}"
+    server.communicate()  # closes its standard input, at which it ends

@@ -7,6 +7,8 @@ from sluice.cluster.runtime_env import hide_values, resolve_runtime_env
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.storage import tune_storage
 from sluice.errors import SettingsError, StorageError
+from sluice.tuning.tuner import run_tuner
+from tests.sluice.tuning.toy_space import search
 
 SECRET = "hunter-secret-2"
 ADDRESS = "127.0.0.1:6379"
@@ -106,3 +108,10 @@ def test_a_folder_is_tried_and_left_as_it_was(tmp_path):
 )
 def test_an_autoscaler_is_known_by_its_types_of_machines(reports, expected):
     assert _judge(reports) == expected
+
+
+def test_a_search_is_not_run_through_ray_client(tmp_path):
+    """Its journal would be written by a process of the cluster."""
+    client = parse(address="ray://127.0.0.1:10001")
+    with pytest.raises(SettingsError, match="needs the address of the head node as 'host:port'"):
+        search(tmp_path / "study", compute=client, run=run_tuner)

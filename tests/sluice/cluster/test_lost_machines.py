@@ -1,47 +1,12 @@
 """A machine lost in mid-work: nothing finished is lost, and the bits are those of one process."""
 
-import json
 from collections import Counter
 
-import psutil
 import pytest
 
 from sluice.cluster.settings import ComputeSettings
 from sluice.training.parallel import train_members
-from sluice.tuning.tuner import run_tuner
 from tests.sluice.training.conftest import specs as specs
-from tests.sluice.tuning.toy_space import decisions, search, settings
-from tests.support.toy_search import Toy
-
-
-@pytest.mark.exhaustive  # on busy cores the second machine may begin when the study is over
-@pytest.mark.slow
-def test_a_machine_lost_in_mid_study_changes_no_decision(two_machines, tmp_path):
-    """TUNE-3: no finished trial is lost."""
-    own = settings(8, ordered=True)
-    expected = search(tmp_path / "one", own)
-    heard, processes = [], set()
-
-    def hear(trial, _trials):
-        heard.append((trial.id, len(trial.epochs), trial.state))
-        for file in (tmp_path / "ray" / "tune").glob("*/result.json"):
-            processes.update(json.loads(line)["pid"] for line in file.read_text().splitlines())
-        if two_machines.second is not None and len(processes) >= 2:  # both machines worked
-            two_machines.lose(gracefully=True)
-
-    result = search(
-        tmp_path / "ray",
-        own,
-        run=run_tuner,
-        toy=Toy(pause_s=0.3),
-        hear=hear,
-        compute=ComputeSettings(address=two_machines.address),
-    )
-
-    assert two_machines.second is None
-    assert not all(psutil.pid_exists(process) for process in processes)
-    assert len(heard) == len(set(heard))
-    assert decisions(result) == decisions(expected)
 
 
 @pytest.mark.exhaustive

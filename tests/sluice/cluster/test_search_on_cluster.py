@@ -1,149 +1,155 @@
-"""A search on a cluster of two machines whose only common storage is an S3 server."""
+"""Searches on a cluster of two machines whose only common storage is an S3 server."""
 
-import os
-import subprocess
-import sys
-import urllib.request
 from pathlib import Path
 
 import pytest
+from pyarrow.fs import FileSelector, FileSystem
 
-from sluice.cluster.autoscaling import find_autoscaler, wait_for_place
-from sluice.cluster.ray_session import dashboard_url, join_ray
 from sluice.cluster.settings import ComputeSettings
-from sluice.cluster.storage import tune_storage
-from sluice.cluster.trial_resources import idle_share
-from sluice.errors import SettingsError, StorageError
-from tests.support import s3_server
-from tests.support.trials_on_nodes import run_study
+from sluice.tuning.tuner import run_tuner
+from tests.sluice.cluster.conftest import KEYS
+from tests.sluice.tuning.toy_space import decisions, search, settings
+from tests.support.trials_on_nodes import Notes, Observed, count_running
 
 pytestmark = pytest.mark.slow
-KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "hunter-secret-2"}
-
-
-@pytest.fixture(scope="module")
-def s3():
-    """An S3 server with the bucket 'studies': how to write it as a storage_path."""
-    pytest.importorskip("moto")
-    server = subprocess.Popen(
-        [sys.executable, s3_server.__file__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    port = next(line for line in server.stdout if line.startswith("port ")).split()[1]
-    put = urllib.request.Request(f"http://127.0.0.1:{port}/studies", method="PUT")
-    urllib.request.urlopen(put).close()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in KEYS.items():
-            patch.setenv(name, value)
-        yield f"s3://studies/{{}}?endpoint_override=http://127.0.0.1:{port}"
-    server.communicate()  # closes its standard input, at which it ends
+ROOT = Path(__file__).parents[3]
+OWN = settings(10, ordered=True)
 
 
 @pytest.fixture(scope="module")
 def code(tmp_path_factory) -> Path:
-    """A folder of the user's with a package that nobody installed."""
+    """A folder of the user's with modules that nobody installed."""
     folder = tmp_path_factory.mktemp("code")
     (folder / "lossy").mkdir()
     (folder / "lossy" / "__init__.py").write_text("SCALE = 7\n")
-    (folder / "only_here.py").write_text("VALUE = 35\n")
+    (folder / "working").mkdir()
+    (folder / "working" / "only_here.py").write_text("from lossy import SCALE\nVALUE = 5 * SCALE\n")
     return folder
 
 
-@pytest.fixture(scope="module")
-def compute(cluster, s3, code) -> ComputeSettings:
-    cluster.complete()
+@pytest.fixture
+def compute(two_machines, s3, code) -> ComputeSettings:
     return ComputeSettings(
-        address=cluster.address,
+        address=two_machines.address,
         storage_path=s3.format("prefix"),
         runtime_env={
-            "working_dir": str(code),
+            "working_dir": str(code / "working"),
             "py_modules": [str(code / "lossy")],
-            "env_vars": {name: f"${{{name}}}" for name in KEYS},
+            # Tests are not installed on the machines.
+            "env_vars": {"PYTHONPATH": str(ROOT)} | {name: f"${{{name}}}" for name in KEYS},
         },
     )
 
 
+@pytest.fixture
+def notes(tmp_path) -> Notes:
+    (tmp_path / "notes").mkdir()
+    return Notes(folder=tmp_path / "notes")
+
+
 @pytest.fixture(scope="module")
-def joined(compute):
-    with join_ray(compute) as ray:
-        yield ray
+def expected(tmp_path_factory):
+    """The decisions of the study without Ray's processes."""
+    return decisions(search(tmp_path_factory.mktemp("expected") / "study", OWN))
 
 
-def test_the_users_modules_are_imported_from_working_dir_and_py_modules(joined):
-    def import_them():
-        import only_here
-        from lossy import SCALE
-
-        return only_here.VALUE / SCALE, os.environ["AWS_SECRET_ACCESS_KEY"]
-
-    assert joined.get(joined.remote(import_them).remote()) == (5.0, KEYS["AWS_SECRET_ACCESS_KEY"])
+def on_cluster(folder, notes, compute, own=OWN, **options):
+    toy = Observed(notes=notes.folder, module="only_here")
+    return search(folder, own, toy=toy, compute=compute, run=run_tuner, **options)
 
 
-@pytest.mark.usefixtures("joined")
-def test_a_study_goes_on_when_a_node_is_lost_and_uses_one_that_joins(compute, cluster, tmp_path):
-    cluster.complete()
-    undisturbed = run_study(compute, tmp_path / "undisturbed")
-    resumed, seen = [], set()
+def test_a_study_needs_no_folder_but_the_storage_and_brings_its_code(
+    compute, two_machines, notes, expected, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    notes.expect(*two_machines.ids())
 
-    def hear(result):
-        seen.add(result["node"])
-        if result["began_at"]:
-            resumed.append(result["began_at"])
-        if cluster.second is not None and len(seen) == 2 and not lost:
-            lost.append(cluster.second.node_id)
-            cluster.lose(gracefully=False)
-        elif lost and resumed and not joins:
-            cluster.complete()
-            joins.append(cluster.second.node_id)
+    result = on_cluster(tmp_path / "undisturbed", notes, compute)
 
-    lost, joins = [], []
-    disturbed = run_study(compute, tmp_path / "disturbed", pause_s=0.3, hear=hear)
-
-    assert disturbed == undisturbed
-    assert len({epochs for epochs, _ in undisturbed.values()}) > 1  # some were stopped early
-    assert len(lost) == 1
-    assert resumed, "no trial went on from a checkpoint"
-    assert joins[0] in seen, "the node that joined ran nothing"
-    assert not list((tmp_path / "disturbed").glob("**/state.json"))
+    assert decisions(result) == expected
+    assert {trial.state for trial in result.trials} == {"finished", "pruned"}
+    seen = notes.read()
+    assert {note["machine"] for note in seen} == set(two_machines.ids())
+    assert {note["value"] for note in seen} == {35}
+    assert {note["secret"] for note in seen} == {KEYS["AWS_SECRET_ACCESS_KEY"]}
+    assert {(note["threads"], note["hash_seed"]) for note in seen} == {("1", "0")}
+    folders = {Path(note["folder"]) for note in seen}
+    assert all((folder / "only_here.py").exists() for folder in folders), folders
+    assert not list(tmp_path.glob("**/mark"))
+    filesystem, path = FileSystem.from_uri(compute.storage_path)
+    stored = filesystem.get_file_info(FileSelector(f"{path}/undisturbed", recursive=True))
+    assert any(file.base_name == "mark" for file in stored)
+    assert any(file.base_name == "result.json" for file in stored)
 
 
-@pytest.mark.usefixtures("joined")
-def test_a_folder_that_machines_do_not_share_is_refused(compute, tmp_path):
-    """Machines of this test share a disk: a file system of this process alone stands in."""
-    alone = compute.model_copy(update={"storage_path": "memory://results"})
-    with pytest.raises(StorageError, match="cannot read it"):
-        tune_storage(alone, tmp_path)
-    shared = compute.model_copy(update={"storage_path": None})
-    assert tune_storage(shared, tmp_path / "study") == (str(tmp_path / "study"), None)
-    assert list((tmp_path / "study").iterdir()) == []
+def test_a_study_goes_on_when_a_machine_is_lost_and_uses_one_that_joins(
+    compute, two_machines, notes, expected, tmp_path
+):
+    head, second = two_machines.ids()
+    notes.expect(head, second)
+    lost, joined = {}, []
+
+    def hear(trial, _trials):
+        rate = trial.schedule[0].params["training.learning_rate"]
+        machine = [note["machine"] for note in notes.read() if note["rate"] == rate][-1]
+        if not lost and machine == second and trial.state == "running":
+            two_machines.lose(gracefully=False)
+            lost[rate] = len(trial.epochs)
+        elif lost and not joined:
+            two_machines.complete()
+            joined.append(two_machines.ids()[1])
+            notes.expect(*joined)
+
+    result = on_cluster(tmp_path / "disturbed", notes, compute, hear=hear)
+
+    assert decisions(result) == expected
+    (rate, epochs), *_ = lost.items()
+    again = [note for note in notes.read() if note["rate"] == rate and note["done"]]
+    assert again, "The trial did not go on from a checkpoint."
+    assert again[0]["done"] >= epochs
+    assert again[0]["machine"] != second
+    assert joined[0] in notes.machines(), "The machine that joined ran nothing."
+    assert not list(tmp_path.glob("**/mark"))
 
 
-def test_what_a_limit_leaves_idle_is_said(joined, compute, cluster):
-    cluster.complete()
-    limited = compute.model_copy(update={"workers": 1})
-    assert "1 trials run at a time (compute.workers), and 2 fit" in idle_share(joined, limited, 8)
-    assert "(search.concurrent_trials)" in idle_share(joined, compute, 1)
-    assert idle_share(joined, compute, None) == ""
-    assert dashboard_url(joined) == ""
+@pytest.mark.parametrize("ordered", [True, False])
+def test_no_more_trials_have_a_worker_than_the_limit_allows(
+    compute, notes, expected, tmp_path, ordered
+):
+    own = OWN.model_copy(update={"ordered": ordered})
+    limited = compute.model_copy(update={"workers": 2, "cpus_per_worker": 0.25})
+    counted, heard = count_running(), []
+
+    result = on_cluster(
+        tmp_path / "limited", notes, limited, own, callbacks=[counted], note=heard.append
+    )
+
+    assert counted.most == 2
+    assert len(result.trials) == 10
+    if ordered:
+        assert decisions(result) == expected
+    said = "2 trials run at a time (compute.workers), and 8 fit on the 2 machines"
+    assert [line for line in heard if said in line]
 
 
-def test_too_large_a_trial_is_refused_without_an_autoscaler(joined, compute):
-    heard = []
-    with pytest.raises(SettingsError, match="reserves 64 GPU"):
-        wait_for_place(joined, compute.model_copy(update={"gpus_per_worker": 64.0}), heard.append)
-    assert find_autoscaler(joined) == "absent"
-    assert heard == []
+def test_a_trial_on_this_machine_has_one_thread_and_the_folder_of_the_search(
+    notes, expected, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    counted = count_running()
 
+    result = search(
+        tmp_path / "local",
+        OWN,
+        toy=Observed(notes=notes.folder),
+        compute=ComputeSettings(workers=1),
+        run=run_tuner,
+        callbacks=[counted],
+    )
 
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [("no-such-bucket/x", "NO_SUCH_BUCKET"), ("studies/x&endpoint_over=1", "endpoint_over")],
-)
-def test_a_storage_that_takes_no_files_is_refused(s3, path, said, tmp_path):
-    url = s3.format("x").replace("studies/x", path.split("&")[0])
-    url += "&endpoint_over=1" if "&" in path else ""
-    with pytest.raises((StorageError, SettingsError), match=said):
-        tune_storage(ComputeSettings(storage_path=url), tmp_path)
+    assert decisions(result) == expected
+    assert counted.most == 1
+    seen = notes.read()
+    assert {(note["threads"], note["hash_seed"]) for note in seen} == {("1", "0")}
+    assert {note["folder"] for note in seen} == {str(tmp_path)}

@@ -52,6 +52,7 @@ def search(
     own_space=None,
     compute=HERE,
     run=simulate,
+    **more,
 ):
     """Search with a toy; ``run=run_tuner`` does it on Ray."""
     return run_search(
@@ -63,6 +64,7 @@ def search(
         hear=hear,
         compute=compute,
         run=run,
+        **more,
     )
 
 

@@ -1,0 +1,93 @@
+"""What is found out about a cluster before a study begins on it."""
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from sluice.cluster import ray_session
+from sluice.cluster.autoscaling import find_autoscaler, wait_for_place
+from sluice.cluster.ray_session import ask_every_machine, dashboard_url, join_ray
+from sluice.cluster.settings import ComputeSettings
+from sluice.cluster.storage import tune_storage
+from sluice.cluster.trial_resources import idle_share
+from sluice.errors import SettingsError, StorageError
+from tests.sluice.cluster.conftest import KEYS
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def compute(cluster, s3) -> ComputeSettings:
+    cluster.complete()
+    return ComputeSettings(
+        address=cluster.address,
+        storage_path=s3.format("prefix"),
+        runtime_env={"env_vars": {name: f"${{{name}}}" for name in KEYS}},
+    )
+
+
+@pytest.fixture(scope="module")
+def joined(compute):
+    with join_ray(compute) as ray:
+        yield ray
+
+
+@pytest.mark.usefixtures("joined")
+def test_a_folder_that_machines_do_not_share_is_refused(compute, tmp_path):
+    """Machines of this test share a disk: a file system of this process alone stands in."""
+    alone = compute.model_copy(update={"storage_path": "memory://results"})
+    with pytest.raises(StorageError, match="cannot read it"):
+        tune_storage(alone, tmp_path)
+    shared = compute.model_copy(update={"storage_path": None})
+    assert tune_storage(shared, tmp_path / "study") == (str(tmp_path / "study"), None)
+    assert list((tmp_path / "study").iterdir()) == []
+
+
+@pytest.mark.usefixtures("joined")
+def test_a_machine_that_does_not_answer_is_named(compute, cluster, tmp_path, monkeypatch):
+    """Its raylet is stopped for seconds: it belongs to the cluster, and starts no worker."""
+    cluster.complete()
+    (raylet,) = cluster.second.all_processes["raylet"]
+    heard = []
+    os.kill(raylet.process.pid, signal.SIGSTOP)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(ray_session, "_ANSWER_S", 2.0)
+            tune_storage(compute, tmp_path, heard.append)
+    finally:
+        os.kill(raylet.process.pid, signal.SIGCONT)
+
+    (line,) = heard
+    assert "started no worker in time" in line
+    assert psutil.pid_exists(raylet.process.pid)
+    assert {answer.value for answer in ask_every_machine(lambda: 7)} == {7}
+
+
+def test_what_a_limit_leaves_idle_is_said(joined, compute, cluster):
+    cluster.complete()
+    limited = compute.model_copy(update={"workers": 1})
+    assert "1 trials run at a time (compute.workers), and 2 fit" in idle_share(joined, limited, 8)
+    assert "(search.concurrent_trials)" in idle_share(joined, compute, 1)
+    assert idle_share(joined, compute, None) == ""
+    assert dashboard_url(joined) == ""
+
+
+def test_too_large_a_trial_is_refused_without_an_autoscaler(joined, compute):
+    heard = []
+    with pytest.raises(SettingsError, match="reserves 64 GPU"):
+        wait_for_place(joined, compute.model_copy(update={"gpus_per_worker": 64.0}), heard.append)
+    assert find_autoscaler(joined) == "absent"
+    assert heard == []
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [("no-such-bucket/x", "NO_SUCH_BUCKET"), ("studies/x&endpoint_over=1", "endpoint_over")],
+)
+def test_a_storage_that_takes_no_files_is_refused(s3, path, said, tmp_path):
+    url = s3.format("x").replace("studies/x", path.split("&")[0])
+    url += "&endpoint_over=1" if "&" in path else ""
+    with pytest.raises((StorageError, SettingsError), match=said):
+        tune_storage(ComputeSettings(storage_path=url), tmp_path)
