@@ -246,7 +246,7 @@ class StudyDriver:
         self._prepare(number)
         if shadow.is_finished():
             tune_trials.stop(controller, trial)
-        elif shadow.status != Trial.RUNNING or self._study.is_waiting(number):
+        elif self._free.is_limited or not self._runs(number):
             tune_trials.set_status(controller, trial, Trial.PAUSED)
 
     def _restore(self, number: int) -> None:
@@ -259,8 +259,13 @@ class StudyDriver:
             trial.update_last_result(dict(shadow.last_result))
         if shadow.is_finished():
             trial.set_status(shadow.status)
-        elif shadow.status != Trial.RUNNING or self._study.is_waiting(number):
+        elif self._free.is_limited or not self._runs(number):
+            # Tune starts every pending trial; of those that are paused, only the chosen one.
             trial.set_status(Trial.PAUSED)
+
+    def _runs(self, number: int) -> bool:
+        running = self._study.trials[number].status == Trial.RUNNING
+        return running and not self._study.is_waiting(number)
 
     def _prepare(self, number: int) -> None:
         """Set configuration and checkpoint of a trial that has no worker."""

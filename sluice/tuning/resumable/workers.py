@@ -24,6 +24,11 @@ class FreeWorkers:
         self._asked_at: float | None = None
         self._capacity, self._known_until = 0, 0.0
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a limit."""
+        return self._limit is not None
+
     def is_at_limit(self, controller: Any) -> bool:
         """Return whether no further worker may be asked for."""
         if self._limit is None or tune_trials.has_idle_worker(controller):

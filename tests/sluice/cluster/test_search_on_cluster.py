@@ -53,8 +53,8 @@ def expected(tmp_path_factory):
     return decisions(search(tmp_path_factory.mktemp("expected") / "study", OWN))
 
 
-def on_cluster(folder, notes, compute, own=OWN, **options):
-    toy = Observed(notes=notes.folder, module="only_here")
+def on_cluster(folder, notes, compute, own=OWN, *, module="only_here", **options):
+    toy = Observed(notes=notes.folder, module=module)
     return search(folder, own, toy=toy, compute=compute, run=run_tuner, **options)
 
 
@@ -100,7 +100,10 @@ def test_a_study_goes_on_when_a_machine_is_lost_and_uses_one_that_joins(
             joined.append(two_machines.ids()[1])
             notes.expect(*joined)
 
-    result = on_cluster(tmp_path / "disturbed", notes, compute, hear=hear)
+    # Machines of this test share Ray's folder of uploaded code, and one that joins empties it.
+    env = compute.runtime_env.model_copy(update={"working_dir": None, "py_modules": ()})
+    compute = compute.model_copy(update={"runtime_env": env})
+    result = on_cluster(tmp_path / "disturbed", notes, compute, hear=hear, module="")
 
     assert decisions(result) == expected
     (rate, epochs), *_ = lost.items()
