@@ -28,10 +28,14 @@ _CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 @contextlib.contextmanager
-def join_ray(compute: ComputeSettings) -> Iterator[Any]:
+def join_ray(compute: ComputeSettings, *, num_cpus: int | None = None) -> Iterator[Any]:
     """Start Ray here, or join the cluster at ``compute.address``; yield the module ``ray``.
 
     A Ray that runs in this process already is used and left running.
+
+    Args:
+        compute: Where to.
+        num_cpus: Cores that a Ray started here may hand out; all of them when None.
 
     Raises:
         SettingsError: The cluster cannot be reached, or Ray cannot start.
@@ -55,7 +59,7 @@ def join_ray(compute: ComputeSettings) -> Iterator[Any]:
                 fix="Leave compute.address out to use the running one, or call ray.shutdown first.",
             )
     if own:
-        _start(ray, compute)
+        _start(ray, compute, num_cpus)
     try:
         yield ray
     finally:
@@ -157,10 +161,14 @@ def dashboard_url(ray: Any) -> str:
     return address if "://" in address or not address else f"http://{address}"
 
 
-def start_on_loopback(ray: Any) -> None:
+def start_on_loopback(ray: Any, *, num_cpus: int | None = None) -> None:
     """Start Ray on this machine: every port on 127.0.0.1, every request with Ray's token.
 
     Ray lets everybody write to its folder of sockets and logs, so it lies in one of this user's.
+
+    Args:
+        ray: The module.
+        num_cpus: Cores that Ray may hand out; all that this process may use when None.
 
     Raises:
         StorageError: Ray's token, or its folder, cannot be written.
@@ -182,7 +190,7 @@ def start_on_loopback(ray: Any) -> None:
         _init_patiently(
             ray,
             address="local",
-            num_cpus=count_cores(),
+            num_cpus=count_cores() if num_cpus is None else num_cpus,
             include_dashboard=False,
             _temp_dir=str(own_temporary_folder(Path(base)) / "ray"),
             log_to_driver=False,
@@ -236,7 +244,7 @@ def _own_path() -> Any:
     return OwnPath()
 
 
-def _start(ray: Any, compute: ComputeSettings) -> None:
+def _start(ray: Any, compute: ComputeSettings, num_cpus: int | None) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     runtime_env: dict[str, Any] = {}
     if compute.address is not None:
@@ -244,7 +252,7 @@ def _start(ray: Any, compute: ComputeSettings) -> None:
         options["runtime_env"] = runtime_env
     try:
         if compute.address is None:
-            start_on_loopback(ray)
+            start_on_loopback(ray, num_cpus=num_cpus)
         elif compute.address.startswith("ray://"):
             ray.init(address=compute.address, **options)
         else:

@@ -1,10 +1,12 @@
 """What one trial of a search reserves, and how much of a cluster a limit leaves idle."""
 
+import math
 from typing import Any
 
 from sluice.cluster.places import count_places
 from sluice.cluster.ray_session import machines
 from sluice.cluster.settings import ComputeSettings
+from sluice.cores import count_cores
 
 
 def resources_of(compute: ComputeSettings) -> Any:
@@ -19,6 +21,23 @@ def resources_of(compute: ComputeSettings) -> Any:
     if compute.gpus_per_worker:
         bundle["GPU"] = compute.gpus_per_worker
     return tune.PlacementGroupFactory([bundle])
+
+
+def cores_of(compute: ComputeSettings) -> int | None:
+    """Return the cores that a Ray of this machine hands out: as many as the workers asked for use.
+
+    None without a limit of workers; never more than there are.
+    """
+    if compute.workers is None:
+        return None
+    return min(count_cores(), max(1, math.ceil(compute.workers * compute.cpus_per_worker)))
+
+
+def binding_limit(ray: Any, compute: ComputeSettings) -> int | None:
+    """Return ``compute.workers`` where the machines have room for more trials; else None."""
+    if compute.workers is None or _count(machines(ray), compute) <= compute.workers:
+        return None
+    return compute.workers
 
 
 def idle_share(ray: Any, compute: ComputeSettings, most: int | None) -> str:

@@ -12,7 +12,12 @@ from sluice.cluster.autoscaling import wait_for_place
 from sluice.cluster.ray_session import dashboard_url, join_ray
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.storage import tune_storage
-from sluice.cluster.trial_resources import idle_share, resources_of
+from sluice.cluster.trial_resources import (
+    binding_limit,
+    cores_of,
+    idle_share,
+    resources_of,
+)
 from sluice.errors import SettingsError, TrialFailed
 from sluice.tuning.checkpoint_cleanup import CheckpointCleanup
 from sluice.tuning.lanes import is_ordered, most_at_a_time
@@ -96,7 +101,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
         TrainingFailed: An accident ended a trial more often than ``compute.retries`` allows.
     """
     _require_driver_here(plan.compute)
-    with tune_environment(), join_ray(plan.compute) as ray:
+    with tune_environment(), join_ray(plan.compute, num_cpus=cores_of(plan.compute)) as ray:
         from ray import tune
 
         from sluice.tuning.resumable import listening, resumable, study_of
@@ -130,7 +135,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
                     concurrency=most,
                     seed=plan.settings.seed,
                     errors="stop",
-                    workers=plan.compute.workers,
+                    workers=binding_limit(ray, plan.compute),
                 ),
                 search_alg=resumable(searcher, journal=plan.journal),
             ),

@@ -10,7 +10,10 @@ from sluice.errors import SettingsError
 @pytest.mark.parametrize(
     ("raised", "said"),
     [
-        (Exception("The current node timed out during startup."), "did not start .* in time"),
+        (
+            Exception("The current node timed out during startup."),
+            "could not start .* within 30 s in 3 attempts",
+        ),
         (RuntimeError("no room for sockets"), "could not start .* no room for sockets"),
     ],
 )
