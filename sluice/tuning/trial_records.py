@@ -11,6 +11,7 @@ from sluice.tuning.spaces import Setup, Space
 from sluice.tuning.tune_space import decode
 
 if TYPE_CHECKING:
+    from sluice.tuning.resumable.events import CheckpointKey
     from sluice.tuning.resumable.shadow import ShadowTrial
     from sluice.tuning.resumable.study import Study
 
@@ -65,7 +66,7 @@ class TrialRecords:
             )
             for trial in study.trials
             for attempt in trial.attempts
-            if attempt.start is not None
+            if attempt.start is not None and self._trains_on(attempt.start)
         ]
         return tuple(sorted(found, key=lambda exploit: (exploit.epoch, exploit.trial)))
 
@@ -86,11 +87,20 @@ class TrialRecords:
     def _schedule(self, study: "Study", number: int) -> tuple[Step, ...]:
         steps: list[Step] = []
         for attempt in study.attempts_of(number):
+            if attempt.start is not None and not self._trains_on(attempt.start):
+                continue
             params = self._params(attempt.config)
             if not steps or steps[-1].params != params:
                 at = 0 if attempt.start is None else int(attempt.start.time)
                 steps.append(Step(from_epoch=at, params=params))
         return tuple(steps)
+
+    def _trains_on(self, start: "CheckpointKey") -> bool:
+        """Return whether there is an epoch left after a checkpoint that was copied.
+
+        PBT copies after the last epoch as well; the values it sets then are never trained with.
+        """
+        return start.time < self._base.training.max_epochs
 
     def _params(self, config: Mapping[str, Any]) -> Params:
         return decode(self._space, self._base, config)

@@ -202,3 +202,13 @@ def test_a_search_on_workers_without_a_gpu_refuses_to_train_on_one(objective, tm
             compute=HERE,
             hear=ignore,
         )
+
+
+def test_values_that_pbt_sets_after_the_last_epoch_are_no_part_of_the_recipe(tmp_path):
+    """With 27 epochs and a step every 9, the last step falls on the last epoch."""
+    result = search(tmp_path, settings(8, "pbt", perturbation_epochs=9))
+    steps = [step.from_epoch for trial in result.trials for step in trial.schedule]
+
+    assert 0 < max(steps) < 27
+    assert max(exploit.epoch for exploit in result.exploits) < 27
+    assert all(change.from_epoch < 27 for change in result.setup.training.changes)
