@@ -175,6 +175,7 @@ def reports(home: Home) -> list[bytes]:
     return [line for each in journals for line in each.read_bytes().splitlines()[1:]]
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_of_a_search_keeps_every_report(searching_echo: Path, home: Home) -> None:
     """It ends within seconds, leaves no process, and the next start goes on."""
     process = start(searching_echo, home, "tune")

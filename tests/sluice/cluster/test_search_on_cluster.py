@@ -11,7 +11,7 @@ from tests.sluice.cluster.conftest import KEYS
 from tests.sluice.tuning.toy_space import decisions, search, settings
 from tests.support.trials_on_nodes import Notes, Observed, count_running
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 ROOT = Path(__file__).parents[3]
 OWN = settings(10, ordered=True)
 

@@ -69,6 +69,7 @@ def test_a_worker_that_dies_is_replaced_and_its_trial_goes_on(tmp_path):
     assert decisions(result) == decisions(expected)
 
 
+@pytest.mark.exhaustive
 def test_a_trial_that_kills_every_worker_ends_the_search_and_is_tried_again(tmp_path):
     """TUNE-3: whatever killed them may be gone tomorrow; a written failure would stay for ever."""
     expected = search(tmp_path / "one", settings(4))
@@ -84,7 +85,7 @@ def test_a_trial_that_kills_every_worker_ends_the_search_and_is_tried_again(tmp_
         )
     result = search(tmp_path / "ray", settings(4), run=run_tuner)
 
-    assert "more often than compute.retries allows" in caught.value.cause
+    assert "its memory ran out, or its machine is gone" in caught.value.cause
     assert "Run again" in caught.value.fix
     assert decisions(result) == decisions(expected)
 
@@ -94,6 +95,7 @@ def test_the_cause_of_failure_comes_through_ray(tmp_path):
         search(tmp_path, settings(4), run=run_tuner, toy=Toy(raises=True))
 
 
+@pytest.mark.exhaustive
 def test_a_disk_that_fills_up_ends_the_search_with_what_to_do(tmp_path):
     """TUNE-3: on the study's storage, where workers write checkpoints and this process results."""
     own = settings(4)
@@ -134,6 +136,7 @@ def stopped(folder, own, *, after):
         search(folder, own, run=run_tuner, hear=stop)
 
 
+@pytest.mark.exhaustive
 def test_a_search_stopped_and_started_again_in_one_process_goes_on(tmp_path):
     """As in a notebook: the Ray that it joined lives on, and must not keep the first workers."""
     own = settings(4)
@@ -143,6 +146,7 @@ def test_a_search_stopped_and_started_again_in_one_process_goes_on(tmp_path):
     assert decisions(search(tmp_path / "ray", own, run=run_tuner)) == decisions(expected)
 
 
+@pytest.mark.exhaustive
 def test_checkpoints_removed_between_stop_and_resume_are_named(tmp_path):
     own = settings(4)
     stopped(tmp_path, own, after=5)
@@ -153,6 +157,7 @@ def test_checkpoints_removed_between_stop_and_resume_are_named(tmp_path):
     assert "remove the study's folder to run the search again" in caught.value.fix
 
 
+@pytest.mark.exhaustive
 def test_a_second_process_on_a_study_is_refused(tmp_path):
     own = settings(4)
     stopped(tmp_path, own, after=2)

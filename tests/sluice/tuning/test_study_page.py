@@ -91,10 +91,10 @@ def test_classes_are_named_without_their_modules(result, scheduler, said):
 @pytest.mark.parametrize(
     ("storage", "where"),
     [
-        (None, "/home/searches/ab/tune"),
+        (None, "/state/searches/ab/tune"),
         ("/nfs/tune", "/nfs/tune/ab"),
         ("s3://bucket/p?endpoint_override=http://h:1", "s3://bucket/p/ab"),
     ],
 )
 def test_results_are_in_the_studys_folder_or_on_the_storage(storage, where, tmp_path):
-    assert results_path(type(tmp_path)("/home/searches/ab"), storage) == where
+    assert results_path(type(tmp_path)("/state/searches/ab"), storage) == where
