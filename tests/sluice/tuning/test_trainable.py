@@ -40,7 +40,7 @@ CLIP, DROPOUT = "training.clip_norm", "model.dropout"
 SPACE = Space.parse(
     {
         "parameters": {
-            LR: {"kind": "log_uniform", "low": 1e-4, "high": 0.1},
+            LR: {"kind": "log_uniform", "low": 1e-4, "high": 1.0},
             CLIP: {"kind": "log_uniform", "low": 0.01, "high": 10.0},
             DROPOUT: {"kind": "uniform", "low": 0.0, "high": 0.5},
         }
