@@ -46,6 +46,8 @@ class StudyDriver:
 
         self._attempt: dict[int, int] = {}
         """Attempt that the trial's worker runs."""
+        self._written: dict[int, str] = {}
+        """Path of the last checkpoint that the trial's workers reported."""
         self._held: dict[int, None] = {}
         """Trials that keep their worker until their last report is due."""
         self._without: dict[int, None] = {}
@@ -95,7 +97,7 @@ class StudyDriver:
             result[self._time_attr] > shadow.time and not self._study.is_waiting(number)
         )
         if is_new and shadow.status == Trial.RUNNING:
-            checkpoint = tune_trials.reported_checkpoint(trial, dict(result))
+            checkpoint = self._reported_checkpoint(number, result)
             reported = scalars(result)
             require_checkpoint(trial, checkpoint, reported, self._metric, self._time_attr)
             event = Event(
@@ -123,7 +125,7 @@ class StudyDriver:
         self._start(number)
         common: dict[str, Any] = {"trial": number, "attempt": shadow.attempt}
         if result.get(self._time_attr, 0) > shadow.time:
-            checkpoint = tune_trials.reported_checkpoint(trial, dict(result))
+            checkpoint = self._reported_checkpoint(number, result)
             common |= {"result": scalars(result), "checkpoint": checkpoint}
         if shadow.last_result or "result" in common:
             self._receive(Event(kind="complete", **common))
@@ -251,9 +253,9 @@ class StudyDriver:
 
     def _restore(self, number: int) -> None:
         trial, shadow = self._trial[number], self._study.trials[number]
-        path, _ = self._study.latest_checkpoint(number)
-        if path:
-            tune_trials.keep_folder(trial, path)
+        if own := self._study.own_checkpoint(number):
+            tune_trials.keep_folder(trial, own)
+            self._written[number] = own
         self._prepare(number)
         if shadow.last_result:
             trial.update_last_result(dict(shadow.last_result))
@@ -273,8 +275,15 @@ class StudyDriver:
         trial.set_config({**trial.config, **shadow.config})
         path, result = self._study.latest_checkpoint(number)
         tune_trials.set_checkpoint(trial, path, result)
+        tune_trials.skip_written(trial, self._written.get(number, ""))
         self._attempt[number] = shadow.attempt
         self._without[number] = None
+
+
+    def _reported_checkpoint(self, number: int, result: Mapping[str, Any]) -> str:
+        path = tune_trials.reported_checkpoint(self._trial[number], dict(result))
+        self._written[number] = path or self._written.get(number, "")
+        return path
 
 
 def scalars(result: Mapping[str, Any]) -> dict[str, Any]:

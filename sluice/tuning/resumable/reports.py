@@ -45,6 +45,14 @@ class Reports:
                     return path, result
         return self.at(trial.start)
 
+    def written(self, trial: ShadowTrial) -> str:
+        """Return the path of the last checkpoint that a trial wrote in any of its attempts."""
+        for attempt in range(trial.attempt, -1, -1):
+            for _, path in reversed(self._results.get((trial.number, attempt), {}).values()):
+                if path:
+                    return path
+        return ""
+
     def at(self, key: CheckpointKey | None) -> tuple[str, dict[str, Any]]:
         """Return the path of a checkpoint and its result; empty where there is none."""
         if key is None:

@@ -141,6 +141,10 @@ class Study(ABC):
         """
         return self._reports.latest(self.trials[trial])
 
+    def own_checkpoint(self, trial: int) -> str:
+        """Return the path of the last checkpoint that a trial wrote itself; empty without one."""
+        return self._reports.written(self.trials[trial])
+
     def attempts_of(self, number: int) -> tuple[Attempt, ...]:
         """Return the attempts that led to a trial's present weights, oldest first.
 

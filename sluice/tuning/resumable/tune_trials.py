@@ -107,9 +107,22 @@ def keep_folder(trial: Any, checkpoint: str) -> None:
         return
     trial.relative_logdir = path.parent.name
     trial.storage.trial_dir_name = path.parent.name
-    number = path.name.rsplit("_", 1)[-1]
-    if number.isdigit():
-        trial.storage.current_checkpoint_index = int(number)
+
+
+def skip_written(trial: Any, checkpoint: str) -> None:
+    """Let the next worker of a trial write no checkpoint that the last one wrote.
+
+    Tune counts a trial's checkpoints only when its save ends. A worker that was taken away before
+    has written one more than Tune counted, and perhaps another one that nobody heard of.
+
+    Args:
+        trial: One of Tune's trials, without a worker.
+        checkpoint: Path of the last checkpoint that the trial reported; empty without one.
+    """
+    number = PurePosixPath(checkpoint).name.rsplit("_", 1)[-1]
+    written = int(number) if number.isdigit() else -1
+    storage = trial.storage
+    storage.current_checkpoint_index = max(storage.current_checkpoint_index, written) + 1
 
 
 def set_status(controller: Any, trial: Any, status: str) -> None:
