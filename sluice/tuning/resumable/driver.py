@@ -279,7 +279,6 @@ class StudyDriver:
         self._attempt[number] = shadow.attempt
         self._without[number] = None
 
-
     def _reported_checkpoint(self, number: int, result: Mapping[str, Any]) -> str:
         path = tune_trials.reported_checkpoint(self._trial[number], dict(result))
         self._written[number] = path or self._written.get(number, "")
