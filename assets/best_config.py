@@ -20,12 +20,12 @@ from sluice.assets.searched_features import require_same_features
 from sluice.assets.subjects import poc_subject, require_same, search_subject
 from sluice.assets.traced import traced
 from sluice.data.table import TableRecord
-from sluice.digests import digest_json, short
-from sluice.home import Home
-from sluice.pipeline import PipelineSettings
-from sluice.receipts import Receipt, require
+from sluice.base.digests import (digest_json, short)
+from sluice.base.home import Home
+from sluice.config.pipeline import PipelineSettings
+from sluice.base.receipts import (Receipt, require)
 from sluice.reports.folder import save_page
-from sluice.settings import Record
+from sluice.base.settings import Record
 from sluice.tracking.wandb_trials import trial_callbacks
 from sluice.training.device import device_type
 from sluice.tuning.lanes import idle_workers

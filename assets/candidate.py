@@ -17,10 +17,10 @@ from sluice.assets.resources import RECORDS, State, utc_now
 from sluice.assets.subjects import candidate_subject, poc_subject, require_same
 from sluice.assets.traced import traced
 from sluice.assets.verdict_metadata import guard_table, verdict_pictures
-from sluice.digests import short
-from sluice.pipeline import PipelineSettings
-from sluice.receipts import require
-from sluice.registry.environment import read_environment, read_git
+from sluice.base.digests import short
+from sluice.config.pipeline import PipelineSettings
+from sluice.base.receipts import require
+from sluice.base.environment import (read_environment, read_git)
 from sluice.registry.lineage import Lineage
 from sluice.registry.own_code import collect_own_modules
 from sluice.registry.records import Registration

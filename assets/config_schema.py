@@ -6,7 +6,7 @@ classes use for ``str`` and ``int``, accept ``{env: NAME}``, and their errors pr
 
 import dagster as dg
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 
 
 def refuse_config(instead: str, *, why: str) -> dict[str, dg.Field]:

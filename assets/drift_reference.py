@@ -10,12 +10,12 @@ from sluice.assets.metadata import table
 from sluice.assets.resources import RECORDS, State
 from sluice.assets.subjects import require_same
 from sluice.assets.traced import traced
-from sluice.cores import count_cores
+from sluice.base.cpu_count import count_cores
 from sluice.data.table import load_table
-from sluice.digests import short
+from sluice.base.digests import short
 from sluice.drift.held_out import KeptReference, keep_reference
-from sluice.pipeline import PipelineSettings
-from sluice.settings import Record
+from sluice.config.pipeline import PipelineSettings
+from sluice.base.settings import Record
 from sluice.training.members import TrainedModels
 from sluice.training.weights import load_member
 

@@ -5,12 +5,12 @@ import io
 import pandas as pd
 from pydantic import Field
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.evaluation.guards import GuardEvidence
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.metric_table import MetricTable
 from sluice.evaluation.suites.result import SuiteReport
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 
 class StoredTable(Record):

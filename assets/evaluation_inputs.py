@@ -4,7 +4,7 @@ from sluice.assets.resources import State
 from sluice.assets.subjects import candidate_subject
 from sluice.evaluation.inputs import open_evaluation_inputs
 from sluice.evaluation.suites.library import SuiteLibrary
-from sluice.pipeline import PipelineSettings
+from sluice.config.pipeline import PipelineSettings
 
 
 def open_inputs(pipeline: PipelineSettings, state: State, *, data: str) -> tuple[str, ...]:

@@ -10,10 +10,10 @@ from sluice.assets.subjects import maker, raw_subject
 from sluice.assets.traced import traced
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table, save_table
-from sluice.failfast.user_code import users_code
-from sluice.pipeline import PipelineSettings
-from sluice.receipts import require
-from sluice.settings import Record
+from sluice.findings.user_code import users_code
+from sluice.config.pipeline import PipelineSettings
+from sluice.base.receipts import require
+from sluice.base.settings import Record
 
 
 class FeatureSet(Record):

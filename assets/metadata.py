@@ -7,7 +7,7 @@ import dagster as dg
 import pandas as pd
 
 from sluice.data.schema import Schema
-from sluice.redaction import redact
+from sluice.base.redaction import redact
 
 
 def picture(png: bytes, alt: str) -> dg.MarkdownMetadataValue:

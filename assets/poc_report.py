@@ -15,8 +15,8 @@ from sluice.failfast.gate.plan import Plan
 from sluice.failfast.gate.request import GateRequest, StoredTarget
 from sluice.failfast.gate.supervisor import supervise
 from sluice.failfast.result import CheckResult, GateReport
-from sluice.pipeline import PipelineSettings
-from sluice.receipts import require
+from sluice.config.pipeline import PipelineSettings
+from sluice.base.receipts import require
 
 
 def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:

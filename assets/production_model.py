@@ -8,8 +8,8 @@ from sluice.assets.config_schema import VERSION_CONFIG, requested_version
 from sluice.assets.resources import RECORDS, State
 from sluice.assets.rollout import ROLLOUT
 from sluice.assets.traced import traced
-from sluice.errors import GateBlocked
-from sluice.pipeline import PipelineSettings
+from sluice.base.errors import GateBlocked
+from sluice.config.pipeline import PipelineSettings
 from sluice.registry.records import Promotion
 from sluice.registry.rollouts import RolloutLedger
 from sluice.tracking.registry_mirror import mirror_history

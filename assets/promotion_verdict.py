@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.evaluated import Evaluation
 from sluice.assets.metadata import table
@@ -16,12 +16,12 @@ from sluice.evaluation.companions import Companions, CompanionSettings, accompan
 from sluice.evaluation.gate_page import gate_page
 from sluice.evaluation.judgement import judge
 from sluice.evaluation.mcnemar import McNemarReport, mcnemar
-from sluice.evaluation.metrics.directions import direction_of
-from sluice.evaluation.verdict import Verdict
-from sluice.pipeline import PipelineSettings
-from sluice.receipts import Receipt
+from sluice.metrics.directions import direction_of
+from sluice.verdicts.verdict import Verdict
+from sluice.config.pipeline import PipelineSettings
+from sluice.base.receipts import Receipt
 from sluice.reports.folder import save_page
-from sluice.settings import Record
+from sluice.base.settings import Record
 from sluice.training.code import identify_code
 from sluice.workloads.workload import Workload
 

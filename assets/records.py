@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import dagster as dg
 from pydantic import ValidationError
 
-from sluice.errors import ContractError
-from sluice.files import write_atomic
-from sluice.settings import Record
+from sluice.base.errors import ContractError
+from sluice.base.files import write_atomic
+from sluice.base.settings import Record
 
 R = TypeVar("R", bound=Record)
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from sluice.artifacts import ArtifactStore
-from sluice.home import Home
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.home import Home
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
 

@@ -3,11 +3,11 @@
 import inspect
 from pathlib import Path
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.assets.resources import utc_now
-from sluice.files import write_atomic
-from sluice.home import Home
-from sluice.pipeline import PipelineSettings
+from sluice.base.files import write_atomic
+from sluice.base.home import Home
+from sluice.config.pipeline import PipelineSettings
 from sluice.training.code import identify_code
 from sluice.training.run_record import read_run
 

@@ -6,7 +6,7 @@ from sluice.assets.metadata import picture, table
 from sluice.evaluation.gate_plots import difficulty_png, power_png
 from sluice.evaluation.guards import GuardEvidence
 from sluice.evaluation.plots import fold_gains_png
-from sluice.evaluation.verdict import Verdict
+from sluice.verdicts.verdict import Verdict
 
 
 def guard_table(verdict: Verdict) -> dg.MetadataValue:

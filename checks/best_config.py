@@ -9,7 +9,7 @@ from sluice.assets.best_config import BestConfig
 from sluice.assets.metadata import table
 from sluice.assets.resources import State
 from sluice.checks.outcomes import blocking, result
-from sluice.pipeline import PipelineSettings
+from sluice.config.pipeline import PipelineSettings
 from sluice.tuning.study import Study
 
 FINISHED = "a_trial_finished_with_a_finite_loss"

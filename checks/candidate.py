@@ -3,7 +3,7 @@
 import dagster as dg
 
 from sluice.checks.outcomes import blocking, result
-from sluice.pipeline import PipelineSettings
+from sluice.config.pipeline import PipelineSettings
 from sluice.registry.records import Registration
 
 LINEAGE = "lineage_is_complete"

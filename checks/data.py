@@ -19,11 +19,11 @@ from sluice.data.expectations import Expectation
 from sluice.data.schema import Schema
 from sluice.data.table import TableRecord, load_table
 from sluice.data.validation import validate_schema
-from sluice.errors import ContractError, SchemaError
+from sluice.base.errors import (ContractError, SchemaError)
 from sluice.failfast.data.look_ahead import find_look_ahead
-from sluice.home import Home
-from sluice.pipeline import PipelineSettings
-from sluice.receipts import Receipt
+from sluice.base.home import Home
+from sluice.config.pipeline import PipelineSettings
+from sluice.base.receipts import Receipt
 from sluice.reports.folder import save_page
 
 SCHEMA = "schema_holds"

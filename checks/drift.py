@@ -4,7 +4,7 @@ import dagster as dg
 
 from sluice.assets.drift_report import DRIFT_REPORT
 from sluice.drift.watch import DriftWatch
-from sluice.pipeline import PipelineSettings
+from sluice.config.pipeline import PipelineSettings
 
 NO_DRIFT = "no_drift"
 

@@ -7,8 +7,8 @@ import dagster as dg
 from sluice.assets.evaluated import Evaluation
 from sluice.assets.resources import State
 from sluice.checks.outcomes import blocking, result
-from sluice.errors import ContractError
-from sluice.pipeline import PipelineSettings
+from sluice.base.errors import ContractError
+from sluice.config.pipeline import PipelineSettings
 
 PAIRED = "both_arms_stand_on_the_same_rows"
 SUITES = "regression_suites_hold"

@@ -6,8 +6,8 @@ from sluice.assets.evaluation_inputs import open_inputs
 from sluice.assets.features import FeatureSet
 from sluice.assets.resources import State
 from sluice.checks.outcomes import result
-from sluice.errors import SluiceError
-from sluice.pipeline import PipelineSettings
+from sluice.base.errors import SluiceError
+from sluice.config.pipeline import PipelineSettings
 
 OPENS = "what_evaluation_reads_can_be_opened"
 

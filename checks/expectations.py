@@ -30,9 +30,9 @@ from sluice.data.expectations import (
     StdBetween,
     declare,
 )
-from sluice.errors import ContractError, SluiceError
-from sluice.imports import import_named
-from sluice.settings import nearest
+from sluice.base.errors import (ContractError, SluiceError)
+from sluice.base.imports import import_named
+from sluice.base.settings import nearest
 
 MAX_EXAMPLES = 5
 BRIEF = {"result_format": "SUMMARY", "partial_unexpected_count": MAX_EXAMPLES}

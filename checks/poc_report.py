@@ -9,7 +9,7 @@ from sluice.checks.outcomes import blocking, result
 from sluice.failfast.gate.checks import CHECKS
 from sluice.failfast.gate.timing import WHOLE_GATE
 from sluice.failfast.result import CheckResult, GateReport
-from sluice.pipeline import PipelineSettings
+from sluice.config.pipeline import PipelineSettings
 
 
 def poc_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:

@@ -3,7 +3,7 @@
 import dagster as dg
 
 from sluice.assets.promotion_verdict import Decision
-from sluice.pipeline import PipelineSettings
+from sluice.config.pipeline import PipelineSettings
 
 BETTER = "candidate_is_better"
 

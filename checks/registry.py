@@ -4,8 +4,8 @@ import dagster as dg
 
 from sluice.assets.resources import State
 from sluice.checks.outcomes import blocking, result
-from sluice.counted import counted
-from sluice.pipeline import PipelineSettings
+from sluice.base.pluralize import counted
+from sluice.config.pipeline import PipelineSettings
 from sluice.registry.signing import SigningKey
 
 SOUND = "registry_holds_together"

@@ -4,7 +4,7 @@ import dagster as dg
 
 from sluice.assets.resources import State
 from sluice.assets.rollout import ROLLOUT
-from sluice.pipeline import PipelineSettings
+from sluice.config.pipeline import PipelineSettings
 from sluice.rollout.state import Rollout
 
 HELD = "every_step_held"

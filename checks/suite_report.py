@@ -14,7 +14,7 @@ from sluice.data.expectations import (
     RowCount,
     StdBetween,
 )
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 Outcome = Literal["pass", "fail", "unmeasurable"]
 

@@ -13,11 +13,11 @@ from sluice.assets.resources import State
 from sluice.assets.trained_models import epochs
 from sluice.checks.outcomes import blocking, result
 from sluice.data.table import load_table
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.evaluation.outputs import predict
 from sluice.failfast.learning.predictions import prediction_spread
-from sluice.failfast.log.event_log import validate_log
-from sluice.pipeline import PipelineSettings
+from sluice.eventlog.event_log import validate_log
+from sluice.config.pipeline import PipelineSettings
 from sluice.training.members import TrainedModels
 from sluice.training.weights import load_member
 

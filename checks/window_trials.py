@@ -11,9 +11,9 @@ from sluice.checks.alarm_report import AlarmSettings
 from sluice.checks.corruptions import CORRUPTIONS, Corruption, targets
 from sluice.data.schema import Schema
 from sluice.data.validation import validate_schema
-from sluice.errors import ContractError
-from sluice.failfast.user_code import users_code
-from sluice.training.seeds import derive_seed
+from sluice.base.errors import ContractError
+from sluice.findings.user_code import users_code
+from sluice.base.seeding import derive_seed
 from sluice.workloads.workload import Workload
 
 

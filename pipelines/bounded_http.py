@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from sluice.settings import Settings
+from sluice.base.settings import Settings
 
 
 class HttpLimits(Settings):

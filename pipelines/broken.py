@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import dagster as dg
 
-from sluice.errors import SluiceError
+from sluice.base.errors import SluiceError
 
 GROUP = "broken_pipelines"
 

@@ -28,8 +28,8 @@ from sluice.checks.promotion_verdict import verdict_check
 from sluice.checks.registry import registry_check
 from sluice.checks.rollout import rollout_check
 from sluice.checks.trained_models import trained_models_checks
-from sluice.errors import SettingsError
-from sluice.pipeline import PipelineSettings
+from sluice.base.errors import SettingsError
+from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.drift_sensor import drift_sensor
 from sluice.pipelines.jobs import (
     drift_job,

@@ -6,9 +6,9 @@ from typing import Any, Self
 import dagster as dg
 from pydantic import BaseModel, ConfigDict
 
-from sluice.home import Home
-from sluice.pipeline import PipelineSettings
-from sluice.pipeline_file import BASED_ON, compose
+from sluice.base.home import Home
+from sluice.config.pipeline import PipelineSettings
+from sluice.config.pipeline_file import (BASED_ON, compose)
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.resources import with_resources
 
@@ -36,7 +36,7 @@ class Attributes(BaseModel):
 class ModelPipeline(dg.Component):
     """A gated line from raw rows to a model in production.
 
-    The YAML's attributes are ``sluice.pipeline.PipelineSettings`` itself, so the command line, the
+    The YAML's attributes are ``sluice.config.pipeline.PipelineSettings`` itself, so the command line, the
     component and ``dg check yaml`` read one schema.
     """
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import dagster as dg
 
-from sluice.home import Home
-from sluice.pipeline import defs_folder, known_pipelines, read_pipeline
+from sluice.base.home import Home
+from sluice.config.pipeline import (defs_folder, known_pipelines, read_pipeline)
 from sluice.pipelines.broken import load_or_explain
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.resources import sealed, with_resources
-from sluice.redaction import redact_logs
+from sluice.base.redaction import redact_logs
 
 EXTRA = "SLUICE_PIPELINES"
 """Environment variable: further pipeline files outside ``defs``, separated like PATH."""

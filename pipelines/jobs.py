@@ -11,7 +11,7 @@ from sluice.assets.drift_report import DRIFT_REPORT
 from sluice.assets.rollout import ROLLOUT
 from sluice.assets.rollout_review import REVIEW
 from sluice.checks.registry import SOUND
-from sluice.pipeline import PipelineSettings
+from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.executor import one_process
 
 PRODUCTION = "production_model"

@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from sluice.errors import SluiceError
-from sluice.home import Home
+from sluice.base.errors import SluiceError
+from sluice.base.home import Home
 from sluice.observability.alerts import read_alerts
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Phase

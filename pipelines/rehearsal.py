@@ -6,9 +6,9 @@ import time
 from rich.console import Console
 
 from sluice.assets.resources import State
-from sluice.errors import SluiceError
-from sluice.home import Home
-from sluice.pipeline import PipelineSettings
+from sluice.base.errors import SluiceError
+from sluice.base.home import Home
+from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.run import RunReport
 from sluice.rehearsal.settings import FEWEST_SECONDS
 

@@ -21,7 +21,7 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-from sluice.home import Home
+from sluice.base.home import Home
 from sluice.pipelines.bounded_http import BoundedHandler, BoundedServer
 from sluice.pipelines.pipeline_metrics import MEDIA_TYPE, metrics_reader
 from sluice.pipelines.trusted_hosts import is_trusted_host

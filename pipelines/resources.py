@@ -9,7 +9,7 @@ import dagster as dg
 from sluice.assets.config_schema import refuse_config
 from sluice.assets.records import RecordIOManager
 from sluice.assets.resources import RECORDS, Progress, State, silent
-from sluice.home import Home
+from sluice.base.home import Home
 
 _NO_CONFIG = refuse_config(
     "set SLUICE_HOME, SLUICE_REGISTRY_URL and SLUICE_REGISTRY_KEY where Sluice is started",

@@ -8,7 +8,7 @@ from sluice.assets.features import FeatureSet
 from sluice.assets.records import newest_record
 from sluice.assets.resources import State
 from sluice.assets.subjects import maker, search_subject
-from sluice.pipeline import PipelineSettings
+from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.jobs import training_name
 from sluice.pipelines.source_look import NoAnswer, SourceLook
 from sluice.pipelines.under_way import under_way

@@ -10,9 +10,9 @@ from dagster._core.storage.tags import RUN_KEY_TAG
 from sluice.assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
 from sluice.assets.resources import State, utc_now
 from sluice.assets.rollout import ROLLOUT
-from sluice.delivery.drive import live_servers
-from sluice.errors import GateBlocked
-from sluice.pipeline import PipelineSettings
+from sluice.rollout_control.drive import live_servers
+from sluice.base.errors import GateBlocked
+from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.asked_run import asked_run
 from sluice.pipelines.jobs import PRODUCTION, promotion_name, rollout_name
 from sluice.registry.rollouts import RolloutLedger

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from sluice.digests import digest_frame
-from sluice.errors import SluiceError
-from sluice.failfast.user_code import users_code
-from sluice.pipeline import PipelineSettings
+from sluice.base.digests import digest_frame
+from sluice.base.errors import SluiceError
+from sluice.findings.user_code import users_code
+from sluice.config.pipeline import PipelineSettings
 from sluice.serving.background import in_background
 
 PATIENCE_S = 40.0

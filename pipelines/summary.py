@@ -5,9 +5,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluice.assets.resources import State
-from sluice.command_lines import runnable
-from sluice.digests import short
-from sluice.home import Home
+from sluice.base.command_lines import runnable
+from sluice.base.digests import short
+from sluice.base.home import Home
 from sluice.pipelines.run import RunReport
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sluice
-from sluice import cli
+from sluice.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
 TAKEN = "sluice"
@@ -123,7 +123,7 @@ def test_what_is_not_published_is_not_locked() -> None:
 @pytest.mark.slow
 def test_the_version_needs_no_installed_metadata(capsys: pytest.CaptureFixture[str]) -> None:
     """Under which name Sluice is installed, or whether it is, makes no difference."""
-    assert cli.run_command(["--version"]) == 0
+    assert app.run_command(["--version"]) == 0
     assert capsys.readouterr().out == f"sluice {sluice.__version__}\n"
 
 
@@ -138,10 +138,10 @@ def test_points_installed_twice_add_each_command_once(
         folder.mkdir()
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         (folder / "entry_points.txt").write_text(
-            f"[{cli.ENTRY_POINTS}]\nprobe = twice_probe:register\n"
+            f"[{app.ENTRY_POINTS}]\nprobe = twice_probe:register\n"
         )
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    cli.build_app("list")
+    app.build_app("list")
 
     assert len(importlib.import_module("twice_probe").added) == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sluice.pipeline import PipelineSettings
+from sluice.config.pipeline import PipelineSettings
 from sluice.training.optimizer_settings import CHANGING_ARGUMENTS
 from sluice.training.optimizers import OPTIMIZERS, require_optimizer
 

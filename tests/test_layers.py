@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.settings import Settings
+from sluice.base.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("sluice", "assets", "checks", "pipelines")
@@ -64,7 +64,7 @@ ONE_ADAPTER = {
             "tuner",
         )
     },
-    "optuna": {"sluice/tuning/benchmark/wrapper_cost.py", "sluice/tuning/searchers.py"},
+    "optuna": {"sluice/bench/search/wrapper_cost.py", "sluice/tuning/searchers.py"},
     "opentelemetry": {"sluice/observability/tracing.py"},
 }
 SUBCLASSES_OF_RAY = Path("sluice/tuning/resumable")
@@ -134,7 +134,7 @@ def early_engines(tree: ast.Module) -> set[str]:
         ("sluice", "import dagster as dg", {"dagster"}),
         ("sluice", "def f():\n    from sluice.assets.x import y", {"sluice.assets.x.y"}),
         ("sluice", "from sluice import checks", {"sluice.checks"}),
-        ("assets", "import dagster, sluice.home, sluice.checks", {"sluice.checks"}),
+        ("assets", "import dagster, sluice.base.home, sluice.checks", {"sluice.checks"}),
         ("checks", "from sluice.pipelines import jobs", {"sluice.pipelines.jobs"}),
         ("pipelines", "import sluice, sluice.assets, sluice.checks, dagster", set()),
         ("pipelines", "from sluice.assets.x import y\nimport pipelines", {"pipelines"}),

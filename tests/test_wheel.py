@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import sluice
-from sluice.errors import GATE_SAID_NO
+from sluice.base.errors import GATE_SAID_NO
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from sluice.cluster.places import count_places
 from sluice.cluster.ray_session import machines
 from sluice.cluster.settings import ComputeSettings
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 
 Autoscaler = Literal["present", "absent", "unknown"]
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from sluice.cluster.settings import ComputeSettings
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 
 _ROUNDING = 1e-9
 """Three shares of a third make one."""

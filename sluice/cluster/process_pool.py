@@ -13,7 +13,7 @@ from sluice.cluster.jobs import Arrival, Done, Job, Losses, read_news
 from sluice.cluster.places import count_places
 from sluice.cluster.process import Process, stop
 from sluice.cluster.settings import ComputeSettings
-from sluice.cores import count_cores
+from sluice.base.cpu_count import count_cores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ Ray itself waits minutes for one that does not, and then ends the process.
 import re
 import socket
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 
 _REACH_S = 5.0
 """A cluster's port answers at once or not at all."""

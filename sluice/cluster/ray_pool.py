@@ -13,7 +13,7 @@ from sluice.cluster.process import WORKER_ENVIRONMENT, worker_path
 from sluice.cluster.ray_session import count_actors, join_ray
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.shared_folders import Marks, marked, not_shared
-from sluice.errors import SluiceError, TrainingFailed
+from sluice.base.errors import (SluiceError, TrainingFailed)
 
 _START_S = 120.0
 """A worker imports torch when it starts; this long without any worker is a fault."""

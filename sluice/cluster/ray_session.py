@@ -14,9 +14,9 @@ from sluice.cluster.ray_address import require_cluster, unreachable
 from sluice.cluster.ray_token import keep_token_private
 from sluice.cluster.runtime_env import hide_values, resolve_runtime_env
 from sluice.cluster.settings import ComputeSettings
-from sluice.cores import count_cores
-from sluice.errors import SettingsError
-from sluice.files import own_temporary_folder
+from sluice.base.cpu_count import count_cores
+from sluice.base.errors import SettingsError
+from sluice.base.files import own_temporary_folder
 
 T = TypeVar("T")
 _ANSWER_S = 60.0

@@ -19,8 +19,8 @@ from sluice.cluster.leftovers import own_prefix, remove_leftovers
 from sluice.cluster.places import require_places
 from sluice.cluster.ray_session import join_ray, machines
 from sluice.cluster.settings import ComputeSettings
-from sluice.errors import SettingsError, SluiceError, TrainingFailed
-from sluice.files import storage_error
+from sluice.base.errors import (SettingsError, SluiceError, TrainingFailed)
+from sluice.base.files import storage_error
 
 T = TypeVar("T")
 Tell = Callable[[Any], None]
@@ -212,7 +212,7 @@ def serve(function: bytes, box: Any) -> bytes | None:
     import ray
     from torch import distributed as dist
 
-    from sluice.errors import RankLost
+    from sluice.base.errors import RankLost
 
     def tell(event: Any) -> None:
         ray.get(box.tell.remote(pickle.dumps(event)))
@@ -228,7 +228,7 @@ def serve(function: bytes, box: Any) -> bytes | None:
     except SluiceError as error:
         ray.get(box.fail.remote(pickle.dumps(error)))
     except Exception as error:  # the edge of the process: the user's code may raise anything
-        from sluice.failfast.user_code import training_error
+        from sluice.findings.user_code import training_error
 
         ray.get(box.fail.remote(pickle.dumps(training_error(error))))
     dist.destroy_process_group()

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
 from sluice.cluster.process import WORKER_ENVIRONMENT
-from sluice.errors import SettingsError
-from sluice.redaction import MASK, redact_data
-from sluice.settings import Settings, nearest
+from sluice.base.errors import SettingsError
+from sluice.base.redaction import (MASK, redact_data)
+from sluice.base.settings import (Settings, nearest)
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _MIN_HIDDEN_LENGTH = 4

@@ -3,8 +3,8 @@
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from sluice.cluster.runtime_env import RuntimeEnvSettings
-from sluice.redaction import has_credential, redact
-from sluice.settings import Settings
+from sluice.base.redaction import (has_credential, redact)
+from sluice.base.settings import Settings
 
 
 class ComputeSettings(Settings):

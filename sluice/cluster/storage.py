@@ -13,8 +13,8 @@ from urllib.parse import urlsplit, urlunsplit
 from sluice.cluster.leftovers import own_prefix, remove_leftovers
 from sluice.cluster.ray_session import ask_every_machine, has_several_machines
 from sluice.cluster.settings import ComputeSettings
-from sluice.errors import SettingsError, StorageError
-from sluice.files import storage_error
+from sluice.base.errors import (SettingsError, StorageError)
+from sluice.base.files import storage_error
 
 _RETRY_LIMIT_S = 60
 """Google's client tries for 15 minutes of its own choice."""

@@ -6,7 +6,7 @@ from typing import Any
 from sluice.cluster.places import count_places
 from sluice.cluster.ray_session import machines
 from sluice.cluster.settings import ComputeSettings
-from sluice.cores import count_cores
+from sluice.base.cpu_count import count_cores
 
 
 def resources_of(compute: ComputeSettings) -> Any:
@@ -66,7 +66,7 @@ def idle_share(ray: Any, compute: ComputeSettings, most: int | None) -> str:
 
 
 def _count(there: list[dict[str, float]], compute: ComputeSettings) -> int:
-    from sluice.errors import SettingsError
+    from sluice.base.errors import SettingsError
 
     try:
         return count_places(there, compute.model_copy(update={"workers": None}))

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sluice.settings import Settings
+from sluice.base.settings import Settings
 
 
 class TimeBars(Settings):

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from sluice.errors import ContractError
-from sluice.settings import Record
+from sluice.base.errors import ContractError
+from sluice.base.settings import Record
 
 
 class NotNull(Record):

@@ -11,7 +11,7 @@ from sluice.data.size_limits import require_bounded_csv, require_bounded_parquet
 from sluice.data.source_settings import CsvSource, ParquetSource
 from sluice.data.source_url import hide, resolve
 from sluice.data.validation import nearest_name
-from sluice.errors import SourceError
+from sluice.base.errors import SourceError
 
 _PART_BYTES = 8 * 1024**2
 

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from sluice.errors import ContractError
-from sluice.settings import Record, Settings
+from sluice.base.errors import ContractError
+from sluice.base.settings import (Record, Settings)
 
 
 class FoldSettings(Settings):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 
 _KEY_BITS = 53
 """Whole numbers up to here are exact in every number format a table may pass through."""

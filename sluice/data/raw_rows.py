@@ -8,7 +8,7 @@ import pandas as pd
 from sluice.data.schema import Schema
 from sluice.data.source_settings import CsvSource, TableSource
 from sluice.data.validation import nearest_name
-from sluice.errors import SourceError
+from sluice.base.errors import SourceError
 
 
 def shape_rows(

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 ColumnKind = Literal["float", "int", "bool", "string", "datetime"]
 

@@ -9,7 +9,7 @@ import io
 import pandas as pd
 
 from sluice.data.source_settings import CsvSource, ParquetSource
-from sluice.errors import SourceError
+from sluice.base.errors import SourceError
 
 _CELL_BYTES = 8
 """A number, or the place of a text."""

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from sluice.data.bar_rules import BarRule
 from sluice.data.source_url import SourceUrl
-from sluice.settings import Settings
+from sluice.base.settings import Settings
 
 MAX_BYTES = 2 * 1024**3
 """Default of ``max_bytes``; a small file can claim to hold far more than it weighs."""

@@ -12,8 +12,8 @@ from urllib.parse import quote
 from pydantic import AfterValidator, BeforeValidator
 
 from sluice.data.validation import nearest_name
-from sluice.errors import SourceError
-from sluice.redaction import has_credential, redact
+from sluice.base.errors import SourceError
+from sluice.base.redaction import (has_credential, redact)
 
 _VARIABLE = re.compile(r"\$\{(\w*)\}")
 _LOGIN = re.compile(r"^[^:/]+://[^:/]*(?::(?P<password>[^@]*))?@")

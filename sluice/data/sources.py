@@ -17,7 +17,7 @@ from sluice.data.source_settings import (
     TickSource,
 )
 from sluice.data.tick_bars import TICK_SCHEMA, build_bars
-from sluice.errors import SourceError
+from sluice.base.errors import SourceError
 
 _BAR_COLUMNS = {
     "Open": "open",

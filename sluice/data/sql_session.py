@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import SQLAlchemyError
 
 from sluice.data.source_settings import SqlSource
-from sluice.errors import SourceError
+from sluice.base.errors import SourceError
 
 READER_GRANTS = """\
 CREATE ROLE {role} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION;

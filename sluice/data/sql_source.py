@@ -19,7 +19,7 @@ from sluice.data.schema import Schema
 from sluice.data.source_settings import SqlSource
 from sluice.data.source_url import hide, resolve
 from sluice.data.sql_session import open_read_only, run_query
-from sluice.errors import SourceError
+from sluice.base.errors import SourceError
 
 _LINK = re.compile(r" \(Background on this .*\)$")
 """What SQLAlchemy puts behind its own messages."""

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from sluice.artifacts import ArtifactStore
-from sluice.digests import digest_frame, short
-from sluice.errors import ContractError, IntegrityError
-from sluice.settings import Record
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.digests import (digest_frame, short)
+from sluice.base.errors import (ContractError, IntegrityError)
+from sluice.base.settings import Record
 
 
 class TableRecord(Record):

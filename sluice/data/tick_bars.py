@@ -10,7 +10,7 @@ from sluice.data.bar_ends import bar_ends
 from sluice.data.bar_rules import BarRule, TimeBars
 from sluice.data.schema import Column, Schema
 from sluice.data.validation import validate_schema
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 
 TICK_SCHEMA = Schema(
     columns=(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sluice.drift.columns import ColumnReference
 from sluice.drift.dependence import Dependence
-from sluice.drift.settings import DriftSettings
+from sluice.config.drift_settings import DriftSettings
 
 MOST_DRAWN = 64
 """Blocks drawn for a window at most; beyond, deviations shrink with the root of its rows."""

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 
 Kind = Literal["numeric", "category"]
 MISSING = 0

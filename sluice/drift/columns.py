@@ -28,7 +28,7 @@ from sluice.drift.distances import (
     population_stability,
     wasserstein,
 )
-from sluice.drift.settings import DriftSettings
+from sluice.config.drift_settings import DriftSettings
 
 StatisticName = Literal["psi", "ks", "wasserstein", "chi_square", "missing"]
 

@@ -13,10 +13,10 @@ from pydantic import Field
 from scipy.special import stdtr, stdtrit
 
 from sluice.drift.report import Verdict
-from sluice.drift.settings import DriftSettings
-from sluice.errors import ContractError
+from sluice.config.drift_settings import DriftSettings
+from sluice.base.errors import ContractError
 from sluice.evaluation.variance import choose_block_length, pooled, rows_part
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 
 class ConceptReport(Record):

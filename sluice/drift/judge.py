@@ -25,7 +25,7 @@ from sluice.drift.report import (
 )
 from sluice.drift.summary import summarize
 from sluice.drift.together import joint_result, settle
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 
 _NEW_SHOWN = 20
 _NOTHING = math.nan

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from sluice.drift.report import Verdict
-from sluice.drift.settings import DriftSettings
-from sluice.errors import ContractError
+from sluice.config.drift_settings import DriftSettings
+from sluice.base.errors import ContractError
 from sluice.evaluation.variance import choose_block_length, shortest_block
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 QUANTILE = 0.95
 _RESAMPLES = 1999

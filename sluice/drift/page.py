@@ -4,7 +4,7 @@ import base64
 import math
 from html import escape
 
-from sluice.digests import short
+from sluice.base.digests import short
 from sluice.drift.plots import column_png, overview_png
 from sluice.drift.reference import DriftReference
 from sluice.drift.report import ColumnResult, DriftReport, Verdict

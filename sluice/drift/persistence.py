@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from sluice.drift.report import Verdict
-from sluice.settings import Record, Settings
+from sluice.base.settings import (Record, Settings)
 
 Alarm = Literal["ALARM", "QUIET", "INCONCLUSIVE"]
 

@@ -17,8 +17,8 @@ from sluice.drift.cells import num_filled
 from sluice.drift.columns import ColumnReference, reference_column
 from sluice.drift.dependence import Dependence
 from sluice.drift.joint import Features, JointReference
-from sluice.drift.settings import DriftSettings
-from sluice.errors import ContractError
+from sluice.config.drift_settings import DriftSettings
+from sluice.base.errors import ContractError
 
 _REPORT_EVERY = 16
 """Columns between two progress messages."""

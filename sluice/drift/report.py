@@ -7,7 +7,7 @@ from pydantic import Field
 
 from sluice.drift.cells import Kind
 from sluice.drift.columns import StatisticName
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 Verdict = Literal["DRIFT", "STABLE", "INCONCLUSIVE"]
 Finding = Literal[

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from sluice.errors import ContractError, SourceError
-from sluice.settings import nearest
+from sluice.base.errors import (ContractError, SourceError)
+from sluice.base.settings import nearest
 
 SUFFIXES = (".parquet", ".csv")
 

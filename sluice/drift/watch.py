@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
-from sluice.digests import digest_json
+from sluice.base.digests import digest_json
 from sluice.drift.persistence import Persistence, PersistenceSettings, persist
 from sluice.drift.report import Verdict
 from sluice.drift.windows import Waiting
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 Subject = Literal["rows", "requests", "predictions", "latency", "losses"]
 SUBJECTS: dict[Subject, str] = {

@@ -9,9 +9,9 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.data.folds import RowRange
-from sluice.digests import digest_bytes, digest_frame
+from sluice.base.digests import (digest_bytes, digest_frame)
 from sluice.drift import live
 from sluice.drift.concept import ConceptReport, judge_losses
 from sluice.drift.held_out import KeptReference, held_out_losses, known_until
@@ -23,7 +23,7 @@ from sluice.drift.plots import two_windows_png
 from sluice.drift.reference import DriftReference
 from sluice.drift.reference_file import load_reference
 from sluice.drift.report import BROKEN, DriftReport
-from sluice.drift.settings import DriftSettings
+from sluice.config.drift_settings import DriftSettings
 from sluice.drift.watch import (
     SUBJECTS,
     Cure,

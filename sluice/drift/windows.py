@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from sluice.data.folds import RowRange
-from sluice.drift.settings import DriftSettings
+from sluice.config.drift_settings import DriftSettings
 from sluice.evaluation.production import position_through
 
 

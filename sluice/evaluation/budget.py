@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from scipy.special import zeta
 
-from sluice.errors import SettingsError
-from sluice.evaluation.row_sketch import RowSketch
+from sluice.base.errors import SettingsError
+from sluice.verdicts.row_sketch import RowSketch
 from sluice.evaluation.settings import GateSettings
 
 DECAY = 1.6

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.evaluation.losses import LossTable
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from pydantic import Field
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.evaluation.clusters import by_cluster
 from sluice.evaluation.diebold_mariano import diebold_mariano
 from sluice.evaluation.estimate import Arm, mean_gain
@@ -13,8 +13,8 @@ from sluice.evaluation.improvement import probability_of_improvement
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.resampling import two_way_interval
 from sluice.evaluation.sign_flip import sign_flip_p
-from sluice.evaluation.verdict import Verdict
-from sluice.settings import Record, Settings
+from sluice.verdicts.verdict import Verdict
+from sluice.base.settings import (Record, Settings)
 
 
 class CompanionSettings(Settings):

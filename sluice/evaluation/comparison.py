@@ -14,17 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.evaluation.clusters import by_cluster, fold_scale
 from sluice.evaluation.estimate import Arm, Estimate, estimate_gain, mean_gain
 from sluice.evaluation.independence import looks_dependent
 from sluice.evaluation.losses import LossTable
-from sluice.evaluation.row_sketch import RowSketch
+from sluice.verdicts.row_sketch import RowSketch
 from sluice.evaluation.settings import GateSettings
 from sluice.evaluation.shortfall import Evidence, advise
 from sluice.evaluation.sufficiency import find_lacking
 from sluice.evaluation.variance import choose_block_length, shortest_block
-from sluice.evaluation.verdict import FoldGain, Outcome, Verdict
+from sluice.verdicts.verdict import (FoldGain, Outcome, Verdict)
 
 
 def compare(

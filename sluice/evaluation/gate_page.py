@@ -6,13 +6,13 @@ from html import escape
 
 import numpy as np
 
-from sluice.digests import short
+from sluice.base.digests import short
 from sluice.evaluation.companions import Companions
 from sluice.evaluation.estimate import Arm, mean_gain
 from sluice.evaluation.gate_plots import difficulty_png, power_png
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.plots import fold_gains_png, loss_over_time_png
-from sluice.evaluation.verdict import Verdict
+from sluice.verdicts.verdict import Verdict
 from sluice.reports.page import Tone, html_page, table, tag
 
 _TONE: dict[str, Tone] = {

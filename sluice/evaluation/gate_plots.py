@@ -21,7 +21,7 @@ from sluice.evaluation.plots import (
     new_figure,
     set_headline,
 )
-from sluice.evaluation.verdict import Verdict
+from sluice.verdicts.verdict import Verdict
 
 GROUPS = 10
 _LOSS_COLOUR = OUTCOME_COLOUR["REJECT"]

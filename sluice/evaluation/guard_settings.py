@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from sluice.settings import Settings
+from sluice.base.settings import Settings
 
 
 class MetricMargin(Settings):

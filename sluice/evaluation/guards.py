@@ -13,14 +13,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from sluice.digests import short
-from sluice.errors import ContractError
+from sluice.base.digests import short
+from sluice.base.errors import ContractError
 from sluice.evaluation.clusters import by_cluster
 from sluice.evaluation.estimate import Arm, Estimate, estimate_gain
 from sluice.evaluation.guard_settings import GuardSettings, HardLimit, MetricMargin
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.metric_table import MetricTable, folds_part
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 GuardResult = Literal["pass", "fail", "insufficient"]
 

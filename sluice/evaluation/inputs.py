@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from sluice.artifacts import ArtifactStore
-from sluice.counted import counted
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.pluralize import counted
 from sluice.data.table_bytes import read_table_bytes
-from sluice.digests import short
-from sluice.errors import GateBlocked, IntegrityError
+from sluice.base.digests import short
+from sluice.base.errors import (GateBlocked, IntegrityError)
 from sluice.evaluation.reference import RECORDED_LOSSES
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.renewal import HARD

@@ -10,10 +10,10 @@ from sluice.evaluation.comparison import compare
 from sluice.evaluation.guard_settings import GuardSettings
 from sluice.evaluation.guards import GuardEvidence, GuardOutcome, check_guards
 from sluice.evaluation.metric_changes import find_worse_metrics
-from sluice.evaluation.metrics.directions import Direction
-from sluice.evaluation.row_sketch import RowSketch
+from sluice.metrics.directions import Direction
+from sluice.verdicts.row_sketch import RowSketch
 from sluice.evaluation.settings import GateSettings
-from sluice.evaluation.verdict import Verdict
+from sluice.verdicts.verdict import Verdict
 
 
 def judge(

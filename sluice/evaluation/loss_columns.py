@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 
 COLUMNS = ("seed", "fold", "row", "loss")
 _BEYOND = 2**53

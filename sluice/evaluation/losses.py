@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sluice.digests import digest_json
-from sluice.errors import ContractError, SourceError
+from sluice.base.digests import digest_json
+from sluice.base.errors import (ContractError, SourceError)
 from sluice.evaluation.loss_columns import (
     CLUSTER,
     cluster_of_rows,
@@ -23,7 +23,7 @@ from sluice.evaluation.loss_columns import (
     row_labels,
     whole_numbers,
 )
-from sluice.files import write_atomic
+from sluice.base.files import write_atomic
 
 SUFFIXES = (".parquet", ".csv")
 

@@ -11,8 +11,8 @@ from pydantic import Field
 
 from sluice.evaluation.estimate import Estimate
 from sluice.evaluation.metric_table import FEWEST_FOLDS, MetricTable, folds_part
-from sluice.evaluation.metrics.directions import Direction, direction_of
-from sluice.settings import Record
+from sluice.metrics.directions import (Direction, direction_of)
+from sluice.base.settings import Record
 
 _ONE_SIDED = 0.025
 """Of each side of a 95 % interval [rate]."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from sluice.evaluation.variance import NOTHING, UNKNOWN, Part, seeds_part
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 FEWEST_FOLDS = 3
 """With fewer, nothing is known of how a metric varies over folds."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sluice.errors import ContractError
-from sluice.evaluation.verdict import Verdict
+from sluice.base.errors import ContractError
+from sluice.verdicts.verdict import Verdict
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

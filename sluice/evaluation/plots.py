@@ -14,7 +14,7 @@ import pandas as pd
 
 from sluice.evaluation.estimate import Arm, mean_gain
 from sluice.evaluation.losses import LossTable
-from sluice.evaluation.verdict import Verdict
+from sluice.verdicts.verdict import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sluice.data.folds import Fold
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.training.members import Member
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.data.folds import Fold, RowRange
 from sluice.data.table_bytes import read_table_bytes
-from sluice.digests import short
-from sluice.errors import ContractError, OtherCode
+from sluice.base.digests import short
+from sluice.base.errors import (ContractError, OtherCode)
 from sluice.evaluation.outputs import LoadMember, predict
 from sluice.evaluation.production import row_labels
 from sluice.evaluation.scoring import ModelScores, score_production

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sluice.data.folds import Fold
-from sluice.digests import digest_frame, digest_json
-from sluice.errors import ContractError
+from sluice.base.digests import (digest_frame, digest_json)
+from sluice.base.errors import ContractError
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.metric_table import MetricTable
 from sluice.evaluation.outputs import (
@@ -27,7 +27,7 @@ from sluice.evaluation.outputs import (
 )
 from sluice.evaluation.production import latest_unseen, row_labels
 from sluice.evaluation.simple_rules import Baseline
-from sluice.failfast.user_code import users_code
+from sluice.findings.user_code import users_code
 from sluice.training.members import Member
 from sluice.workloads.workload import Workload
 

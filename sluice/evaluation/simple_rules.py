@@ -21,9 +21,9 @@ from pydantic import Field
 from torch import Tensor
 
 from sluice.data.folds import Fold, RowRange
-from sluice.errors import ContractError
-from sluice.failfast.user_code import users_code
-from sluice.settings import Settings
+from sluice.base.errors import ContractError
+from sluice.findings.user_code import users_code
+from sluice.base.settings import Settings
 from sluice.workloads.workload import Examples, Workload
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sluice.counted import counted
+from sluice.base.pluralize import counted
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.settings import GateSettings
 

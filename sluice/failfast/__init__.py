@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from sluice.failfast.gradients.optimizer_membership import validate_optimizer
     from sluice.failfast.gradients.recurrent_state import normaliser_range, recurrent_gradients
     from sluice.failfast.gradients.symmetric_units import symmetric_weights
-    from sluice.failfast.learning.hard_examples import find_hard_examples
+    from sluice.findings.hard_examples import find_hard_examples
     from sluice.failfast.learning.predictions import prediction_spread
     from sluice.failfast.learning.selector import check_selector
-    from sluice.failfast.learning.trivial_predictor import trivial_loss
-    from sluice.failfast.log.event_log import EventLog, read_events, validate_log
-    from sluice.failfast.log.log_report import inspect_log
+    from sluice.workloads.constant_baseline import trivial_loss
+    from sluice.eventlog.event_log import (EventLog, read_events, validate_log)
+    from sluice.eventlog.log_report import inspect_log
 
 _HOMES = {
     "check": "sluice.failfast.gate.in_script",
@@ -48,15 +48,15 @@ _HOMES = {
     "find_signal": "sluice.failfast.data.signal",
     "prediction_spread": "sluice.failfast.learning.predictions",
     "check_selector": "sluice.failfast.learning.selector",
-    "trivial_loss": "sluice.failfast.learning.trivial_predictor",
-    "find_hard_examples": "sluice.failfast.learning.hard_examples",
+    "trivial_loss": "sluice.workloads.constant_baseline",
+    "find_hard_examples": "sluice.findings.hard_examples",
     "StoppableTraining": "sluice.failfast.checkpoints.resumption",
     "check_resumption": "sluice.failfast.checkpoints.resumption",
     "validate_checkpoint": "sluice.failfast.checkpoints.resumption",
-    "EventLog": "sluice.failfast.log.event_log",
-    "read_events": "sluice.failfast.log.event_log",
-    "validate_log": "sluice.failfast.log.event_log",
-    "inspect_log": "sluice.failfast.log.log_report",
+    "EventLog": "sluice.eventlog.event_log",
+    "read_events": "sluice.eventlog.event_log",
+    "validate_log": "sluice.eventlog.event_log",
+    "inspect_log": "sluice.eventlog.log_report",
 }
 
 __all__ = [

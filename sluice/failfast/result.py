@@ -7,10 +7,10 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from sluice.failfast.responses import FailureKind, respond
-from sluice.failfast.settings import TimeLimit
-from sluice.receipts import Receipt
-from sluice.settings import Record
+from sluice.findings.responses import (FailureKind, respond)
+from sluice.config.poc_settings import TimeLimit
+from sluice.base.receipts import Receipt
+from sluice.base.settings import Record
 
 Outcome = Literal["pass", "warn", "fail", "insufficient", "skipped"]
 Level = Literal["minimum", "full"]

@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from sluice.errors import SettingsError
-from sluice.imports import import_named
+from sluice.base.errors import SettingsError
+from sluice.base.imports import import_named
 from sluice.models.linear import LastRowLinear
 from sluice.models.recurrent import Recurrent
 from sluice.models.settings import ModelSettings
 from sluice.models.slstm import SLSTM
 from sluice.models.transformer import Transformer
-from sluice.settings import nearest
+from sluice.base.settings import nearest
 
 Builder = Callable[[int, int, ModelSettings], nn.Module]
 

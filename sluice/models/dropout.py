@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.models.recurrent import Recurrent
 from sluice.models.scaled import Scaled
 from sluice.models.slstm import SLSTM

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from sluice.models.build import require_network
 from sluice.models.settings import ModelSettings
-from sluice.training.seeds import Stream, derive_seed
+from sluice.base.seeding import (Stream, derive_seed)
 from sluice.workloads.workload import Examples, Workload
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sluice.settings import Settings
+from sluice.base.settings import Settings
 
 
 def _require_value(value: Any) -> Any:

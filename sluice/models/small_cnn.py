@@ -5,7 +5,7 @@ import math
 
 from torch import Tensor, nn
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.models.settings import ModelSettings
 
 

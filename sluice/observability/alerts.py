@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AwareDatetime, Field, ValidationError
 
-from sluice.files import make_folder
-from sluice.home import Home
-from sluice.settings import Record
+from sluice.base.files import make_folder
+from sluice.base.home import Home
+from sluice.base.settings import Record
 
 WEBHOOK = "SLUICE_ALERT_WEBHOOK"
 KEY_HEADER = "Idempotency-Key"

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 """OpenTelemetry's own variable, such as http://127.0.0.1:4318; spans go to its /v1/traces."""

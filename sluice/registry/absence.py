@@ -4,7 +4,7 @@ from pathlib import Path
 
 from sqlalchemy.engine import make_url
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.registry.lineage import Lineage
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sluice.differences import differing
-from sluice.digests import short
-from sluice.errors import ContractError, UnknownVersion
-from sluice.receipts import Receipt
+from sluice.base.dict_diff import differing
+from sluice.base.digests import short
+from sluice.base.errors import (ContractError, UnknownVersion)
+from sluice.base.receipts import Receipt
 from sluice.registry.lineage import Lineage
-from sluice.settings import nearest
+from sluice.base.settings import nearest
 
 MAX_NAME = 200
 """Longest name of a model [characters]; the width of the ledger's column."""

@@ -11,9 +11,9 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from sluice.digests import digest_json
-from sluice.errors import GateBlocked
-from sluice.receipts import Receipt
+from sluice.base.digests import digest_json
+from sluice.base.errors import GateBlocked
+from sluice.base.receipts import Receipt
 from sluice.registry import evidence, log, queries, rollout_rows, signed_lines
 from sluice.registry.keyring import KNOWN_KEYS, Keyring
 from sluice.registry.promotion import reference_of

@@ -20,7 +20,7 @@ from sluice.registry.tables import (
     signatures,
     version_receipts,
 )
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 SignatureState = Literal[
     "signed", "bridged", "unsigned", "unknown_key", "invalid", "not_checked", "not_logged"

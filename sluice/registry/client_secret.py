@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from pydantic import Field
 from sqlalchemy import Connection
 
-from sluice.digests import digest_json
+from sluice.base.digests import digest_json
 from sluice.registry.tables import rollout_notes
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 _BYTES = 32
 _KIND = "secret"

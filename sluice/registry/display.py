@@ -11,9 +11,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from sluice.counted import counted
-from sluice.digests import short
-from sluice.receipts import Receipt
+from sluice.base.pluralize import counted
+from sluice.base.digests import short
+from sluice.base.receipts import Receipt
 from sluice.registry.lineage import BASELINE, Lineage
 from sluice.registry.records import Finding, HistoryEntry, State, Version
 from sluice.registry.unsigned import UnsignedLine

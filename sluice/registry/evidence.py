@@ -7,8 +7,8 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlalchemy import Connection
 
-from sluice.errors import IntegrityError
-from sluice.receipts import Receipt
+from sluice.base.errors import IntegrityError
+from sluice.base.receipts import Receipt
 from sluice.registry import admission, log
 from sluice.registry.records import LinkedReceipt
 from sluice.registry.tables import (

@@ -1,6 +1,6 @@
 """From an error that a check met to a finding that it reports."""
 
-from sluice.errors import SluiceError
+from sluice.base.errors import SluiceError
 from sluice.registry.records import Finding, Problem
 
 

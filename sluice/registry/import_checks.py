@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.models.settings import ModelSettings
 from sluice.registry.admission import name_problem
-from sluice.registry.import_limits import ImportLimits
+from sluice.models.weights_limits import ImportLimits
 from sluice.registry.lineage import Lineage
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 _ROLE = re.compile(r"[a-z][a-z0-9 _.-]{0,99}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import AwareDatetime, Field, StringConstraints
 
-from sluice.errors import GateBlocked, SettingsError
+from sluice.base.errors import (GateBlocked, SettingsError)
 from sluice.registry.signing import PublicKey, SigningKey, VerifyingKey, require_private
-from sluice.settings import Settings
+from sluice.base.settings import Settings
 
 KNOWN_KEYS = "known_keys.yaml"
 _FILE = "file:"

@@ -7,9 +7,9 @@ hash chain, every line of history an event for whoever publishes.
 
 from collections.abc import Mapping, Sequence
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.observability import tracing
-from sluice.receipts import Receipt
+from sluice.base.receipts import Receipt
 from sluice.registry import (
     admission,
     append_only,

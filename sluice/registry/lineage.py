@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import AwareDatetime, Field
 
-from sluice.digests import digest_json, short
-from sluice.registry.environment import Environment, GitState
-from sluice.settings import Record
+from sluice.base.digests import (digest_json, short)
+from sluice.base.environment import (Environment, GitState)
+from sluice.base.settings import Record
 from sluice.training.code_identity import CodeIdentity
 from sluice.training.members import Member, TrainedModels
 

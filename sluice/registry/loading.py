@@ -8,16 +8,10 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
-from sluice.artifacts import ArtifactStore
-from sluice.digests import digest_bytes, short
-from sluice.errors import (
-    ContractError,
-    IntegrityError,
-    OtherCode,
-    SettingsError,
-    UntrustedCode,
-)
-from sluice.imports import import_named
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.digests import (digest_bytes, short)
+from sluice.base.errors import (ContractError, IntegrityError, OtherCode, SettingsError, UntrustedCode)
+from sluice.base.imports import import_named
 from sluice.models.settings import ModelSettings
 from sluice.registry.code_paths import require_accepted_code, require_trusted_modules
 from sluice.registry.own_code import (
@@ -36,7 +30,7 @@ from sluice.registry.stored_code import (
     unpack_code,
 )
 from sluice.registry.stored_settings import RemovedSetting, migrate
-from sluice.registry.weights import require_intact
+from sluice.models.weights_format import require_intact
 from sluice.training.members import Member
 from sluice.training.weights import load_member
 from sluice.workloads.load import build_workload, require_workload_type

@@ -15,8 +15,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Row, Table
 
-from sluice.digests import digest_json
-from sluice.errors import IntegrityError
+from sluice.base.digests import digest_json
+from sluice.base.errors import IntegrityError
 from sluice.registry.tables import DIGEST_LENGTH, log, log_head
 
 EMPTY = "0" * 64

@@ -6,8 +6,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Row, Table
 
-from sluice.digests import short
-from sluice.errors import IntegrityError, RegistryUnsound
+from sluice.base.digests import short
+from sluice.base.errors import (IntegrityError, RegistryUnsound)
 from sluice.registry.log import (
     EMPTY,
     key_text,

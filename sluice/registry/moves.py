@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterator, Sequence
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from sluice.digests import short
-from sluice.errors import IntegrityError
+from sluice.base.digests import short
+from sluice.base.errors import IntegrityError
 from sluice.registry import queries
 from sluice.registry.evidence import parse_receipt
 from sluice.registry.findings import found

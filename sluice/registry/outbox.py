@@ -17,7 +17,7 @@ from sluice.registry.log import find_digest
 from sluice.registry.queries import parse_entry
 from sluice.registry.records import Event
 from sluice.registry.tables import deliveries, history
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 
 class Delivery(Record):

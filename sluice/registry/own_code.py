@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Literal
 from weakref import WeakKeyDictionary
 
-from sluice.digests import digest_bytes, short
-from sluice.errors import OtherCode
+from sluice.base.digests import (digest_bytes, short)
+from sluice.base.errors import OtherCode
 from sluice.models.settings import ModelSettings
 from sluice.registry.lineage import Lineage
 from sluice.registry.stored_code import StoredModule

@@ -10,8 +10,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from sluice.digests import digest_json
-from sluice.errors import IntegrityError, RegistryUnsound, SluiceError
+from sluice.base.digests import digest_json
+from sluice.base.errors import (IntegrityError, RegistryUnsound, SluiceError)
 from sluice.registry import (
     append_only,
     log,

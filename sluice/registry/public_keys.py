@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from sluice.errors import SettingsError, StorageError
-from sluice.files import read_regular
+from sluice.base.errors import (SettingsError, StorageError)
+from sluice.base.files import read_regular
 
 ALGORITHM = "ed25519"
 MAX_KEY_FILE_BYTES = 2**20

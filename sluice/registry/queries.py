@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlalchemy import Connection, Row
 
-from sluice.errors import IntegrityError
+from sluice.base.errors import IntegrityError
 from sluice.registry import log
 from sluice.registry.evidence import parse_receipt
 from sluice.registry.lineage import Lineage
@@ -29,7 +29,7 @@ from sluice.registry.tables import (
     version_receipts,
     versions,
 )
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 R = TypeVar("R", bound=Record)
 

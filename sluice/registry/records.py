@@ -5,9 +5,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from sluice.receipts import Receipt
+from sluice.base.receipts import Receipt
 from sluice.registry.lineage import Lineage
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 State = Literal["dev", "staging", "production", "archived"]
 Action = Literal["register", "import", "accept", "trust", "stage", "unstage", "promote", "rollback"]

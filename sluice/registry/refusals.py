@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from pydantic import Field
 from sqlalchemy import Connection
 
-from sluice.errors import writable
+from sluice.base.errors import writable
 from sluice.registry.tables import refusals
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 Attempt = Literal["register", "import", "promote", "rollback", "approve", "sign", "rollout"]
 

@@ -10,9 +10,9 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from sluice.artifacts import ArtifactStore
-from sluice.digests import digest_json
-from sluice.errors import GateBlocked, IntegrityError, RolloutConflict, UnknownVersion
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.digests import digest_json
+from sluice.base.errors import (GateBlocked, IntegrityError, RolloutConflict, UnknownVersion)
 from sluice.registry import (
     admission,
     approval,

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection
 
-from sluice.errors import GateBlocked
-from sluice.receipts import Receipt
+from sluice.base.errors import GateBlocked
+from sluice.base.receipts import Receipt
 from sluice.registry import (
     admission,
     approval,

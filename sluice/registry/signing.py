@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 
 MIN_KEY_BYTES = 32
 

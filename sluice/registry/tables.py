@@ -20,7 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from sluice.errors import IntegrityError
+from sluice.base.errors import IntegrityError
 
 SCHEMA_VERSION = 6
 PRODUCTION = "production"

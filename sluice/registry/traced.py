@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from sluice.observability import tracing
-from sluice.receipts import Receipt
+from sluice.base.receipts import Receipt
 from sluice.registry.records import Promotion, Registration
 from sluice.rollout.state import Transition
 

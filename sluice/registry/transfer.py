@@ -4,19 +4,19 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.artifacts import ArtifactStore
-from sluice.digests import digest_bytes
-from sluice.errors import IntegrityError
-from sluice.files import write_atomic
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.digests import digest_bytes
+from sluice.base.errors import IntegrityError
+from sluice.base.files import write_atomic
 from sluice.registry.admission import require_consistent
 from sluice.registry.code_paths import accept_code, code_trained_here
-from sluice.registry.import_limits import LIMITS, ImportLimits
+from sluice.models.weights_limits import (LIMITS, ImportLimits)
 from sluice.registry.ledger import Ledger
 from sluice.registry.public_keys import PrivateKey, TrustedKeys
 from sluice.registry.records import Version
 from sluice.registry.signing import SigningKey
 from sluice.registry.version_file import ExportedVersion, VersionFile, pack_version, read_version
-from sluice.registry.weights import require_safetensors
+from sluice.models.weights_format import require_safetensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

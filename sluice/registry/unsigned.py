@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from pydantic import Field
 from sqlalchemy import Connection, Row, Table
 
-from sluice.digests import short
-from sluice.errors import IntegrityError
+from sluice.base.digests import short
+from sluice.base.errors import IntegrityError
 from sluice.registry.tables import (
     LOGGED,
     UtcTime,
@@ -18,7 +18,7 @@ from sluice.registry.tables import (
     receipts,
     rollout_transitions,
 )
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 
 class UnsignedLine(Record):

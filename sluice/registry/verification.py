@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from sluice.artifacts import ArtifactStore
-from sluice.counted import counted
-from sluice.errors import IntegrityError, SluiceError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.pluralize import counted
+from sluice.base.errors import (IntegrityError, SluiceError)
 from sluice.registry import append_only, evidence, queries, relations
 from sluice.registry.absence import explain_absence, is_absent
 from sluice.registry.findings import found
@@ -22,7 +22,7 @@ from sluice.registry.tables import (
     version_receipts,
     versions,
 )
-from sluice.registry.weights import require_intact
+from sluice.models.weights_format import require_intact
 
 
 @dataclass(slots=True)

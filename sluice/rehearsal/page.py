@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from html import escape
 
-from sluice.home import Home
+from sluice.base.home import Home
 from sluice.rehearsal.faults import Fault
 from sluice.rehearsal.plots import evidence_png, share_png
 from sluice.rehearsal.result import Rehearsal

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.evaluation.production import row_labels
-from sluice.pipeline import PipelineSettings
+from sluice.config.pipeline import PipelineSettings
 from sluice.registry.records import Version
 
 _USERS = 5000
@@ -67,7 +67,7 @@ def open_replay(version: Version, pipeline: PipelineSettings) -> Replay:
         SourceError: The rows cannot be read.
         ContractError: There are too few, or the version's workload is not importable.
     """
-    from sluice.failfast.user_code import users_code
+    from sluice.findings.user_code import users_code
     from sluice.registry.loading import rebuild
 
     workload, _ = rebuild(version)

@@ -7,7 +7,7 @@ from pydantic import AwareDatetime, Field
 from sluice.rehearsal.faults import Fault
 from sluice.rollout.evidence import GuardName
 from sluice.rollout.state import Transition
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 End = Literal["promoted", "rolled_back", "paused", "unsettled"]
 

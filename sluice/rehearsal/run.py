@@ -14,16 +14,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.artifacts import ArtifactStore
-from sluice.delivery.drive import live_servers, try_drive
-from sluice.delivery.quality import note_quality_of
-from sluice.delivery.standing import Standing, read_standing
-from sluice.delivery.view import drift_words
-from sluice.errors import ContractError, GateBlocked, SettingsError
+from sluice.base.artifacts import ArtifactStore
+from sluice.rollout_control.drive import (live_servers, try_drive)
+from sluice.rollout_control.quality import note_quality_of
+from sluice.rollout_control.standing import (Standing, read_standing)
+from sluice.rollout_control.view import drift_words
+from sluice.base.errors import (ContractError, GateBlocked, SettingsError)
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.settings import GateSettings
-from sluice.pipeline import PipelineSettings
+from sluice.config.pipeline import PipelineSettings
 from sluice.registry.ledger import Ledger
 from sluice.registry.records import Version
 from sluice.rehearsal.faults import Fault, Plan, plant

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from sluice.artifacts import ArtifactStore
-from sluice.counted import counted
-from sluice.digests import digest_json
-from sluice.errors import ContractError
-from sluice.home import Home
-from sluice.receipts import Receipt
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.pluralize import counted
+from sluice.base.digests import digest_json
+from sluice.base.errors import ContractError
+from sluice.base.home import Home
+from sluice.base.receipts import Receipt
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE, Lineage
 from sluice.registry.records import Version

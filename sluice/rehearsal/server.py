@@ -12,7 +12,7 @@ from pydantic import Field
 
 from sluice.rehearsal.faults import Plan
 from sluice.serving.settings import ServingSettings
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 
 class Order(Record):
@@ -29,7 +29,7 @@ class Order(Record):
 
 def main(order: Order) -> None:
     """Serve until SIGTERM; one JSON line on stdout says where, or what went wrong."""
-    from sluice.errors import SluiceError
+    from sluice.base.errors import SluiceError
 
     try:
         _serve(order)
@@ -40,7 +40,7 @@ def main(order: Order) -> None:
 
 
 def _serve(order: Order) -> None:
-    from sluice.artifacts import ArtifactStore
+    from sluice.base.artifacts import ArtifactStore
     from sluice.registry.rollouts import RolloutLedger
     from sluice.serving.isolation import Isolation
     from sluice.serving.ledger_models import LedgerModels, ledger_recipe

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from sluice.cluster.process import worker_path
-from sluice.errors import SettingsError, StorageError
+from sluice.base.errors import (SettingsError, StorageError)
 
 if TYPE_CHECKING:
     from sluice.rehearsal.server import Order

@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from pydantic import Field
 
-from sluice.files import write_atomic
-from sluice.home import Home
-from sluice.settings import Record
+from sluice.base.files import write_atomic
+from sluice.base.home import Home
+from sluice.base.settings import Record
 
 ADDRESS_VARIABLE = "SLUICE_REPORTS_URL"
 DEFAULT_PORT = 3001

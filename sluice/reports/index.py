@@ -9,7 +9,7 @@ from urllib.parse import quote
 from pydantic import Field
 
 from sluice.reports.page import Tone, first_tag, html_page, table, tag
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 _MOST = 500
 _HEAD_WITHIN = 16_384

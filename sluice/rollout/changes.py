@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Any
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.rollout.evidence import next_step, no_evidence
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Outcome, Phase, Rollout, Transition

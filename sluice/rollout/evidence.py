@@ -15,7 +15,7 @@ from pydantic import Field
 
 from sluice.rollout.observations import ArmCounts, BothArms, Window
 from sluice.rollout.settings import RolloutSettings
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 GuardName = Literal["errors", "timeouts", "not_finite", "slower"]
 GUARDS: tuple[GuardName, ...] = get_args(GuardName)

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from sluice.digests import short
-from sluice.errors import ContractError
-from sluice.evaluation.verdict import Verdict
+from sluice.base.digests import short
+from sluice.base.errors import ContractError
+from sluice.verdicts.verdict import Verdict
 from sluice.rollout.guards import tell
 from sluice.rollout.observations import Window
 from sluice.rollout.state import GuardReading, PredictionDrift, Rollout

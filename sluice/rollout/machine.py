@@ -6,8 +6,8 @@ holds, until patience ends and it pauses. Silence is never health (ROLL-1, ROLL-
 
 from datetime import datetime
 
-from sluice.digests import short
-from sluice.evaluation.verdict import Verdict
+from sluice.base.digests import short
+from sluice.verdicts.verdict import Verdict
 from sluice.rollout.changes import MACHINE, onward, paused, rolled_back, withdraw
 from sluice.rollout.evidence import fold
 from sluice.rollout.guards import read_guards

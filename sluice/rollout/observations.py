@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 
 class ArmCounts(Record):

@@ -8,7 +8,7 @@ from pydantic import AwareDatetime, Field
 from sluice.rollout.evidence import Evidence, GuardName
 from sluice.rollout.observations import Window
 from sluice.rollout.settings import RolloutSettings, Step
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 Phase = Literal["rolling", "paused", "held", "promoted", "rolled_back"]
 Outcome = Literal[

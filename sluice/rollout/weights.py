@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import AwareDatetime, Field, model_validator
 
 from sluice.rollout.state import Rollout
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 
 class Weights(Record):

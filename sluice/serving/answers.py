@@ -10,7 +10,7 @@ from sluice.rollout.observations import Window
 from sluice.rollout.samples import ArmName
 from sluice.serving.contract import InputContract
 from sluice.serving.refusals import Refusal
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 
 class Prediction(Record):

@@ -63,7 +63,7 @@ def _loaded(pipe: "Connection[bytes, bytes]") -> "Served | None":
     thread = threading.Thread(target=load, name="loading")
     thread.start()
     thread.join()
-    from sluice.errors import SluiceError
+    from sluice.base.errors import SluiceError
     from sluice.serving import frames
 
     for problem in problems:
@@ -83,7 +83,7 @@ def _loaded(pipe: "Connection[bytes, bytes]") -> "Served | None":
 
 
 def _load(order: bytes) -> "Served":
-    from sluice.imports import import_named
+    from sluice.base.imports import import_named
     from sluice.serving.frames import Order
 
     wanted = Order.model_validate_json(order)

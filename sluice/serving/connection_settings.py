@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from sluice.settings import Settings
+from sluice.base.settings import Settings
 
 
 class ConnectionSettings(Settings):

@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Protocol
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.serving.connection_settings import ConnectionSettings
 from sluice.serving.metrics import Closed, Metrics
 

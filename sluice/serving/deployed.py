@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import IntegrityError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import IntegrityError
 from sluice.models.scaled import Scaled
 from sluice.registry.loading import load_members
 from sluice.registry.records import Version

@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sluice.digests import short
-from sluice.errors import RegistryUnsound
+from sluice.base.digests import short
+from sluice.base.errors import RegistryUnsound
 from sluice.rollout.weights import Weights
 from sluice.serving.arm import Arm
 from sluice.serving.background import in_background

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field, StringConstraints
 
 from sluice.serving.contract import InputContract
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 ASK = b"a"
 """To the process: windows (N, L, D), to be answered as soon as may be."""

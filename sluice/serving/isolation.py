@@ -19,8 +19,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.digests import short
-from sluice.errors import ContractError
+from sluice.base.digests import short
+from sluice.base.errors import ContractError
 from sluice.serving.arm import Output
 from sluice.serving.arm_environment import arm_environment
 from sluice.serving.arm_process import ArmProcess

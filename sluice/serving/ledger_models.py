@@ -4,9 +4,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sluice.artifacts import ArtifactStore
-from sluice.digests import short
-from sluice.errors import UnknownVersion
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.digests import short
+from sluice.base.errors import UnknownVersion
 from sluice.registry.ledger import Ledger
 from sluice.registry.loading import compare_version
 from sluice.registry.stored_code import CodeChoice

@@ -8,8 +8,8 @@ production that still fires long after it ended a rollout was right about produc
 
 from datetime import timedelta
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import PromotionConflict, RolloutConflict, UnknownVersion
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import (PromotionConflict, RolloutConflict, UnknownVersion)
 from sluice.registry.reading import Clock
 from sluice.registry.records import HistoryEntry
 from sluice.registry.rollouts import RolloutLedger

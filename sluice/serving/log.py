@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from sluice.redaction import redact_data
+from sluice.base.redaction import redact_data
 
 _FRAMES = 5
 """Innermost calls of an error that are logged."""

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from sluice.cluster.process import WORKER_ENVIRONMENT
 from sluice.cluster.ray_session import join_ray, machines
 from sluice.cluster.settings import ComputeSettings
-from sluice.errors import SettingsError, StorageError
+from sluice.base.errors import (SettingsError, StorageError)
 from sluice.serving.app import build_app
 from sluice.serving.arm_environment import hide_from_children
 from sluice.serving.hosts import TrustedHosts

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.registry.reading import Clock
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey

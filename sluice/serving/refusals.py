@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from sluice.errors import RequestRefused
+from sluice.base.errors import RequestRefused
 
 
 class Refusal(RequestRefused):

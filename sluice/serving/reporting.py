@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Protocol
 
-from sluice.errors import SamplesRefused
+from sluice.base.errors import SamplesRefused
 from sluice.registry.reading import Clock
 from sluice.rollout.samples import Report, ServerState
 from sluice.serving.background import in_background

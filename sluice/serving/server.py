@@ -13,7 +13,7 @@ from typing import Any
 
 import uvicorn
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.registry.reading import Clock
 from sluice.serving.acceptor import Acceptor
 from sluice.serving.app import build_app

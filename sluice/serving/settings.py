@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from sluice.serving.connection_settings import ConnectionSettings
-from sluice.settings import Settings
+from sluice.base.settings import Settings
 
 HostName = Annotated[
     str, StringConstraints(pattern=r"^(\*\.)?[A-Za-z0-9_:]([A-Za-z0-9._:-]{0,251}[A-Za-z0-9:])?$")

@@ -4,8 +4,8 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.errors import SettingsError
-from sluice.secret_files import read_secret_file
+from sluice.base.errors import SettingsError
+from sluice.base.secret_files import read_secret_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from sluice.errors import SettingsError
-from sluice.files import write_secret
-from sluice.secret_files import read_secret_file
+from sluice.base.errors import SettingsError
+from sluice.base.files import write_secret
+from sluice.base.secret_files import read_secret_file
 from sluice.serving.tokens import Grant, Scope, Tokens, digest_token
-from sluice.settings import Settings
+from sluice.base.settings import Settings
 
 MAX_TOKENS = 1000
 _WHAT = "token file"

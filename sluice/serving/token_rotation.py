@@ -2,7 +2,7 @@
 
 import asyncio
 
-from sluice.errors import SluiceError
+from sluice.base.errors import SluiceError
 from sluice.serving.background import in_background
 from sluice.serving.state import Serving
 from sluice.serving.token_file import TokenFileWatch

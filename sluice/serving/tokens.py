@@ -8,7 +8,7 @@ import hmac
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.serving.refusals import NotAllowed, NotAuthorized
 
 MIN_TOKEN_CHARACTERS = 16

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from sluice.errors import SluiceError
+from sluice.base.errors import SluiceError
 from sluice.trace.command import run_traced
 from sluice.trace.settings import TraceSettings
 

@@ -86,7 +86,7 @@ def traced(
         The folder of this trace. It is made with the first event.
 
     Cost:
-        See ``sluice.trace.benchmark.overhead``.
+        See ``sluice.bench.tracer.overhead``.
     """
     if _active:
         yield _active[-1].recorder.folder

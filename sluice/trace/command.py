@@ -4,8 +4,8 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sluice.errors import StorageError
-from sluice.home import Home
+from sluice.base.errors import StorageError
+from sluice.base.home import Home
 from sluice.trace.launcher import SIGNALLED, check_folder, launch
 from sluice.trace.report import as_text, report_on
 from sluice.trace.settings import TraceSettings

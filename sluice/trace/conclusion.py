@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from sluice.counted import counted
-from sluice.settings import Record
+from sluice.base.pluralize import counted
+from sluice.base.settings import Record
 from sluice.trace.evidence.trace import Trace
 
 Ending = Literal[

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import Field
 
-from sluice.settings import Record
+from sluice.base.settings import Record
 from sluice.trace.faults import EXPLAINS, Fault
 from sluice.trace.finding import Finding
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from sluice.settings import Record
+from sluice.base.settings import Record
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.faults import Fault
 

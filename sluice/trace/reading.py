@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from sluice.errors import ContractError, StorageError
-from sluice.settings import Record
+from sluice.base.errors import (ContractError, StorageError)
+from sluice.base.settings import Record
 from sluice.trace.evidence.batches import (
     BatchPrint,
     EpochPrint,

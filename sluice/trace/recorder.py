@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from sluice.settings import Record
+from sluice.base.settings import Record
 from sluice.trace.deferred import Deferred
 from sluice.trace.evidence.trace import Start
 from sluice.trace.lane import Lane

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from sluice.settings import Record
+from sluice.base.settings import Record
 from sluice.trace.conclusion import Conclusion, conclude
 from sluice.trace.diagnosis import Diagnosis, diagnose
 from sluice.trace.evidence.trace import Trace

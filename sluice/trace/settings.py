@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from sluice.settings import Settings
+from sluice.base.settings import Settings
 
 
 class TraceSettings(Settings):

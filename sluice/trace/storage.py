@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from sluice.files import make_folder
+from sluice.base.files import make_folder
 
 HISTORY = "history.ndjson"
 RECENT = ("recent-0.ndjson", "recent-1.ndjson")

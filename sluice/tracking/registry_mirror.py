@@ -7,9 +7,9 @@ once. A mirror that fails stops nothing; the line waits for the next time.
 from collections.abc import Mapping
 from pathlib import Path
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import SluiceError
-from sluice.failfast.log.event_log import read_events
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import SluiceError
+from sluice.eventlog.event_log import read_events
 from sluice.registry.ledger import Ledger
 from sluice.registry.migrations import MIRROR
 from sluice.registry.outbox import Delivery, Publication

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from sluice.digests import digest_json
-from sluice.errors import ContractError
+from sluice.base.digests import digest_json
+from sluice.base.errors import ContractError
 
 Split = Literal["train", "val", "test", "system"]
 """What a number was measured on: rows, or the machine."""

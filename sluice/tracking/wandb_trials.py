@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sluice.counted import counted
-from sluice.redaction import redact
+from sluice.base.pluralize import counted
+from sluice.base.redaction import redact
 from sluice.tracking.wandb_mirror import QUIET, Mode, TrackingSettings
 
 _MAX_WAIT_S = 30

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """(output, y) to a scalar."""

@@ -6,10 +6,10 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from sluice.errors import ContractError
-from sluice.failfast.gate.memory import available_bytes
+from sluice.base.errors import ContractError
+from sluice.base.memory import available_bytes
 from sluice.models.settings import ModelSettings
-from sluice.settings import Record
+from sluice.base.settings import Record
 from sluice.training.settings import TrainSettings
 from sluice.training.step_probe import Attempt, StepProbe
 from sluice.workloads.workload import Examples, Workload

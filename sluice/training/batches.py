@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from sluice.training.orphans import end_with_parent
 from sluice.training.ranks import ALL, Split
-from sluice.training.seeds import derive_seed
+from sluice.base.seeding import derive_seed
 from sluice.workloads.workload import Examples
 
 Batch = tuple[Tensor, Tensor]

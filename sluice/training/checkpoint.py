@@ -15,10 +15,10 @@ from typing import Any
 
 from torch import Tensor
 
-from sluice.differences import differences
-from sluice.digests import digest_bytes
-from sluice.errors import ContractError
-from sluice.files import storage_error, write_atomic
+from sluice.base.dict_diff import differences
+from sluice.base.digests import digest_bytes
+from sluice.base.errors import ContractError
+from sluice.base.files import (storage_error, write_atomic)
 from sluice.training.loop import EpochResult, TrainState
 from sluice.training.weights import pack, unpack
 

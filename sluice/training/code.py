@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import sluice
-from sluice.digests import digest_bytes, digest_files, digest_json
-from sluice.errors import SettingsError
-from sluice.imports import import_named
+from sluice.base.digests import (digest_bytes, digest_files, digest_json)
+from sluice.base.errors import SettingsError
+from sluice.base.imports import import_named
 from sluice.models.settings import ModelSettings
 from sluice.training.code_identity import CodeIdentity
 from sluice.training.distributions import distribution_of

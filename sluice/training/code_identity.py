@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import Field
 
-from sluice.digests import digest_json, short
-from sluice.settings import Record
+from sluice.base.digests import (digest_json, short)
+from sluice.base.settings import Record
 
 _SHOWN = 5
 """Changes that a phrase names; the others are counted."""

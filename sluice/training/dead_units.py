@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from sluice.failfast.gradients.module_activity import watched
+from sluice.models.module_activity import watched
 from sluice.failfast.gradients.silent_parameters import RECTIFIERS
 from sluice.training.loop import predict
 

@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from sluice.settings import Settings
+from sluice.base.settings import Settings
 
 ROUNDING = 10 * float(np.finfo(np.float32).eps)
 """A fall below this share of the loss is rounding."""

@@ -7,7 +7,7 @@ import os
 import torch
 from torch import nn
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.training.settings import DeviceChoice
 from sluice.workloads.workload import Examples
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sluice.errors import TrainingFailed
+from sluice.base.errors import TrainingFailed
 from sluice.training.accumulation import LossFunction, Weigh, parts_of
 from sluice.training.batches import Batches
 from sluice.training.optimizers import set_arguments

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 from pathlib import Path
 
-from sluice.digests import digest_bytes
+from sluice.base.digests import digest_bytes
 from sluice.training.distributions import Distribution, distribution_of
 
 _SLUICE = "sluice"

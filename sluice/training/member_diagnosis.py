@@ -9,12 +9,12 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.data.folds import Fold, RowRange
-from sluice.failfast.learning.trivial_predictor import trivial_loss
-from sluice.failfast.log.event_log import read_events
+from sluice.workloads.constant_baseline import trivial_loss
+from sluice.eventlog.event_log import read_events
 from sluice.models.settings import ModelSettings
-from sluice.settings import Record
+from sluice.base.settings import Record
 from sluice.training.dead_units import count_dead_units
 from sluice.training.diagnosis import DiagnosisSettings, Symptom, diagnose
 from sluice.training.loop import EpochResult

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from sluice.settings import Record
+from sluice.base.settings import Record
 from sluice.trace.diagnosis import Diagnosis
 from sluice.training.code_identity import CodeIdentity
 
@@ -52,7 +52,7 @@ class TrainedModels(Record):
     @property
     def candidate(self) -> str:
         """Digest of what the candidate is: inputs and weights, no times."""
-        from sluice.digests import digest_json
+        from sluice.base.digests import digest_json
 
         return digest_json(
             {

@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import ContractError, IntegrityError
-from sluice.failfast.log.event_log import EventLog, validate_log
-from sluice.settings import nearest
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import (ContractError, IntegrityError)
+from sluice.eventlog.event_log import (EventLog, validate_log)
+from sluice.base.settings import nearest
 from sluice.training.members import Member
 from sluice.workloads.workload import Workload
 

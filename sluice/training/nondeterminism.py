@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from sluice.failfast.user_code import place_of, user_place
-from sluice.settings import Record
+from sluice.findings.user_code import (place_of, user_place)
+from sluice.base.settings import Record
 
 _NAMED = re.compile(r"(\S+) does not have a deterministic implementation")
 _DEFAULTS = re.compile(r"(\w[\w ]*?) defaults to a non-deterministic algorithm")

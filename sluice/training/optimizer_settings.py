@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from sluice.settings import nearest
+from sluice.base.settings import nearest
 
 
 def _require_value(value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 
 _FROM_SETTINGS = frozenset({"params", "lr", "weight_decay", "rate_share", "own_decay"})
 """Keys of a parameter group that the settings determine at every step."""

@@ -13,13 +13,13 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from sluice.errors import SettingsError
-from sluice.imports import import_named
-from sluice.settings import nearest
+from sluice.base.errors import SettingsError
+from sluice.base.imports import import_named
+from sluice.base.settings import nearest
 from sluice.training.eager_optimizers import EagerAdamW, eager
 from sluice.training.optimizer_settings import RESERVED, Argument
 from sluice.training.optimizer_state import restore_state, split_state
-from sluice.training.out_of_memory import is_out_of_memory
+from sluice.base.out_of_memory import is_out_of_memory
 from sluice.training.settings import TrainSettings
 
 OPTIMIZERS: Mapping[str, type[Optimizer]] = {

@@ -9,7 +9,7 @@ from sluice.cluster.process_pool import open_process_pool
 from sluice.cluster.ray_pool import open_ray_pool
 from sluice.cluster.ray_session import join_ray
 from sluice.cluster.settings import ComputeSettings
-from sluice.errors import Interrupted, TrainingFailed
+from sluice.base.errors import (Interrupted, TrainingFailed)
 from sluice.training.device import device_on_ray
 from sluice.training.members import Member
 from sluice.training.unfinished import left_behind

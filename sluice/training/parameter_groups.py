@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.errors import ContractError, SettingsError
-from sluice.settings import nearest
+from sluice.base.errors import (ContractError, SettingsError)
+from sluice.base.settings import nearest
 from sluice.training.optimizers import build_optimizer, takes_decay
 from sluice.training.settings import TrainSettings
 

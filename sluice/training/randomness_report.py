@@ -8,7 +8,7 @@ from pydantic import Field
 
 from sluice.models.scaled import Scaled, prepare_model
 from sluice.models.settings import ModelSettings
-from sluice.settings import Record
+from sluice.base.settings import Record
 from sluice.training.generator_sharing import OperationDraws, SharedGenerator, generator_use
 from sluice.training.loop import train
 from sluice.training.nondeterminism import (
@@ -16,7 +16,7 @@ from sluice.training.nondeterminism import (
     nondeterministic_operations,
 )
 from sluice.training.randomness_audit import RandomnessAudit, audit_randomness
-from sluice.training.seeds import Stream, derive_seed, deterministic
+from sluice.base.seeding import (Stream, derive_seed, deterministic)
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples, Workload
 

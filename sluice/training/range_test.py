@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from sluice.errors import ContractError, TrainingFailed
-from sluice.settings import Record
+from sluice.base.errors import (ContractError, TrainingFailed)
+from sluice.base.settings import Record
 from sluice.training.descent import (
     ROUNDING,
     RangeTestSettings,
@@ -26,7 +26,7 @@ from sluice.training.descent import (
 )
 from sluice.training.loop import LossFunction
 from sluice.training.parameter_groups import ParameterGroups, make_optimizer
-from sluice.training.seeds import Stream, derive_seed
+from sluice.base.seeding import (Stream, derive_seed)
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples
 

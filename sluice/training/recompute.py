@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.models.slstm import SLSTMLayer
 
 _KINDS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.RNNBase, SLSTMLayer)

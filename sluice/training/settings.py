@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from sluice.settings import Settings
+from sluice.base.settings import Settings
 from sluice.training.optimizer_settings import (
     Argument,
     may_change_argument,

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from sluice.models.scaled import prepare_model
 from sluice.models.settings import ModelSettings
-from sluice.settings import Record
-from sluice.training.out_of_memory import is_out_of_memory
+from sluice.base.settings import Record
+from sluice.base.out_of_memory import is_out_of_memory
 from sluice.training.parameter_groups import make_optimizer
-from sluice.training.seeds import Stream, derive_seed
+from sluice.base.seeding import (Stream, derive_seed)
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples, Workload
 

@@ -1,6 +1,6 @@
 """Trainings that were stopped and left behind because a setting changed since."""
 
-from sluice.differences import differences
+from sluice.base.dict_diff import differences
 from sluice.training.checkpoint import newest_subject
 from sluice.training.unit import UnitSpec, describe, folder_of
 

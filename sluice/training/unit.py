@@ -19,13 +19,13 @@ from typing import Any, Literal
 import pandas as pd
 import torch
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table
-from sluice.digests import digest_json, short
-from sluice.errors import ContractError, IntegrityError
-from sluice.failfast.log.event_log import EventLog
-from sluice.files import make_folder, storage_error, write_atomic
+from sluice.base.digests import (digest_json, short)
+from sluice.base.errors import (ContractError, IntegrityError)
+from sluice.eventlog.event_log import EventLog
+from sluice.base.files import (make_folder, storage_error, write_atomic)
 from sluice.models.scaled import Scaled, prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.training.checkpoint import discard_checkpoints, load_checkpoint
@@ -35,7 +35,7 @@ from sluice.training.device import device_type, resolve_device
 from sluice.training.loop import EpochResult, TrainState, predict, train
 from sluice.training.members import Member
 from sluice.training.ranks import ONE, Ranks
-from sluice.training.seeds import Stream, derive_seed, deterministic
+from sluice.base.seeding import (Stream, derive_seed, deterministic)
 from sluice.training.settings import NO_EFFECT, TrainSettings
 from sluice.training.unit_log import epoch_fields, rewind
 from sluice.training.unit_trace import UnitTrace, watched

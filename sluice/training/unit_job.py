@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from sluice.cluster.jobs import Tell
-from sluice.errors import SluiceError
-from sluice.failfast.user_code import training_error
+from sluice.base.errors import SluiceError
+from sluice.findings.user_code import training_error
 from sluice.training.device import release_memory
 from sluice.training.members import Member
 from sluice.training.unit import Clock, Hear, UnitSpec, train_unit, utc_now

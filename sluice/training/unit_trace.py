@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import TrainingFailed
-from sluice.files import NO_ROOM_LEFT
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import TrainingFailed
+from sluice.base.files import NO_ROOM_LEFT
 from sluice.trace.attach import traced
 from sluice.trace.diagnosis import Diagnosis, diagnose
 from sluice.trace.reading import read_trace

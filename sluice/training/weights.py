@@ -9,16 +9,16 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import ContractError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import ContractError
 from sluice.models.build import require_network, sketch_network
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
-from sluice.registry.import_limits import LIMITS
-from sluice.registry.weights import foreign_format
-from sluice.registry.weights_header import FACTS, WeightsFacts
+from sluice.models.weights_limits import LIMITS
+from sluice.models.weights_format import foreign_format
+from sluice.models.weights_header import (FACTS, WeightsFacts)
 from sluice.training.members import Member
-from sluice.training.seeds import Stream
+from sluice.base.seeding import Stream
 from sluice.workloads.workload import Workload
 
 _FEW = 2**24

@@ -11,18 +11,10 @@ from pathlib import Path
 
 import torch
 
-from sluice.errors import (
-    ContractError,
-    OutOfMemory,
-    RankLost,
-    SettingsError,
-    SluiceError,
-    SourceError,
-    TrainingFailed,
-)
-from sluice.failfast.user_code import place_of, told
-from sluice.files import NO_ROOM, storage_error
-from sluice.training.out_of_memory import first_steps, is_out_of_memory
+from sluice.base.errors import (ContractError, OutOfMemory, RankLost, SettingsError, SluiceError, SourceError, TrainingFailed)
+from sluice.findings.user_code import (place_of, told)
+from sluice.base.files import (NO_ROOM, storage_error)
+from sluice.base.out_of_memory import (first_steps, is_out_of_memory)
 from sluice.tuning.parameters import Params
 
 

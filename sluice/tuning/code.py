@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from sluice.digests import digest_files
+from sluice.base.digests import digest_files
 
 _ONLY_SHOWS = frozenset(
     f"{name}.py"

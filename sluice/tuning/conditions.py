@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from sluice.settings import Settings
+from sluice.base.settings import Settings
 
 Value = bool | int | float | str | list[int | float]
 Params = dict[str, Value]

@@ -7,7 +7,7 @@ from typing import Any
 from sluice.models.scaled import prepare_model
 from sluice.training.checkpoint import load_checkpoint, save_checkpoint
 from sluice.training.loop import EpochResult, TrainState, train
-from sluice.training.seeds import Stream, deterministic
+from sluice.base.seeding import (Stream, deterministic)
 from sluice.tuning.prepared_folds import PreparedFold
 from sluice.tuning.spaces import Setup
 

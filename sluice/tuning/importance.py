@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from sluice.models.settings import ModelSettings
-from sluice.settings import Record
+from sluice.base.settings import Record
 from sluice.training.settings import TrainSettings
 from sluice.tuning.parameters import Choice, Parameter, Value
 from sluice.tuning.records import SearchResult, Trial

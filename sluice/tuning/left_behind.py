@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sluice.differences import differences
-from sluice.files import write_atomic
+from sluice.base.dict_diff import differences
+from sluice.base.files import write_atomic
 
 _NAME = "asked.json"
 

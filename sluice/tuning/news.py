@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from sluice.counted import counted
+from sluice.base.pluralize import counted
 from sluice.tuning.records import Trial
 
 

@@ -14,11 +14,11 @@ import pandas as pd
 
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord
-from sluice.errors import ContractError, SettingsError, TrainingFailed
+from sluice.base.errors import (ContractError, SettingsError, TrainingFailed)
 from sluice.training.code import code_digest, optimizer_code
 from sluice.training.device import resolve_device, start_device
 from sluice.training.loop import EpochResult
-from sluice.training.seeds import derive_seed
+from sluice.base.seeding import derive_seed
 from sluice.training.settings import NO_EFFECT
 from sluice.tuning.accidents import is_accident
 from sluice.tuning.fold_training import FoldTraining, restore_fold

@@ -4,7 +4,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from sluice.counted import counted
+from sluice.base.pluralize import counted
 from sluice.evaluation.plots import INK, MUTED, TRAIN, VALIDATION, as_png, new_figure, set_headline
 from sluice.tuning.importance import Importance, ParameterReport
 from sluice.tuning.live_table import cell_text

@@ -10,7 +10,7 @@ import pandas as pd
 from torch import Tensor
 
 from sluice.data.folds import Fold
-from sluice.training.seeds import Stream
+from sluice.base.seeding import Stream
 from sluice.workloads.workload import Examples, Workload
 
 

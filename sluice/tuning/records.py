@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from sluice.settings import Record
+from sluice.base.settings import Record
 from sluice.tuning.parameters import Params
 from sluice.tuning.spaces import Setup
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sluice.training.seeds import derive_seed
+from sluice.base.seeding import derive_seed
 from sluice.tuning.parameters import Choice, Parameter
 from sluice.tuning.records import Strategy
 from sluice.tuning.settings import ClassSettings, SearchSettings

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sluice.errors import SettingsError
-from sluice.training.seeds import derive_seed
+from sluice.base.errors import SettingsError
+from sluice.base.seeding import derive_seed
 from sluice.tuning.records import Strategy
 from sluice.tuning.settings import ClassSettings, SearchSettings
 from sluice.tuning.spaces import Setup, Space

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator
 
-from sluice.settings import Settings
+from sluice.base.settings import Settings
 
 Scheduler = Literal["auto", "asha", "pbt", "median", "none"]
 

@@ -10,9 +10,9 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.models.settings import ModelSettings
-from sluice.settings import Settings, nearest
+from sluice.base.settings import (Settings, nearest)
 from sluice.training.optimizer_settings import with_argument
 from sluice.training.settings import NO_EFFECT, TrainSettings
 from sluice.tuning.parameters import Parameter, Params, Value, ends

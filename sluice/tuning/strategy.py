@@ -1,6 +1,6 @@
 """From the budget to the strategy (TUNE-1)."""
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.training.settings import CHANGING, may_change
 from sluice.tuning.parameters import Choice, Value, ends
 from sluice.tuning.records import Strategy

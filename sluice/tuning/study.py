@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sluice.settings import Record
+from sluice.base.settings import Record
 from sluice.tuning.importance import Importance, measure_importance
 from sluice.tuning.parameters import Params, range_of
 from sluice.tuning.records import SearchResult, Trial

@@ -5,7 +5,7 @@ import math
 import shlex
 from html import escape
 
-from sluice.counted import counted
+from sluice.base.pluralize import counted
 from sluice.reports.page import html_page, table, tag
 from sluice.tuning.live_table import short_names
 from sluice.tuning.plots import (

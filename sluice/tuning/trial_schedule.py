@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from sluice.digests import digest_json
-from sluice.errors import IntegrityError
-from sluice.files import storage_error, write_atomic
+from sluice.base.digests import digest_json
+from sluice.base.errors import IntegrityError
+from sluice.base.files import (storage_error, write_atomic)
 from sluice.tuning.parameters import Params
 from sluice.tuning.records import Step
 

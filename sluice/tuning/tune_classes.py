@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from sluice.errors import SettingsError
-from sluice.imports import import_named
-from sluice.settings import nearest
+from sluice.base.errors import SettingsError
+from sluice.base.imports import import_named
+from sluice.base.settings import nearest
 from sluice.tuning.settings import ClassSettings
 
 FILLED = ("metric", "mode", "time_attr", "space")

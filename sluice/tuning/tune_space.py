@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.tuning.conditions import option_index
 from sluice.tuning.parameters import (
     Choice,

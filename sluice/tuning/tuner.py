@@ -18,7 +18,7 @@ from sluice.cluster.trial_resources import (
     idle_share,
     resources_of,
 )
-from sluice.errors import SettingsError, TrialFailed
+from sluice.base.errors import (SettingsError, TrialFailed)
 from sluice.tuning.checkpoint_cleanup import CheckpointCleanup
 from sluice.tuning.lanes import is_ordered, most_at_a_time
 from sluice.tuning.objective import Objective

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.cluster.settings import ComputeSettings
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table

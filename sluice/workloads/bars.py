@@ -15,8 +15,8 @@ from sluice.data.folds import Fold, rows_needed
 from sluice.data.schema import Schema
 from sluice.data.source_settings import PackagedBars, SourceSettings
 from sluice.data.validation import validate_schema
-from sluice.errors import ContractError
-from sluice.evaluation.metrics.trading import trading_metrics
+from sluice.base.errors import ContractError
+from sluice.metrics.trading import trading_metrics
 from sluice.workloads.bars_contract import (
     FEATURES,
     RAW_SCHEMA,

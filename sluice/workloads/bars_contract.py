@@ -6,7 +6,7 @@ import pandas as pd
 
 from sluice.data.expectations import AtLeast, Between, Expectation, NotNull, RowCount, StdBetween
 from sluice.data.schema import Column, Schema
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.workloads.bars_features import FeatureSettings
 
 RAW_SCHEMA = Schema(

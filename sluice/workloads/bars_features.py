@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field, model_validator
 
-from sluice.settings import Settings
+from sluice.base.settings import Settings
 
 
 class FeatureSettings(Settings):

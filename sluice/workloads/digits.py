@@ -17,8 +17,8 @@ from sluice.data.folds import Fold, FoldSettings, RowRange, rows_needed
 from sluice.data.hash_order import in_hash_order
 from sluice.data.schema import Schema
 from sluice.data.validation import validate_schema
-from sluice.errors import ContractError
-from sluice.evaluation.metrics.classification import classification_metrics
+from sluice.base.errors import ContractError
+from sluice.metrics.classification import classification_metrics
 from sluice.workloads.digits_contract import (
     BRIGHTEST,
     CLASSES,

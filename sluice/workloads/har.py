@@ -14,8 +14,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sluice.errors import ContractError
-from sluice.settings import Settings
+from sluice.base.errors import ContractError
+from sluice.base.settings import Settings
 
 
 class HarSettings(Settings):

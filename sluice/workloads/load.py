@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sluice.data.expectations import declare
-from sluice.errors import SettingsError
-from sluice.imports import import_named
+from sluice.base.errors import SettingsError
+from sluice.base.imports import import_named
 from sluice.workloads.workload import Workload, WorkloadSettings
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sluice.settings import Settings
+from sluice.base.settings import Settings
 
 
 class PositionSettings(Settings):

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from sluice.data.folds import RowRange
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.workloads.workload import Workload
 
 _MAX_TABLE_INTEGER = 97

@@ -25,10 +25,10 @@ from torch import Tensor, nn
 from sluice.data.expectations import Expectation
 from sluice.data.folds import Fold, FoldSettings, RowRange, walk_forward
 from sluice.data.schema import Schema
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.models.settings import ModelSettings
-from sluice.settings import Settings
-from sluice.training.selector import best_epoch
+from sluice.base.settings import Settings
+from sluice.workloads.best_epoch import best_epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class Workload(ABC):
     headline_metric: str = "loss"
     metric_directions: Mapping[str, Literal["higher", "lower"]] = {}
     """Which way each metric of the workload's own improves, by name. Those of
-    ``sluice.evaluation.metrics`` are known. The verdict names every metric that got worse."""
+    ``sluice.metrics`` are known. The verdict names every metric that got worse."""
 
     scale_inputs: bool = True
     """Standardise inputs by the train rows' mean and deviation, inside the model."""

@@ -23,7 +23,7 @@ from sluice.data.expectations import (
     StdBetween,
 )
 from sluice.data.schema import Column, Schema
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.workloads.workload import Workload
 
 

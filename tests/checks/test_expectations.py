@@ -15,7 +15,7 @@ from sluice.data.expectations import (
     RowCount,
     StdBetween,
 )
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from tests.support.yardstick import times_as_long
 
 pytestmark = pytest.mark.slow  # the engine's import takes 2 to 4 s

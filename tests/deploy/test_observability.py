@@ -17,8 +17,8 @@ import httpx
 import pytest
 import yaml
 
-from sluice.artifacts import ArtifactStore
-from sluice.home import Home
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.home import Home
 from sluice.observability.alerts import Alert, raise_alert
 from sluice.pipelines.pipeline_metrics import metrics_reader
 from sluice.pipelines.report_server import ReportServer, listen

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import StorageError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import StorageError
 from sluice.registry import tables
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey

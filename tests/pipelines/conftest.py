@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sluice.home import Home
-from sluice.pipeline import PipelineSettings, read_pipeline
+from sluice.base.home import Home
+from sluice.config.pipeline import (PipelineSettings, read_pipeline)
 from sluice.pipelines.console import RunConsole
 from sluice.pipelines.run import RunReport, run_pipeline
 from sluice.registry.ledger import Ledger

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from sluice.cli import run_command
+from sluice.cli.app import run_command
 from sluice.workloads.bars import BarsWorkload
 from tests.pipelines.conftest import ECHO
 

@@ -6,21 +6,21 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sluice.pipelines import bench_drift
+from sluice.cli.bench import drift
 
 
 @pytest.fixture
 def invoke(monkeypatch):
-    monkeypatch.setattr(bench_drift, "_QUICK_REFERENCES", 1)
-    monkeypatch.setattr(bench_drift, "_QUICK_COLUMNS", 2)
-    monkeypatch.setattr(bench_drift, "_QUICK_ROWS", 2000)
-    monkeypatch.setattr(bench_drift, "_SPEED_COLUMNS", 2)
-    monkeypatch.setattr(bench_drift, "_RHOS", (0.5,))
-    monkeypatch.setattr(bench_drift, "count_cores", lambda: 1)
+    monkeypatch.setattr(drift, "_QUICK_REFERENCES", 1)
+    monkeypatch.setattr(drift, "_QUICK_COLUMNS", 2)
+    monkeypatch.setattr(drift, "_QUICK_ROWS", 2000)
+    monkeypatch.setattr(drift, "_SPEED_COLUMNS", 2)
+    monkeypatch.setattr(drift, "_RHOS", (0.5,))
+    monkeypatch.setattr(drift, "count_cores", lambda: 1)
     monkeypatch.setenv("COLUMNS", "200")
     app = typer.Typer()
     app.callback()(lambda: None)
-    bench_drift.register(app)
+    drift.register(app)
     return lambda *options: CliRunner().invoke(app, ["drift", "--quick", *options])
 
 
@@ -37,8 +37,8 @@ def test_json_holds_cells_and_speeds_and_progress_goes_elsewhere(invoke):
 
 @pytest.mark.slow
 def test_the_table_shows_textbook_tests_and_a_broken_figure_is_exit_code_one(invoke, monkeypatch):
-    monkeypatch.setattr("sluice.drift.benchmark_table.holds", lambda _cell: False)
-    monkeypatch.setattr(bench_drift, "measure_drift_speeds", lambda num_rows: [])  # noqa: ARG005
+    monkeypatch.setattr("sluice.bench.drift.table.holds", lambda _cell: False)
+    monkeypatch.setattr(drift, "measure_drift_speeds", lambda num_rows: [])  # noqa: ARG005
 
     result = invoke()
 

@@ -6,17 +6,17 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sluice.errors import ContractError
-from sluice.pipelines import bench_faults
+from sluice.base.errors import ContractError
+from sluice.cli.bench import faults
 
 
 @pytest.fixture
 def invoke(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(bench_faults, "count_cores", lambda: 1)
+    monkeypatch.setattr(faults, "count_cores", lambda: 1)
     app = typer.Typer()
     app.callback()(lambda: None)
-    bench_faults.register(app)
+    faults.register(app)
     return lambda *options: CliRunner().invoke(app, ["faults", *options])
 
 
@@ -40,8 +40,8 @@ def test_what_is_not_there_is_refused_with_what_is(invoke, options, said):
 
 
 def test_healthy_set_ups_run_on_more_seeds_and_only_when_no_fault_is_named():
-    everything = bench_faults._jobs([], ["mlp"], [5, 7])
-    one = bench_faults._jobs([31], ["mlp", "gru"], [5])
+    everything = faults._jobs([], ["mlp"], [5, 7])
+    one = faults._jobs([31], ["mlp", "gru"], [5])
 
     assert {job.seed for job in everything if not hasattr(job.case, "answers")} == {5, 7, 8, 9}
     assert {job.seed for job in everything if hasattr(job.case, "answers")} == {5, 7}

@@ -6,20 +6,20 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sluice.evaluation.benchmark import grid
-from sluice.evaluation.benchmark.worlds import World
-from sluice.pipelines import bench_gate
+from sluice.bench.gate import grid
+from sluice.bench.gate.worlds import World
+from sluice.cli.bench import gate
 
 
 @pytest.fixture
 def invoke(monkeypatch):
     monkeypatch.setattr(grid, "quick_grid", lambda: (World(rho=0.5, num_rows=300, num_seeds=5),))
-    monkeypatch.setattr(bench_gate, "_ATTEMPTS", 2)
-    monkeypatch.setattr(bench_gate, "count_cores", lambda: 1)
+    monkeypatch.setattr(gate, "_ATTEMPTS", 2)
+    monkeypatch.setattr(gate, "count_cores", lambda: 1)
     monkeypatch.setenv("COLUMNS", "200")
     app = typer.Typer()
     app.callback()(lambda: None)
-    bench_gate.register(app)
+    gate.register(app)
     return lambda *options: CliRunner().invoke(app, ["gate", "--quick", *options])
 
 
@@ -41,8 +41,8 @@ def test_json_holds_cells_families_and_speeds_and_progress_goes_elsewhere(invoke
 
 @pytest.mark.slow
 def test_the_table_names_the_naive_tests_and_a_broken_figure_is_exit_code_one(invoke, monkeypatch):
-    monkeypatch.setattr("sluice.evaluation.benchmark.report.holds", lambda _cell: False)
-    monkeypatch.setattr(bench_gate, "measure_resampling_speeds", lambda resamples: [])  # noqa: ARG005
+    monkeypatch.setattr("sluice.bench.gate.report.holds", lambda _cell: False)
+    monkeypatch.setattr(gate, "measure_resampling_speeds", lambda resamples: [])  # noqa: ARG005
 
     result = invoke("--simulations", "20")
 

@@ -6,16 +6,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sluice.pipelines import bench_rollout
-from sluice.rollout.benchmark import scenarios
-from sluice.rollout.benchmark.simulation import Scenario
-from sluice.rollout.benchmark.traffic import Traffic
+from sluice.cli.bench import rollout
+from sluice.bench.rollout import scenarios
+from sluice.bench.rollout.simulation import Scenario
+from sluice.bench.rollout.traffic import Traffic
 from sluice.rollout.settings import RolloutSettings
 
 
 @pytest.fixture
 def invoke(monkeypatch):
-    monkeypatch.setattr(bench_rollout, "count_cores", lambda: 1)
+    monkeypatch.setattr(rollout, "count_cores", lambda: 1)
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*options, most_median_s):
@@ -31,7 +31,7 @@ def invoke(monkeypatch):
         monkeypatch.setattr(scenarios, "scenarios", lambda: played)
         app = typer.Typer()
         app.callback()(lambda: None)
-        bench_rollout.register(app)
+        rollout.register(app)
         return CliRunner().invoke(app, ["rollout", "--rollouts", "10", *options])
 
     return run

@@ -6,9 +6,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sluice.pipelines import bench_serving
-from sluice.serving.benchmark import measure
-from sluice.serving.benchmark.measure import Measured
+from sluice.cli.bench import serving
+from sluice.bench.serving import measure
+from sluice.bench.serving.measure import Measured
 
 
 def measured(p50: float, p99: float, rate: float, failed: int = 0) -> Measured:
@@ -27,7 +27,7 @@ FOUND = {
 def test_each_figure_is_held_to_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "measure_kinds", lambda **_: FOUND)
     app = typer.Typer()
-    bench_serving.register(app)
+    serving.register(app)
     table, told = CliRunner().invoke(app), CliRunner().invoke(app, ["--json"])
     speeds = {s["name"]: s for s in json.loads(told.stdout)["speeds"]}
 

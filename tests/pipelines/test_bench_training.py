@@ -6,9 +6,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sluice.pipelines import bench, bench_training
-from sluice.pipelines.speeds import Speed
-from sluice.settings import Record
+from sluice.cli.bench import (app as bench, training)
+from sluice.cli.bench.benchmark_table import Speed
+from sluice.base.settings import Record
 
 
 class Found(Record):
@@ -24,8 +24,8 @@ def measured(*, quick):
 
 @pytest.fixture
 def run(monkeypatch):
-    monkeypatch.setattr(bench_training, "measure_training", measured)
-    monkeypatch.setattr(bench_training, "measure_search", measured)
+    monkeypatch.setattr(training, "measure_training", measured)
+    monkeypatch.setattr(training, "measure_search", measured)
     app = typer.Typer()
     bench.register(app)
     app.command("other")(lambda: None)  # with one group alone, typer leaves its name out

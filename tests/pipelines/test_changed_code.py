@@ -17,8 +17,8 @@ TICK = f"""
 import sys
 from pathlib import Path
 from sluice.assets.resources import State
-from sluice.home import Home
-from sluice.pipeline import read_pipeline
+from sluice.base.home import Home
+from sluice.config.pipeline import read_pipeline
 from sluice.pipelines.schedules import request_retraining
 from sluice.pipelines.source_look import SourceLook
 pipeline = read_pipeline(Path("{NAME}.yaml"))

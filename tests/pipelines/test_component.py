@@ -9,14 +9,8 @@ import jsonschema
 import pytest
 import yaml
 
-from sluice.pipeline import (
-    PipelineSettings,
-    defs_folder,
-    find_pipeline,
-    known_pipelines,
-    read_pipeline,
-)
-from sluice.pipeline_file import COMPONENT
+from sluice.config.pipeline import (PipelineSettings, defs_folder, find_pipeline, known_pipelines, read_pipeline)
+from sluice.config.pipeline_file import COMPONENT
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.component import ModelPipeline
 from sluice.pipelines.definitions import defs

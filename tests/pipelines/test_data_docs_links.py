@@ -3,9 +3,9 @@
 import dagster as dg
 import pytest
 
-from sluice.errors import GateBlocked
-from sluice.home import Home
-from sluice.pipeline import PipelineSettings
+from sluice.base.errors import GateBlocked
+from sluice.base.home import Home
+from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.instance import open_instance
 from sluice.pipelines.run import RunReport
 from tests.pipelines.conftest import run_line

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli import run_command
+from sluice.cli.app import run_command
 
 
 def test_a_port_that_is_taken_is_told_before_anything_starts(

@@ -20,8 +20,8 @@ from urllib.parse import quote
 import psutil
 import pytest
 
-from sluice.errors import SettingsError
-from sluice.home import Home
+from sluice.base.errors import SettingsError
+from sluice.base.home import Home
 from sluice.pipelines.instance import open_instance
 from sluice.pipelines.report_server import ReportServer, listen
 

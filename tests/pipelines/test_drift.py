@@ -16,13 +16,13 @@ from sluice.assets.records import newest_record
 from sluice.assets.resources import State
 from sluice.checks.drift import NO_DRIFT
 from sluice.drift.persistence import PersistenceSettings
-from sluice.drift.settings import DriftSettings
+from sluice.config.drift_settings import DriftSettings
 from sluice.drift.watch import DriftWatch
 from sluice.drift.watching import look_for_drift
-from sluice.errors import SettingsError
-from sluice.home import Home
+from sluice.base.errors import SettingsError
+from sluice.base.home import Home
 from sluice.observability.alerts import read_alerts
-from sluice.pipeline import PipelineSettings
+from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.asked_run import AskedRun, asked_run
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.drift_sensor import Cursor, request_training

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from sluice.home import Home
-from sluice.pipeline_file import COMPONENT
+from sluice.base.home import Home
+from sluice.config.pipeline_file import COMPONENT
 from sluice.pipelines.instance import open_instance
 from sluice.pipelines.resources import resources
 from sluice.pipelines.run import RunReport

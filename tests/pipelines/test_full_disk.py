@@ -10,8 +10,8 @@ import dagster as dg
 import pytest
 import sqlalchemy as sa
 
-from sluice.errors import StorageError
-from sluice.home import Home
+from sluice.base.errors import StorageError
+from sluice.base.home import Home
 from sluice.pipelines.instance import open_instance
 from tests.pipelines.conftest import ECHO
 from tests.support.small_disk import small_disk

@@ -12,8 +12,8 @@ import dagster as dg
 import psutil
 import pytest
 
-from sluice.home import Home
-from sluice.pipeline import PipelineSettings
+from sluice.base.home import Home
+from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.executor import one_process
 from sluice.pipelines.instance import close_ghost_runs, open_instance

@@ -13,8 +13,8 @@ from dagster._daemon.monitoring import concurrency
 from dagster._time import get_current_datetime
 
 from sluice.cluster.settings import ComputeSettings
-from sluice.home import Home
-from sluice.pipeline import PipelineSettings
+from sluice.base.home import Home
+from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.instance import open_instance
 

@@ -4,8 +4,8 @@ import dagster as dg
 import pytest
 from dagster._config import validate_config_from_snap
 
-from sluice.home import Home
-from sluice.pipeline import PipelineSettings
+from sluice.base.home import Home
+from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.resources import with_resources
 from tests.pipelines.conftest import STAGES

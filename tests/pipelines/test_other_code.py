@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from sluice.assets.evaluated import Evaluation
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.models.settings import ModelSettings
-from sluice.pipeline import PipelineSettings
+from sluice.config.pipeline import PipelineSettings
 from sluice.registry.stored_code import CODE
 from sluice.training.members import TrainedModels
 from tests.pipelines.conftest import Runner, home_at, ledger_of

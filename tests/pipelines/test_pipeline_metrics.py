@@ -8,8 +8,8 @@ import dagster as dg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sluice.artifacts import ArtifactStore
-from sluice.home import Home
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.home import Home
 from sluice.observability.alerts import Alert, raise_alert
 from sluice.pipelines.instance import open_instance
 from sluice.pipelines.pipeline_metrics import metrics_reader

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sluice.cli import run_command
+from sluice.cli.app import run_command
 
 pytestmark = pytest.mark.slow
 

@@ -2,9 +2,9 @@
 
 import dagster as dg
 
-from sluice.artifacts import ArtifactStore
-from sluice.home import Home
-from sluice.pipeline import PipelineSettings
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.home import Home
+from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.pipeline_metrics import metrics_reader
 from sluice.pipelines.resources import with_resources

@@ -15,9 +15,9 @@ import pytest
 import yaml
 from rich.console import Console
 
-from sluice.cli import run_command
-from sluice.home import Home
-from sluice.pipeline import PipelineSettings
+from sluice.cli.app import run_command
+from sluice.base.home import Home
+from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.rehearsal import with_rehearsal
 from sluice.pipelines.run import RunReport
 from sluice.pipelines.summary import summary

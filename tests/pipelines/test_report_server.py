@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.pipelines.bounded_http import HttpLimits
 from sluice.pipelines.report_server import LOOPBACK, ReportServer, listen
 
@@ -276,8 +276,9 @@ def test_the_server_ends_with_a_starter_that_was_killed(folder: Path) -> None:
 def test_the_variable_names_the_port_or_a_proxy(
     given: str | None, first_port: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sluice.home import Home
-    from sluice.pipelines import commands, report_server
+    from sluice.base.home import Home
+    from sluice.cli.orchestration import commands
+    from sluice.pipelines import report_server
 
     asked = []
 
@@ -300,8 +301,8 @@ def test_the_variable_names_the_port_or_a_proxy(
 def test_an_address_without_sense_is_the_users_mistake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sluice.home import Home
-    from sluice.pipelines import commands
+    from sluice.base.home import Home
+    from sluice.cli.orchestration import commands
 
     monkeypatch.setenv("SLUICE_REPORTS_URL", "http://localhost:99999")
     home = Home.from_environment({"SLUICE_HOME": str(tmp_path)}, cwd=tmp_path)

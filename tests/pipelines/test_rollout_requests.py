@@ -7,10 +7,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.assets.resources import State
-from sluice.delivery.drive import drive
-from sluice.home import Home
+from sluice.rollout_control.drive import drive
+from sluice.base.home import Home
 from sluice.pipelines.jobs import promotion_job, review_job
 from sluice.pipelines.rollout_sensor import requests_of, rollout_sensor
 from sluice.registry.rollouts import RolloutLedger

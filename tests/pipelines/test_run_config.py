@@ -5,8 +5,8 @@ import pytest
 from dagster._config import ConfigType
 from dagster._config.source import BoolSourceType, IntSourceType, StringSourceType
 
-from sluice.home import Home
-from sluice.pipeline import PipelineSettings
+from sluice.base.home import Home
+from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.resources import resources, sealed, with_resources
 

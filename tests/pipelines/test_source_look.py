@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluice.pipeline import PipelineSettings
+from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.source_look import MAX_LOADS, MAX_WAITS, NoAnswer, SourceLook, SourceState
 from tests.support.drifting import Hanging
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.models.settings import ModelSettings
-from sluice.pipeline import PipelineSettings
-from sluice.pipelines.tune import with_search
+from sluice.config.pipeline import PipelineSettings
+from sluice.cli.orchestration.tune import with_search
 from sluice.training.settings import Change, TrainSettings
 from sluice.tuning.recipe import changed_settings, settings_yaml
 from sluice.tuning.settings import SearchSettings

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from sluice.errors import GateBlocked
-from sluice.home import Home
-from sluice.pipeline import PipelineSettings
+from sluice.base.errors import GateBlocked
+from sluice.base.home import Home
+from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.run import RunReport
 from sluice.tuning.settings import SearchSettings
 from tests.pipelines.conftest import Runner, home_at

@@ -20,8 +20,8 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 
-from sluice.home import Home
-from sluice.pipeline import PipelineSettings
+from sluice.base.home import Home
+from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.run import RunReport
 from tests.pipelines.conftest import ECHO, ROLLOUT, STAGES, home_at
 from tests.pipelines.test_line import materialize_alone

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.errors import SettingsError
-from sluice.pipeline import read_pipeline
+from sluice.base.errors import SettingsError
+from sluice.config.pipeline import read_pipeline
 
 pytestmark = pytest.mark.slow
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.digests import digest_bytes
-from sluice.errors import ContractError, IntegrityError, StorageError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.digests import digest_bytes
+from sluice.base.errors import (ContractError, IntegrityError, StorageError)
 
 
 @pytest.fixture

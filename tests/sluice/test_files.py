@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sluice.errors import StorageError
-from sluice.files import storage_error, write_atomic
+from sluice.base.errors import StorageError
+from sluice.base.files import (storage_error, write_atomic)
 
 
 def test_writes_and_replaces(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_full_disk_for_real(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 
     script = (
-        "import sys, pathlib; from sluice.files import write_atomic\n"
+        "import sys, pathlib; from sluice.base.files import write_atomic\n"
         "write_atomic(pathlib.Path(sys.argv[1]) / 'file', bytes(5000))"
     )
     environ = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}

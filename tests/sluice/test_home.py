@@ -2,9 +2,9 @@
 
 import pytest
 
-from sluice.cli import run_command
-from sluice.errors import SettingsError
-from sluice.home import Home
+from sluice.cli.app import run_command
+from sluice.base.errors import SettingsError
+from sluice.base.home import Home
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/home", "gs://x", "file:///tmp/x"])

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.errors import SettingsError
-from sluice.imports import import_named
+from sluice.base.errors import SettingsError
+from sluice.base.imports import import_named
 
 FILES = {
     "needs.py": "\nimport polarsx\n",

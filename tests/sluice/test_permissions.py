@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.cli import run_command
+from sluice.base.artifacts import ArtifactStore
+from sluice.cli.app import run_command
 from sluice.cluster.ray_token import keep_token_private, ray_token_path
-from sluice.errors import StorageError
-from sluice.files import own_temporary_folder, write_secret
-from sluice.home import Home
+from sluice.base.errors import StorageError
+from sluice.base.files import (own_temporary_folder, write_secret)
+from sluice.base.home import Home
 from sluice.pipelines.instance import open_instance
 from sluice.registry.ledger import Ledger
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from sluice.errors import SettingsError
-from sluice.pipeline import PipelineSettings, read_pipeline
-from sluice.pipeline_file import COMPONENT, merged, overridden
+from sluice.base.errors import SettingsError
+from sluice.config.pipeline import (PipelineSettings, read_pipeline)
+from sluice.config.pipeline_file import (COMPONENT, merged, overridden)
 
 BASE = {
     "name": "base",

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from sluice.errors import GateBlocked
-from sluice.receipts import Receipt, require
+from sluice.base.errors import GateBlocked
+from sluice.base.receipts import (Receipt, require)
 
 SUBJECT = {"data": "d" * 64, "config": "c" * 64}
 NOW = datetime(2025, 1, 1, tzinfo=UTC)

@@ -9,14 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
-from sluice.errors import SourceError
-from sluice.redaction import (
-    has_credential,
-    redact,
-    redact_command,
-    redact_data,
-    redact_logs,
-)
+from sluice.base.errors import SourceError
+from sluice.base.redaction import (has_credential, redact, redact_command, redact_data, redact_logs)
 
 SECRET = "s3cr3tValue9"
 ODD = f"p@{SECRET}:w/{SECRET}?x#&{SECRET}"

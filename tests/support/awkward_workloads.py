@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from torch import Tensor
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from tests.support.failfast_workloads import Net, OwnNet, SignalSettings
 
 

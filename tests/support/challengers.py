@@ -31,7 +31,7 @@ LEAK_BYTES = 2**24
 
 
 def candidate(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()  # sluice.digests would import pandas
+    return hashlib.sha256(name.encode()).hexdigest()  # sluice.base.digests would import pandas
 
 
 class Awkward:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from sluice.data.schema import Column, Schema
-from sluice.errors import SourceError
+from sluice.base.errors import SourceError
 from tests.support.echo import Echo, EchoSettings
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from sluice.registry.client_secret import client_of
 from sluice.rollout.agreement import Agreement, prediction_drift
-from sluice.rollout.benchmark.simulation import fresh
-from sluice.rollout.benchmark.traffic import START
+from sluice.bench.rollout.simulation import fresh
+from sluice.bench.rollout.traffic import START
 from sluice.rollout.machine import advance
 from sluice.rollout.samples import ArmName, Fault, Sample
 from sluice.rollout.settings import RolloutSettings

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 
 
 @dataclass(frozen=True)

@@ -223,7 +223,7 @@ _CALLS = {"checkpoint": 4, "log": 1, "journal": 2}
 
 def _watch(at: mmap.mmap, call: tuple[str, int] | None) -> None:
     """Make this process say where it is, and die at ``call``: (place, which of its calls)."""
-    from sluice.failfast.log.event_log import EventLog
+    from sluice.eventlog.event_log import EventLog
     from sluice.training import checkpoint
     from sluice.tuning.resumable.journal import StudyJournal
     from tests.support.synthetic import SineWorkload

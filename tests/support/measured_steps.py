@@ -14,7 +14,7 @@ from torch import nn
 from sluice.models.settings import ModelSettings
 from sluice.training import step_probe
 from sluice.training.batch_size_search import BatchSizeResult, largest_batch
-from sluice.training.seeds import rng_state
+from sluice.base.seeding import rng_state
 from sluice.training.settings import TrainSettings
 from sluice.training.step_probe import StepProbe
 from sluice.workloads.workload import Examples

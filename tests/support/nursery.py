@@ -12,7 +12,7 @@ import signal
 import sys
 
 import sluice.serving.recipe
-from sluice.cli import run_command
+from sluice.cli.app import run_command
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from sluice.rehearsal.faults import Plan, plant
 from sluice.serving.deployed import Deployed
 from sluice.serving.ledger_models import load_from_ledger
 from sluice.serving.settings import ServingSettings
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 ROOT = Path(__file__).parents[2]
 LEAK_BYTES = 2**26
@@ -100,7 +100,7 @@ def planted_server(order: Order) -> Iterator[tuple["subprocess.Popen[str]", int]
 
 def serve_planted(order: Order) -> None:
     """Serve until SIGTERM; one JSON line says where."""
-    from sluice.artifacts import ArtifactStore
+    from sluice.base.artifacts import ArtifactStore
     from sluice.registry.rollouts import RolloutLedger
     from sluice.serving.frames import Recipe
     from sluice.serving.isolation import Isolation

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from sluice.files import storage_error
+from sluice.base.files import storage_error
 from sluice.tuning.lanes import is_ordered, most_at_a_time
 from sluice.tuning.schedulers import make_scheduler, metric_of
 from sluice.tuning.searchers import make_searcher

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.evaluation.llm_judge.pairs import Choice, Pair
 from sluice.evaluation.llm_judge.settings import TEMPERATURE
 
@@ -91,7 +91,7 @@ def _answer(ask: Ask, question: str) -> str:
     try:
         return ask(question, TEMPERATURE)
     except (Exception, SystemExit) as error:  # the user's code; leaving with 0 would say: trusted
-        from sluice.failfast.user_code import place_of, told  # brings torch
+        from sluice.findings.user_code import (place_of, told)  # brings torch
 
         raise ContractError(
             f"The judge raised {told(error)} ({place_of(error)}).",

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from sluice.settings import Settings
+from sluice.base.settings import Settings
 
 TEMPERATURE = 0.0
 """Handed to the judge with every question: its likeliest answer, not a draw."""

@@ -11,7 +11,7 @@ from pydantic import Field
 from sluice.evaluation.estimate import Arm, estimate_gain, mean_gain
 from sluice.evaluation.suites.settings import SuiteSettings
 from sluice.evaluation.variance import choose_block_length, shortest_block
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 
 class SuiteGain(Record):

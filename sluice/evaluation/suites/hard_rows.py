@@ -6,11 +6,11 @@ Shape legend: S = seeds, N = rows of the loss table.
 import numpy as np
 import pandas as pd
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.production import row_labels
 from sluice.evaluation.suites.suite import HighestLoss, Suite, suite_of
-from sluice.failfast.learning.hard_examples import find_standouts
+from sluice.findings.hard_examples import find_standouts
 from sluice.failfast.result import Standout
 
 

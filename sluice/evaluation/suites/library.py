@@ -6,13 +6,13 @@ from pathlib import Path
 
 from pydantic import AwareDatetime, Field, ValidationError
 
-from sluice.artifacts import ArtifactStore
-from sluice.counted import counted
-from sluice.digests import short
-from sluice.errors import ContractError, IntegrityError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.pluralize import counted
+from sluice.base.digests import short
+from sluice.base.errors import (ContractError, IntegrityError)
 from sluice.evaluation.suites.suite import FiledSuite, Suite
-from sluice.files import write_new
-from sluice.settings import Record, nearest
+from sluice.base.files import write_new
+from sluice.base.settings import (Record, nearest)
 
 
 class SuiteEntry(Record):

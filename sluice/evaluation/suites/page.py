@@ -4,7 +4,7 @@ import base64
 import math
 from html import escape
 
-from sluice.digests import short
+from sluice.base.digests import short
 from sluice.evaluation.guards import GuardResult
 from sluice.evaluation.suites.hard_rows import standout_words
 from sluice.evaluation.suites.plots import changes_png, rows_png

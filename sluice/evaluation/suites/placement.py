@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.production import position_through, row_labels
 from sluice.training.members import Member

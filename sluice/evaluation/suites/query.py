@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from sluice.errors import ContractError
-from sluice.settings import nearest
+from sluice.base.errors import ContractError
+from sluice.base.settings import nearest
 
 MAX_CHARACTERS = 1_000
 """Length of a query."""

@@ -9,7 +9,7 @@ from sluice.evaluation.guards import GuardOutcome, GuardResult
 from sluice.evaluation.suites.gain import SuiteGain
 from sluice.evaluation.suites.suite import Origin
 from sluice.failfast.result import Standout
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 Change = Literal["fixed", "broken", "still wrong", "still right"]
 CHANGES: tuple[Change, ...] = ("fixed", "broken", "still wrong", "still right")

@@ -21,7 +21,7 @@ from sluice.evaluation.suites.placement import Placement, place_rows
 from sluice.evaluation.suites.result import Change, RowResult, SuiteReport, SuiteResult
 from sluice.evaluation.suites.settings import SuiteSettings
 from sluice.evaluation.suites.suite import FiledSuite, HighestLoss, Suite
-from sluice.failfast.learning.hard_examples import find_standouts
+from sluice.findings.hard_examples import find_standouts
 from sluice.training.members import Member
 from sluice.workloads.workload import Workload
 

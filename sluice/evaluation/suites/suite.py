@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
 
-from sluice.digests import digest_json, short
-from sluice.errors import ContractError
-from sluice.settings import Record
+from sluice.base.digests import (digest_json, short)
+from sluice.base.errors import ContractError
+from sluice.base.settings import Record
 
 MOST_ROWS = 10_000
 """A suite is looked at row by row, and its result is one record."""

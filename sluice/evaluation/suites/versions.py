@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.data.folds import Fold
 from sluice.evaluation.reference import score_version
 from sluice.evaluation.scoring import Scores, score_baseline

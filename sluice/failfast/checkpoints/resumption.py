@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
-from sluice.errors import ContractError, StorageError
+from sluice.base.errors import (ContractError, StorageError)
 from sluice.failfast.checkpoints import resumption_findings as say
 from sluice.failfast.checkpoints.training_state import (
     Flat,
@@ -23,8 +23,8 @@ from sluice.failfast.checkpoints.training_state import (
     state_of,
 )
 from sluice.failfast.result import Finding
-from sluice.files import storage_error
-from sluice.training.seeds import Stream, derive_seed
+from sluice.base.files import storage_error
+from sluice.base.seeding import (Stream, derive_seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

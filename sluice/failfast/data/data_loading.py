@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sluice.data.schema import Schema
 from sluice.failfast.data.raw_schema import find_broken_schema
 from sluice.failfast.result import Finding
-from sluice.failfast.settings import PocSettings
+from sluice.config.poc_settings import PocSettings
 
 _Mask = NDArray[np.bool_]
 

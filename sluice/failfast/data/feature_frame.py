@@ -9,7 +9,7 @@ from sluice.failfast.data.raw_schema import find_broken_schema
 from sluice.failfast.data.still_columns import find_constant_features, find_constant_target
 from sluice.failfast.data.target_copies import find_target_copies
 from sluice.failfast.result import Finding
-from sluice.failfast.settings import PocSettings
+from sluice.config.poc_settings import PocSettings
 from sluice.workloads.workload import Examples, Workload
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 
 class LookAhead(Record):

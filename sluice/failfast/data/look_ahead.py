@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from sluice.counted import counted
-from sluice.errors import ContractError
+from sluice.base.pluralize import counted
+from sluice.base.errors import ContractError
 from sluice.failfast.data.feature_values import FeatureValues, LookAhead
 from sluice.failfast.data.look_ahead_sample import Block, LookAheadSample, draw_sample
 from sluice.failfast.data.row_order import cut_places, later_rows_changed, row_order
 from sluice.failfast.result import Finding
-from sluice.failfast.settings import LookAheadSettings, PocSettings
-from sluice.failfast.user_code import users_code
+from sluice.config.poc_settings import (LookAheadSettings, PocSettings)
+from sluice.findings.user_code import users_code
 from sluice.workloads.workload import Workload
 
 Compute = Callable[[pd.DataFrame], pd.DataFrame]

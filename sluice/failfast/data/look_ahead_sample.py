@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.failfast.data.row_order import row_order
-from sluice.failfast.settings import LookAheadSettings
-from sluice.failfast.user_code import users_code
+from sluice.config.poc_settings import LookAheadSettings
+from sluice.findings.user_code import users_code
 
 _MIN_ROWS = 1000
 """Rows of a sample at least, however wide the table is."""

@@ -4,8 +4,8 @@ import pandas as pd
 
 from sluice.data.schema import Schema
 from sluice.data.validation import validate_schema
-from sluice.errors import SchemaError
-from sluice.failfast.responses import FailureKind
+from sluice.base.errors import SchemaError
+from sluice.findings.responses import FailureKind
 from sluice.failfast.result import Finding
 
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from sluice.failfast.learning.instantiation import too_few
 from sluice.failfast.learning.probe import spread
 from sluice.failfast.result import Finding
-from sluice.failfast.settings import PocSettings
-from sluice.training.seeds import derive_seed
+from sluice.config.poc_settings import PocSettings
+from sluice.base.seeding import derive_seed
 from sluice.workloads.workload import Examples
 
 Floats = NDArray[np.float64]

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sluice.data.folds import Fold, RowRange
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.failfast.result import Finding
-from sluice.failfast.settings import PocSettings
-from sluice.failfast.user_code import users_code
+from sluice.config.poc_settings import PocSettings
+from sluice.findings.user_code import users_code
 from sluice.workloads.workload import Examples, Workload
 
 _ROUNDING = 1e-5

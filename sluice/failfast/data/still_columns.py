@@ -7,7 +7,7 @@ import pandas as pd
 from torch import Tensor
 
 from sluice.failfast.result import Finding
-from sluice.failfast.settings import PocSettings
+from sluice.config.poc_settings import PocSettings
 from sluice.workloads.workload import Workload
 
 _ROUNDING = 1e-12

@@ -5,7 +5,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sluice.failfast.result import Finding
-from sluice.failfast.settings import PocSettings
+from sluice.config.poc_settings import PocSettings
 from sluice.workloads.workload import Examples, Workload
 
 _Values = NDArray[np.float64]

@@ -14,16 +14,16 @@ from sluice.failfast.data.split_independence import check_examples_stand_alone
 from sluice.failfast.gate.inputs import GateInputs
 from sluice.failfast.gate.plan import PlannedCheck
 from sluice.failfast.gradients.gradient_flow import check_gradient_flow
-from sluice.failfast.learning.hard_examples import find_hard_examples
+from sluice.findings.hard_examples import find_hard_examples
 from sluice.failfast.learning.instantiation import check_instantiation
 from sluice.failfast.learning.memorization import check_memorization
 from sluice.failfast.learning.mini_training import judge_mini_training
 from sluice.failfast.learning.predictions import check_predictions
 from sluice.failfast.learning.scoring_check import check_scoring
 from sluice.failfast.learning.selector import check_selector
-from sluice.failfast.log.event_log_check import check_event_log
+from sluice.eventlog.event_log_check import check_event_log
 from sluice.failfast.result import Finding, Level
-from sluice.failfast.settings import TimeLimit, TimeLimits
+from sluice.config.poc_settings import (TimeLimit, TimeLimits)
 from sluice.training.loop import predict
 
 _BOTH: frozenset[Level] = frozenset({"minimum", "full"})

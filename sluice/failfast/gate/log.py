@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from sluice.errors import StorageError
+from sluice.base.errors import StorageError
 from sluice.failfast.gate.messages import Started
 from sluice.failfast.gate.plan import Plan
 from sluice.failfast.gate.request import GateRequest
-from sluice.failfast.log.event_log import EventLog
+from sluice.eventlog.event_log import EventLog
 from sluice.failfast.result import CheckResult, GateReport
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sluice.errors import SluiceError
+from sluice.base.errors import SluiceError
 from sluice.failfast.gate.plan import Plan
 from sluice.failfast.gate.request import GateRequest
 from sluice.failfast.result import CheckResult

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sluice.failfast.result import CheckResult, Finding
-from sluice.failfast.settings import TimeLimit
+from sluice.config.poc_settings import TimeLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

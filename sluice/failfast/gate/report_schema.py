@@ -7,7 +7,7 @@ the strings "NaN", "Infinity" and "-Infinity".
 import json
 from typing import Any
 
-from sluice.failfast.log.event_lines import encode_numbers
+from sluice.eventlog.event_lines import encode_numbers
 from sluice.failfast.result import GateReport
 
 SCHEMA_VERSION = "1.0"

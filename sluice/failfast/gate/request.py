@@ -4,13 +4,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sluice.failfast.result import Level
-from sluice.failfast.settings import PocSettings
+from sluice.config.poc_settings import PocSettings
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 
 if TYPE_CHECKING:
     from sluice.failfast.gate.inputs import StoredData
-    from sluice.pipeline import PipelineSettings
+    from sluice.config.pipeline import PipelineSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from sluice.failfast.gate.checks import CHECKS, GateCheck
 from sluice.failfast.gate.inputs import Clock, GateInputs
 from sluice.failfast.gate.timing import judge_time, judge_whole_gate
 from sluice.failfast.result import CheckResult, GateReport, Level
-from sluice.failfast.user_code import finding_from
-from sluice.training.seeds import deterministic
+from sluice.findings.user_code import finding_from
+from sluice.base.seeding import deterministic
 
 
 def _nobody(_: object) -> None:

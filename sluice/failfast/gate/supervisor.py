@@ -12,17 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sluice.errors import SluiceError
+from sluice.base.errors import SluiceError
 from sluice.failfast.gate.log import GateLog
-from sluice.failfast.gate.memory import available_bytes, proportional_bytes, resident_bytes
+from sluice.base.memory import (available_bytes, proportional_bytes, resident_bytes)
 from sluice.failfast.gate.messages import CRASH_FILE, PREPARING, Started, Task
 from sluice.failfast.gate.plan import Plan, PlannedCheck
 from sluice.failfast.gate.process import GateProcess, crash_place
 from sluice.failfast.gate.request import GateRequest
 from sluice.failfast.gate.timing import judge_whole_gate
-from sluice.failfast.responses import FailureKind
+from sluice.findings.responses import FailureKind
 from sluice.failfast.result import CheckResult, Finding, GateReport
-from sluice.failfast.settings import TimeLimit
+from sluice.config.poc_settings import TimeLimit
 
 Heard = Plan | Started | CheckResult
 START = TimeLimit(typical_s=30.0, max_s=120.0)

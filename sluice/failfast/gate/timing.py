@@ -1,8 +1,8 @@
 """How long a check, and the whole gate, may take (POC-11)."""
 
-from sluice.failfast.responses import FailureKind
+from sluice.findings.responses import FailureKind
 from sluice.failfast.result import CheckResult, Finding, Outcome
-from sluice.failfast.settings import TimeLimit
+from sluice.config.poc_settings import TimeLimit
 
 WHOLE_GATE = "gate_is_in_time"
 

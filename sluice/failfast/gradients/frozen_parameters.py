@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from sluice.failfast.gradients.parameter_names import listing
+from sluice.models.parameter_names import listing
 from sluice.failfast.result import Finding
 
 

@@ -6,9 +6,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from sluice.errors import ContractError
-from sluice.failfast.responses import respond
-from sluice.settings import Record
+from sluice.base.errors import ContractError
+from sluice.findings.responses import respond
+from sluice.base.settings import Record
 
 
 class GradientReport(Record):

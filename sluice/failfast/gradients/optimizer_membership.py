@@ -8,10 +8,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from sluice.counted import counted
-from sluice.failfast.gradients.parameter_names import listing
+from sluice.base.pluralize import counted
+from sluice.models.parameter_names import listing
 from sluice.failfast.result import Finding
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 
 class OptimizerReport(Record):

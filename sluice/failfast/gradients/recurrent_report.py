@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from sluice.errors import ContractError
-from sluice.failfast.gradients.parameter_names import listing
+from sluice.base.errors import ContractError
+from sluice.models.parameter_names import listing
 from sluice.failfast.gradients.recurrent_state import (
     NormaliserRange,
     RecurrentGradients,

@@ -8,9 +8,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.models.slstm import SLSTMLayer
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 
 class RecurrentGradients(Record):

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from sluice.failfast.gradients.module_activity import Activity
-from sluice.failfast.gradients.parameter_names import listing
+from sluice.models.module_activity import Activity
+from sluice.models.parameter_names import listing
 from sluice.failfast.result import Finding
 
 RECTIFIERS = (nn.ReLU, nn.ReLU6, nn.Threshold)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from sluice.failfast.learning.lone_predictions import find_dependence
 from sluice.failfast.learning.probe import shape, spread
 from sluice.failfast.result import Finding
-from sluice.failfast.settings import PocSettings
+from sluice.config.poc_settings import PocSettings
 from sluice.models.scaled import prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.workloads.workload import Examples, Workload

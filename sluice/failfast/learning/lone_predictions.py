@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from sluice.failfast.learning.probe import shape, spread
-from sluice.failfast.responses import respond
+from sluice.findings.responses import respond
 from sluice.failfast.result import Finding
-from sluice.failfast.settings import PocSettings
-from sluice.training.seeds import Stream, derive_seed
+from sluice.config.poc_settings import PocSettings
+from sluice.base.seeding import (Stream, derive_seed)
 from sluice.workloads.workload import Examples
 
 _LONE_EXAMPLES = 8

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from sluice.failfast.learning.probe import spread
 from sluice.failfast.learning.settled import settled
-from sluice.failfast.learning.trivial_predictor import measure_yardstick, table_loss, trivial_loss
+from sluice.workloads.constant_baseline import (measure_yardstick, table_loss, trivial_loss)
 from sluice.failfast.result import Finding, Number
-from sluice.failfast.settings import PocSettings
+from sluice.config.poc_settings import PocSettings
 from sluice.models.scaled import prepare_model
 from sluice.models.settings import ModelSettings
-from sluice.training.seeds import Stream, derive_seed
+from sluice.base.seeding import (Stream, derive_seed)
 from sluice.workloads.workload import Examples, Workload
 
 _CHOICE_ROWS = 512

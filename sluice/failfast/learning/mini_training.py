@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from sluice.errors import TrainingFailed
+from sluice.base.errors import TrainingFailed
 from sluice.failfast.learning.fall import (
     FallBound,
     fall_bound,
@@ -22,13 +22,13 @@ from sluice.failfast.learning.fall import (
 from sluice.failfast.learning.instantiation import too_few
 from sluice.failfast.learning.probe import spread
 from sluice.failfast.learning.settled import settled
-from sluice.failfast.learning.trivial_predictor import Yardstick, measure_yardstick
+from sluice.workloads.constant_baseline import (Yardstick, measure_yardstick)
 from sluice.failfast.result import Finding, Number
-from sluice.failfast.settings import PocSettings
+from sluice.config.poc_settings import PocSettings
 from sluice.models.scaled import Scaled, prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.training.loop import mean_loss, train
-from sluice.training.seeds import derive_seed, deterministic
+from sluice.base.seeding import (derive_seed, deterministic)
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples, Workload
 

@@ -11,8 +11,8 @@ from pydantic import Field
 from torch import Tensor
 
 from sluice.failfast.result import Finding, Number
-from sluice.failfast.settings import PocSettings, PredictionSettings
-from sluice.settings import Record
+from sluice.config.poc_settings import (PocSettings, PredictionSettings)
+from sluice.base.settings import Record
 
 _DECIMALS = 6
 

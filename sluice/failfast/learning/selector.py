@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from sluice.failfast.result import Finding
-from sluice.failfast.settings import PocSettings
+from sluice.config.poc_settings import PocSettings
 
 SelectEpoch = Callable[[Mapping[int, float]], int]
 _Question = tuple[str, dict[int, float], int | None]

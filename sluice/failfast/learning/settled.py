@@ -9,7 +9,7 @@ import copy
 import torch
 from torch import nn
 
-from sluice.training.seeds import Stream
+from sluice.base.seeding import Stream
 from sluice.workloads.workload import Examples
 
 

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 BY_HAND = "a difference by hand"
 CLASSES_BY_HAND = "a cross entropy by hand"

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 
 class OptimizerMeasure(Record):

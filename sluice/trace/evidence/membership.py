@@ -6,7 +6,7 @@ is replaced by an equal one has new indices.
 
 from pydantic import Field
 
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 
 class ParameterFact(Record):

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 MarkKind = Literal[
     "epoch",

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from sluice.settings import Record
+from sluice.base.settings import Record
 
 State = Literal["network", "optimizer", "scheduler"]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
-from sluice.settings import Record
+from sluice.base.settings import Record
 from sluice.trace.evidence.measures import OptimizerMeasure, StepMeasures
 from sluice.trace.evidence.membership import Membership
 from sluice.trace.evidence.trace import Trace

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import Field
 
-from sluice.settings import Record
+from sluice.base.settings import Record
 from sluice.trace.evidence.measures import StepMeasures
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.replay.abnormal import network_name

@@ -3,8 +3,8 @@
 import math
 from pathlib import Path
 
-from sluice.errors import ContractError
-from sluice.files import write_atomic
+from sluice.base.errors import ContractError
+from sluice.base.files import write_atomic
 from sluice.trace.reading import read_trace
 from sluice.trace.replay.page import replay_page
 from sluice.trace.replay.series import curves

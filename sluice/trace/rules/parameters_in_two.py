@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from sluice.counted import counted
+from sluice.base.pluralize import counted
 from sluice.trace.evidence.membership import Membership
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule

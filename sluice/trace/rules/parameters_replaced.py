@@ -1,6 +1,6 @@
 """Does the optimizer hold the parameters that the network has now?"""
 
-from sluice.counted import counted
+from sluice.base.pluralize import counted
 from sluice.trace.evidence.membership import OptimizerFact
 from sluice.trace.evidence.trace import Trace
 from sluice.trace.finding import Finding, Rule

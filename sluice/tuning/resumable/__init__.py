@@ -1,6 +1,6 @@
 """Decisions of Ray Tune's schedulers and searchers that survive a kill of the driver."""
 
-from sluice.errors import TrialFailed
+from sluice.base.errors import TrialFailed
 from sluice.tuning.resumable.events import Attempt, CheckpointKey, Event
 from sluice.tuning.resumable.links import listening, study_of
 from sluice.tuning.resumable.study import Study

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from sluice.training.seeds import derive_seed
+from sluice.base.seeding import derive_seed
 
 
 class SeededDraws:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sluice.errors import ContractError, IntegrityError
-from sluice.files import storage_error
+from sluice.base.errors import (ContractError, IntegrityError)
+from sluice.base.files import storage_error
 
 _VERSION = 2
 

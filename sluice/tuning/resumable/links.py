@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from ray.tune.search import Searcher
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.tuning.resumable import tune_trials
 from sluice.tuning.resumable.driver import StudyDriver
 from sluice.tuning.resumable.events import Event

@@ -6,7 +6,7 @@ from typing import Any
 
 from ray.tune.experiment import Trial
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.tuning.resumable.clock import VirtualClock
 from sluice.tuning.resumable.events import Event
 from sluice.tuning.resumable.shadow import ShadowTrial

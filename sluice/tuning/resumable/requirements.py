@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from numbers import Number
 from typing import Any
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 
 
 def require_result(trial: Any, result: Mapping[str, Any], metric: str, time_attr: str) -> None:

@@ -19,7 +19,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.tuning.resumable.draws import SeededDraws
 from sluice.tuning.resumable.events import Attempt, CheckpointKey, Event, EventLines
 from sluice.tuning.resumable.reports import Reports

@@ -12,7 +12,7 @@ from sluice.cluster.ray_session import ask_every_machine, dashboard_url, join_ra
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.storage import tune_storage
 from sluice.cluster.trial_resources import idle_share
-from sluice.errors import SettingsError, StorageError
+from sluice.base.errors import (SettingsError, StorageError)
 from tests.sluice.cluster.conftest import KEYS
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from sluice.cluster.places import count_places, require_places
 from sluice.cluster.settings import ComputeSettings
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 
 
 @pytest.mark.parametrize(

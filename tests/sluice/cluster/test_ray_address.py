@@ -10,7 +10,7 @@ import pytest
 
 from sluice.cluster import ray_address
 from sluice.cluster.ray_address import require_cluster
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ import pytest
 
 from sluice.cluster.ray_session import join_ray
 from sluice.cluster.settings import ComputeSettings
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 
 
 @pytest.mark.parametrize(

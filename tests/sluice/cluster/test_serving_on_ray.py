@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import SettingsError
-from sluice.home import Home
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import SettingsError
+from sluice.base.home import Home
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.background import in_background

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice.cluster.shared_folders import first_unseen, marked
-from sluice.errors import StorageError
+from sluice.base.errors import StorageError
 
 ROOT = Path(__file__).parents[3]
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.commands.doctor import DoctorSettings, examine
-from sluice.counted import counted
-from sluice.home import Home
+from sluice.base.artifacts import ArtifactStore
+from sluice.cli.doctor import (DoctorSettings, examine)
+from sluice.base.pluralize import counted
+from sluice.base.home import Home
 from sluice.registry.ledger import Ledger
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain
 

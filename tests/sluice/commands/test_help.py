@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.cli import run_command
+from sluice.cli.app import run_command
 
 
 @pytest.mark.parametrize(

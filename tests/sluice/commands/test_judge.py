@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sluice.cli import run_command
+from sluice.cli.app import run_command
 from tests.sluice.evaluation.llm_judge.judges import make_pairs
 
 JUDGES = "tests.sluice.evaluation.llm_judge.judges"

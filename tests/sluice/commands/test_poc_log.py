@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from sluice.cli import run_command
-from sluice.commands.poc_log import validate_file
-from sluice.failfast.log.event_log import EventLog
+from sluice.cli.app import run_command
+from sluice.cli.poc_log import validate_file
+from sluice.eventlog.event_log import EventLog
 
 GOOD = (
     {"event": "fold_start", "fold_id": 0, "train_size": 9, "val_size": 3, "test_size": 3},
@@ -145,7 +145,7 @@ def test_markup_in_a_log_is_text(log, capsys):
 @pytest.mark.slow
 def test_a_log_is_looked_at_without_torch(log):
     script = (
-        "import sys; from sluice.cli import run_command; "
+        "import sys; from sluice.cli.app import run_command; "
         f"run_command(['poc', '--log', {str(log(*GOOD))!r}]); "
         "print('torch' in sys.modules, file=sys.stderr)"
     )

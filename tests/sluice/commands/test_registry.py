@@ -10,17 +10,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sluice.artifacts import ArtifactStore
-from sluice.commands import registry
-from sluice.errors import (
-    ContractError,
-    GateBlocked,
-    IntegrityError,
-    SettingsError,
-    SluiceError,
-    UnknownVersion,
-    UntrustedCode,
-)
+from sluice.base.artifacts import ArtifactStore
+from sluice.cli import registry
+from sluice.base.errors import (ContractError, GateBlocked, IntegrityError, SettingsError, SluiceError, UnknownVersion, UntrustedCode)
 from sluice.registry.ledger import Ledger
 from tests.sluice.registry.hostile_files import forge_version
 from tests.sluice.registry.ledger_samples import (

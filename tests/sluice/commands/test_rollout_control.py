@@ -11,10 +11,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sluice.commands import rollout
-from sluice.commands.registry_access import current_user
-from sluice.delivery.drive import drive
-from sluice.errors import ContractError, RolloutConflict, SluiceError, UnknownVersion
+from sluice.cli import rollout
+from sluice.cli.registry_access import current_user
+from sluice.rollout_control.drive import drive
+from sluice.base.errors import (ContractError, RolloutConflict, SluiceError, UnknownVersion)
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from tests.sluice.delivery.conftest import template

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 from rich.console import Console
 
-from sluice.commands.rollout_rehearsal import watching
-from sluice.delivery.standing import Standing
-from sluice.delivery.view import drift_words
+from sluice.cli.rollout_rehearsal import watching
+from sluice.rollout_control.standing import Standing
+from sluice.rollout_control.view import drift_words
 from sluice.rehearsal.traffic import Counts
 from sluice.rollout import changes
 from sluice.rollout.observations import merge

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.cli import run_command
+from sluice.base.artifacts import ArtifactStore
+from sluice.cli.app import run_command
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout import changes
 from sluice.rollout.settings import RolloutSettings

@@ -8,13 +8,13 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from sluice.artifacts import ArtifactStore
-from sluice.commands import suites
-from sluice.digests import digest_json
-from sluice.errors import ContractError, SettingsError, UnknownVersion, UntrustedCode
+from sluice.base.artifacts import ArtifactStore
+from sluice.cli import suites
+from sluice.base.digests import digest_json
+from sluice.base.errors import (ContractError, SettingsError, UnknownVersion, UntrustedCode)
 from sluice.models.scaled import prepare_model
 from sluice.models.settings import ModelSettings
-from sluice.pipeline_file import COMPONENT
+from sluice.config.pipeline_file import COMPONENT
 from sluice.registry.code_paths import CodeAcceptance
 from sluice.registry.ledger import Ledger
 from sluice.training.code import code_digest

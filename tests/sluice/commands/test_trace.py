@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from sluice.cli import run_command
+from sluice.cli.app import run_command
 from sluice.trace.attach import traced
 from sluice.trace.settings import TraceSettings
 from tests.support.traced import faulty, healthy

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli import run_command
+from sluice.cli.app import run_command
 
 ECHO = str(Path(__file__).parents[2] / "support" / "echo.yaml")
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from sluice.data.folds import FoldSettings, rows_needed, walk_forward
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 
 CASES = [
     (num_rows, FoldSettings(num_folds=n, first_test_share=f, val_share=v, embargo_rows=e), h)

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from sluice.data.hash_order import in_hash_order
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 
 
 def rows(num_rows: int = 300) -> pd.DataFrame:

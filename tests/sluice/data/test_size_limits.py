@@ -11,7 +11,7 @@ import pytest
 from sluice.data.schema import Column, Schema
 from sluice.data.source_settings import CsvSource, ParquetSource
 from sluice.data.sources import load_rows
-from sluice.errors import SourceError
+from sluice.base.errors import SourceError
 
 SCHEMA = Schema(columns=(Column(name="close"),), index_name="date", index_kind="int")
 LIMIT = 8 * 1024**2

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.data.schema import Column, Schema
 from sluice.data.sources import CsvSource, PackagedBars, ParquetSource, load_rows
-from sluice.errors import SourceError
+from sluice.base.errors import SourceError
 
 SCHEMA = Schema(
     columns=(Column(name="close"), Column(name="volume")),

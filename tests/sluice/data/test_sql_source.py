@@ -15,7 +15,7 @@ from sluice.data.schema import Column, Schema
 from sluice.data.source_settings import SqlSource
 from sluice.data.sources import load_rows
 from sluice.data.validation import validate_schema
-from sluice.errors import SettingsError, SourceError
+from sluice.base.errors import (SettingsError, SourceError)
 from sluice.workloads.bars import BarsSettings
 
 SCHEMA = Schema(

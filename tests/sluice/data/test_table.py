@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.data.table import load_table, save_table
-from sluice.errors import ContractError, IntegrityError
+from sluice.base.errors import (ContractError, IntegrityError)
 
 
 def frame(rows: int = 50) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from sluice.data.bar_rules import (
     VolumeBars,
 )
 from sluice.data.tick_bars import build_bars
-from sluice.errors import ContractError, SchemaError
+from sluice.base.errors import (ContractError, SchemaError)
 from tests.sluice.data.tick_samples import random_ticks, slow_bars
 
 RULES = [

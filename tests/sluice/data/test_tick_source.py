@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from sluice.data.sources import load_rows
-from sluice.errors import SchemaError, SettingsError, SourceError
-from sluice.pipeline import read_pipeline
+from sluice.base.errors import (SchemaError, SettingsError, SourceError)
+from sluice.config.pipeline import read_pipeline
 from sluice.workloads.bars import BarsSettings, BarsWorkload
 from sluice.workloads.bars_contract import RAW_SCHEMA
 from tests.sluice.data.tick_samples import random_ticks, slow_bars

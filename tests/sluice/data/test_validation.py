@@ -6,7 +6,7 @@ import pytest
 
 from sluice.data.schema import Column, Schema
 from sluice.data.validation import nearest_name, validate_schema
-from sluice.errors import ContractError, SchemaError
+from sluice.base.errors import (ContractError, SchemaError)
 
 SCHEMA = Schema(
     columns=(Column(name="close"), Column(name="volume"), Column(name="note", kind="string")),

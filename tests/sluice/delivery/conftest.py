@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.registry.rollouts import RolloutLedger
 from tests.sluice.delivery.delivery_samples import two_versions
 from tests.sluice.registry.ledger_samples import NOW, Clock

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-from sluice.artifacts import ArtifactStore
-from sluice.delivery.drive import drive, try_drive
+from sluice.base.artifacts import ArtifactStore
+from sluice.rollout_control.drive import (drive, try_drive)
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout import changes
 from sluice.rollout.state import Rollout

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.evaluation.settings import GateSettings
-from sluice.pipeline import PipelineSettings
+from sluice.config.pipeline import PipelineSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.agreement import Agreement
 from sluice.rollout.observations import ArmCounts, Window

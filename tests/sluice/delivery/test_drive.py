@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.delivery.drive import drive, look_at
+from sluice.base.artifacts import ArtifactStore
+from sluice.rollout_control.drive import (drive, look_at)
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.weights import Weights

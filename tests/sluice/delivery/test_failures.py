@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.delivery.drive import drive
-from sluice.delivery.failures import FailedRows, keep_failures
-from sluice.delivery.quality import note_quality_of
-from sluice.errors import ContractError
+from sluice.base.artifacts import ArtifactStore
+from sluice.rollout_control.drive import drive
+from sluice.rollout_control.failures import (FailedRows, keep_failures)
+from sluice.rollout_control.quality import note_quality_of
+from sluice.base.errors import ContractError
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.suite import Failures
 from sluice.registry.rollouts import RolloutLedger

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.delivery.labelled import first_unseen, labelled_losses
-from sluice.errors import ContractError
+from sluice.base.artifacts import ArtifactStore
+from sluice.rollout_control.labelled import (first_unseen, labelled_losses)
+from sluice.base.errors import ContractError
 from sluice.rollout.samples import Sample
 from sluice.rollout.state import Rollout
 from tests.sluice.delivery.delivery_samples import PIPELINE, UNSEEN, echo_frame, sample

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.delivery.drive import drive
-from sluice.delivery.failures import keep_failures
-from sluice.delivery.quality import note_quality_of
-from sluice.delivery.report import save_rollout_page
-from sluice.delivery.timeline import Mark, timeline_svg
-from sluice.errors import ContractError
+from sluice.base.artifacts import ArtifactStore
+from sluice.rollout_control.drive import drive
+from sluice.rollout_control.failures import keep_failures
+from sluice.rollout_control.quality import note_quality_of
+from sluice.rollout_control.report import save_rollout_page
+from sluice.rollout_control.timeline import (Mark, timeline_svg)
+from sluice.base.errors import ContractError
 from sluice.evaluation.suites.library import SuiteLibrary
-from sluice.home import Home
+from sluice.base.home import Home
 from sluice.registry.rollouts import RolloutLedger
 from sluice.reports.page import first_tag
 from sluice.rollout import changes

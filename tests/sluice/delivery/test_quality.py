@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.delivery.drive import drive
-from sluice.delivery.quality import judge_quality, note_quality_of
+from sluice.base.artifacts import ArtifactStore
+from sluice.rollout_control.drive import drive
+from sluice.rollout_control.quality import (judge_quality, note_quality_of)
 from sluice.evaluation.budget import spent_alpha
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.settings import GateSettings
-from sluice.evaluation.verdict import Verdict
+from sluice.verdicts.verdict import Verdict
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from tests.sluice.delivery.delivery_samples import (

@@ -10,8 +10,8 @@ import numpy as np
 import psutil
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.delivery.drive import try_drive
+from sluice.base.artifacts import ArtifactStore
+from sluice.rollout_control.drive import try_drive
 from sluice.registry.lineage import BASELINE
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.agreement import Agreement, measure_agreement

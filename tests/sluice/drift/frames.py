@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from sluice.drift.reference import DriftReference, build_reference
-from sluice.drift.settings import DriftSettings
+from sluice.config.drift_settings import DriftSettings
 
 SMALL = DriftSettings(min_resamples=299, num_features=16)
 

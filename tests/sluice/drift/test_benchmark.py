@@ -2,9 +2,9 @@
 
 import pytest
 
-from sluice.drift.benchmark import DriftWorld, measure_drift, measure_speed
-from sluice.drift.benchmark_table import cell_table, holds
-from sluice.evaluation.benchmark.error_rates import Rate
+from sluice.bench.drift.error_rates import (DriftWorld, measure_drift, measure_speed)
+from sluice.bench.drift.table import (cell_table, holds)
+from sluice.bench.gate.error_rates import Rate
 
 
 def rates(rho: float, *, references: int, num_columns: int = 3):

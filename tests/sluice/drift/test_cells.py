@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from sluice.drift.cells import CategoryCells, cut_categories, cut_numbers, kind_of, num_filled
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 
 
 def shares(values: pd.Series, num_cells: int) -> np.ndarray:

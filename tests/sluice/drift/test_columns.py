@@ -4,7 +4,7 @@ import pytest
 from scipy import stats
 
 from sluice.drift.columns import bins, reference_column, scores
-from sluice.drift.settings import DriftSettings
+from sluice.config.drift_settings import DriftSettings
 
 SETTINGS = DriftSettings()
 

@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from sluice.drift.concept import ConceptReport, judge_losses
-from sluice.drift.settings import DriftSettings
-from sluice.errors import ContractError
+from sluice.config.drift_settings import DriftSettings
+from sluice.base.errors import ContractError
 from tests.sluice.evaluation.loss_samples import ar1
 
 SETTINGS = DriftSettings(alpha=0.05)

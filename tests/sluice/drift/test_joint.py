@@ -4,7 +4,7 @@ import pytest
 
 from sluice.drift.columns import reference_column, scores
 from sluice.drift.joint import Features, JointReference
-from sluice.drift.settings import DriftSettings
+from sluice.config.drift_settings import DriftSettings
 
 SETTINGS = DriftSettings()
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from sluice.drift.latency import judge_latency
-from sluice.drift.settings import DriftSettings
-from sluice.errors import ContractError
+from sluice.config.drift_settings import DriftSettings
+from sluice.base.errors import ContractError
 
 SETTINGS = DriftSettings()
 

@@ -3,7 +3,7 @@ import io
 import pyarrow.parquet as pq
 import pytest
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.drift.judge import judge_window
 from sluice.drift.reference_file import (
     load_reference,
@@ -11,7 +11,7 @@ from sluice.drift.reference_file import (
     reference_bytes,
     save_reference,
 )
-from sluice.errors import IntegrityError
+from sluice.base.errors import IntegrityError
 from tests.sluice.drift.frames import mixed, reference_of
 
 

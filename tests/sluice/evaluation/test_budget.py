@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.evaluation.budget import count_attempt, for_attempt, spent_alpha
-from sluice.evaluation.row_sketch import RowSketch
+from sluice.verdicts.row_sketch import RowSketch
 from sluice.evaluation.settings import GateSettings
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.evaluation.clusters import by_cluster
 from sluice.evaluation.companions import CompanionSettings, accompany
 from sluice.evaluation.comparison import compare

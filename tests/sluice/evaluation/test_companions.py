@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.evaluation.companions import CompanionSettings, accompany
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.settings import GateSettings

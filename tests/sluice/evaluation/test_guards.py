@@ -8,14 +8,14 @@ import pytest
 from pydantic import ValidationError
 from scipy import stats
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.guard_settings import GuardSettings, HardLimit, MetricMargin
 from sluice.evaluation.guards import GuardEvidence, check_guards
 from sluice.evaluation.metric_table import MetricTable
 from sluice.evaluation.settings import GateSettings
-from sluice.evaluation.verdict import Verdict
-from sluice.receipts import Receipt
+from sluice.verdicts.verdict import Verdict
+from sluice.base.receipts import Receipt
 from tests.sluice.evaluation.loss_samples import spread, table, two_recipes
 
 

@@ -8,7 +8,7 @@ from sluice.evaluation.guard_settings import GuardSettings, HardLimit
 from sluice.evaluation.guards import GuardEvidence, GuardOutcome
 from sluice.evaluation.judgement import judge
 from sluice.evaluation.settings import GateSettings
-from sluice.evaluation.verdict import Verdict
+from sluice.verdicts.verdict import Verdict
 from tests.sluice.evaluation.loss_samples import table, two_recipes
 
 GATE = GateSettings()

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import chi2
 from statsmodels.stats.contingency_tables import mcnemar as oracle
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.evaluation.mcnemar import mcnemar
 from tests.sluice.evaluation.loss_samples import table
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from statsmodels.stats.multitest import multipletests
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.multiplicity import benjamini_hochberg, hold_cohort, holm
 from sluice.evaluation.settings import GateSettings
-from sluice.evaluation.verdict import Verdict
+from sluice.verdicts.verdict import Verdict
 from tests.sluice.evaluation.loss_samples import table, two_recipes
 
 P_VALUES = np.random.default_rng(0).uniform(size=17) ** 3

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.plots import fold_gains_png, loss_over_time_png, training_curves_png
 from sluice.evaluation.settings import GateSettings

@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.evaluation.production import latest_unseen, row_labels
 from tests.sluice.evaluation.scored_workload import FOLDS, member
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.data.folds import Fold, walk_forward
-from sluice.errors import ContractError, IntegrityError, OtherCode
+from sluice.base.errors import (ContractError, IntegrityError, OtherCode)
 from sluice.evaluation.reference import score_version
 from sluice.evaluation.scoring import ModelScores, score_production, window_digest
 from sluice.models.scaled import prepare_model
 from sluice.models.settings import ModelSettings
-from sluice.registry.environment import Environment, GitState
+from sluice.base.environment import (Environment, GitState)
 from sluice.registry.lineage import Lineage
 from sluice.registry.own_code import collect_own_modules
 from sluice.registry.stored_code import CODE, CodeChoice, pack_code

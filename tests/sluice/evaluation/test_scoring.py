@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sluice.data.folds import Fold, RowRange
-from sluice.errors import ContractError, OutOfMemory
+from sluice.base.errors import (ContractError, OutOfMemory)
 from sluice.evaluation.outputs import predict
 from sluice.evaluation.scoring import (
     score_baseline,

@@ -3,11 +3,11 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from sluice import receipts
-from sluice.errors import ContractError, GateBlocked
+from sluice.base import receipts
+from sluice.base.errors import (ContractError, GateBlocked)
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.settings import GateSettings
-from sluice.evaluation.verdict import Verdict
+from sluice.verdicts.verdict import Verdict
 from tests.sluice.evaluation.loss_samples import table, two_recipes
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

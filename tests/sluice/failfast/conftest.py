@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sluice.failfast.settings import PocSettings
+from sluice.config.poc_settings import PocSettings
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.models.build import ARCHITECTURES, build_network
 from sluice.models.settings import ModelSettings
 

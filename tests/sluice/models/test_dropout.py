@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.models.build import build_network
 from sluice.models.dropout import require_dropout, set_dropout
 from sluice.models.scaled import Scaled

@@ -8,7 +8,7 @@ from torch import nn
 
 from sluice.models.settings import ModelSettings
 from sluice.models.slstm import SLSTM, SLSTMLayer
-from sluice.training.seeds import deterministic
+from sluice.base.seeding import deterministic
 
 
 def written_out(layer: SLSTMLayer, x: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.models.build import build_network
 from sluice.models.settings import ModelSettings
 from sluice.models.small_cnn import SmallCnn

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sluice.home import Home
+from sluice.base.home import Home
 from sluice.observability.alerts import Alert, raise_alert, read_alerts
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)

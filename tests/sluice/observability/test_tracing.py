@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.digests import digest_bytes
-from sluice.errors import ContractError, SettingsError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.digests import digest_bytes
+from sluice.base.errors import (ContractError, SettingsError)
 from sluice.observability import tracing
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout import changes

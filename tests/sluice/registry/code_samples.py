@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.registry.ledger import Ledger

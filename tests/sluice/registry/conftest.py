@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.registry.ledger import Ledger
 from tests.sluice.registry.ledger_samples import Clock
 

@@ -18,9 +18,9 @@ from typing import Any
 from sqlalchemy import Engine, event
 from sqlalchemy.pool import Pool
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import PromotionConflict, SluiceError
-from sluice.receipts import Receipt
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import (PromotionConflict, SluiceError)
+from sluice.base.receipts import Receipt
 from sluice.registry import loading
 from sluice.registry.ledger import Ledger
 from sluice.registry.outbox import Delivery

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import torch
 
-from sluice.artifacts import ArtifactStore
-from sluice.digests import digest_bytes, digest_json
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.digests import (digest_bytes, digest_json)
 from sluice.models.linear import LastRowLinear
 from sluice.models.scaled import Scaled
-from sluice.receipts import Receipt
-from sluice.registry.environment import Environment, GitState
+from sluice.base.receipts import Receipt
+from sluice.base.environment import (Environment, GitState)
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE, Lineage
 from sluice.registry.records import Version

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import GateBlocked, IntegrityError, SluiceError, UnknownVersion
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import (GateBlocked, IntegrityError, SluiceError, UnknownVersion)
 from sluice.registry import refusals
 from sluice.registry.audit import AuditRecord
 from sluice.registry.rollouts import RolloutLedger

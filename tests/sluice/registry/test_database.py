@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import SettingsError, StorageError, UnknownVersion
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import (SettingsError, StorageError, UnknownVersion)
 from sluice.registry.database import Database
 from sluice.registry.ledger import Ledger
 from sluice.registry.tables import SCHEMA_VERSION, models, version_receipts
@@ -164,7 +164,7 @@ def test_reader_sees_one_state_throughout(url: str) -> None:
 @pytest.mark.slow
 def test_ledger_imports_no_engine_and_no_torch() -> None:
     script = (
-        "import sys, sluice.registry.ledger, sluice.commands.registry;"
+        "import sys, sluice.registry.ledger, sluice.cli.registry;"
         "print(*sorted({'torch', 'dagster', 'ray', 'wandb'} & set(sys.modules)))"
     )
     done = subprocess.run(

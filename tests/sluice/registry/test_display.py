@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.registry.display import version_page
 from sluice.registry.ledger import Ledger
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, promotion_receipt

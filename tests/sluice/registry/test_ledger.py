@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import ContractError, StorageError, UnknownVersion
-from sluice.receipts import Receipt
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import (ContractError, StorageError, UnknownVersion)
+from sluice.base.receipts import Receipt
 from sluice.registry.code_paths import CodeAcceptance
 from sluice.registry.database import Database
 from sluice.registry.evidence import Judge

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sluice.artifacts import ArtifactStore
-from sluice.registry.environment import GitState
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.environment import GitState
 from sluice.registry.lineage import Lineage
 from sluice.training.members import TrainedModels
 from tests.sluice.registry.ledger_samples import NOW, sample_lineage

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from sluice.artifacts import ArtifactStore
-from sluice.digests import digest_json
-from sluice.errors import IntegrityError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.digests import digest_json
+from sluice.base.errors import IntegrityError
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE, Lineage
 from sluice.registry.loading import load_networks

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from sluice.artifacts import ArtifactStore
-from sluice.digests import digest_bytes
-from sluice.errors import IntegrityError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.digests import digest_bytes
+from sluice.base.errors import IntegrityError
 from sluice.registry import append_only, log_verification
 from sluice.registry.database import Database
 from sluice.registry.ledger import Ledger

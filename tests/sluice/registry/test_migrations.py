@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import StorageError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import StorageError
 from sluice.registry import log, migrations, tables
 from sluice.registry.database import Database
 from sluice.registry.ledger import Ledger

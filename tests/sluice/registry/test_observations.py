@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import IntegrityError, SamplesRefused, StorageError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import (IntegrityError, SamplesRefused, StorageError)
 from sluice.registry import observations as module
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.tables import samples

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.registry.ledger import Ledger
 from sluice.registry.outbox import Delivery
 from sluice.registry.records import Event

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import GateBlocked, RegistryUnsound
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import (GateBlocked, RegistryUnsound)
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
 from sluice.rollout import changes

@@ -6,16 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import (
-    ContractError,
-    GateBlocked,
-    IntegrityError,
-    PromotionConflict,
-    SluiceError,
-    UnknownVersion,
-)
-from sluice.receipts import Receipt
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import (ContractError, GateBlocked, IntegrityError, PromotionConflict, SluiceError, UnknownVersion)
+from sluice.base.receipts import Receipt
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import Lineage
 from tests.sluice.registry.ledger_samples import (

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import GateBlocked
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import GateBlocked
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Transition

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from sqlalchemy import Connection
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import GateBlocked, SettingsError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import (GateBlocked, SettingsError)
 from sluice.registry.keyring import KNOWN_KEYS, Keyring
 from sluice.registry.ledger import Ledger
 from sluice.registry.rollouts import RolloutLedger

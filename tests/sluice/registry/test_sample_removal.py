@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.registry import sample_removal
 from sluice.registry.client_secret import client_name, client_of
 from sluice.registry.rollouts import RolloutLedger

@@ -15,9 +15,9 @@ import pytest
 import sqlalchemy as sa
 from typer.testing import CliRunner
 
-from sluice.artifacts import ArtifactStore
-from sluice.cli import build_app
-from sluice.errors import GateBlocked, IntegrityError, UnknownVersion
+from sluice.base.artifacts import ArtifactStore
+from sluice.cli.app import build_app
+from sluice.base.errors import (GateBlocked, IntegrityError, UnknownVersion)
 from sluice.registry import refusals
 from sluice.registry.database import Database
 from sluice.registry.keyring import KNOWN_KEYS

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import IntegrityError, SettingsError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import (IntegrityError, SettingsError)
 from sluice.registry import append_only, log
 from sluice.registry.database import Database
 from sluice.registry.ledger import Ledger

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.commands.doctor import DoctorSettings, Examination, examine
-from sluice.errors import IntegrityError
-from sluice.home import Home
+from sluice.base.artifacts import ArtifactStore
+from sluice.cli.doctor import (DoctorSettings, Examination, examine)
+from sluice.base.errors import IntegrityError
+from sluice.base.home import Home
 from sluice.models.scaled import prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.registry.ledger import Ledger
@@ -144,7 +144,7 @@ def test_a_workload_that_inherits_is_migrated_and_one_that_has_the_setting_keeps
 
 
 def test_the_table_names_no_setting_that_exists() -> None:
-    from sluice.imports import import_named
+    from sluice.base.imports import import_named
 
     for removed in REMOVED:
         assert removed.name not in import_named(removed.owner, what="settings").model_fields

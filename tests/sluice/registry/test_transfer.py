@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from sluice.artifacts import ArtifactStore
-from sluice.digests import digest_bytes
-from sluice.errors import ContractError, GateBlocked, IntegrityError, SluiceError, StorageError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.digests import digest_bytes
+from sluice.base.errors import (ContractError, GateBlocked, IntegrityError, SluiceError, StorageError)
 from sluice.registry import append_only
 from sluice.registry.code_paths import CodeAcceptance
 from sluice.registry.ledger import Ledger

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import save
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import IntegrityError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import IntegrityError
 from sluice.registry.ledger import Ledger
 from tests.sluice.registry.ledger_samples import (
     MODEL,

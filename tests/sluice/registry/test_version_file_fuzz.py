@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import BROKEN, SluiceError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import (BROKEN, SluiceError)
 from sluice.registry.ledger import Ledger
 from sluice.registry.transfer import export_version, import_version
 from tests.sluice.registry.hostile_files import (

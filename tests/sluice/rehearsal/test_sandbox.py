@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import ContractError, IntegrityError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import (ContractError, IntegrityError)
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rehearsal.sandbox import open_sandbox, twin
 from sluice.rehearsal.settings import shortened

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.errors import StorageError
-from sluice.home import Home
+from sluice.base.errors import StorageError
+from sluice.base.home import Home
 from sluice.reports.folder import DEFAULT_ADDRESS, save_page
 from sluice.reports.index import index_page, list_pages
 from sluice.reports.page import html_page, table, tag

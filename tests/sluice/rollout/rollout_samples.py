@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from sluice.evaluation.verdict import Outcome, Verdict
+from sluice.verdicts.verdict import (Outcome, Verdict)
 from sluice.rollout.changes import begin
 from sluice.rollout.machine import advance
 from sluice.rollout.observations import ArmCounts, Window

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.rollout.agreement import Agreement, measure_agreement, prediction_drift
 from sluice.rollout.samples import Sample
 

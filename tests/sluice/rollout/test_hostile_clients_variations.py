@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sluice.artifacts import ArtifactStore
-from sluice.delivery.drive import _drift as drift_of
+from sluice.base.artifacts import ArtifactStore
+from sluice.rollout_control.drive import _drift as drift_of
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.agreement import Agreement, prediction_drift
 from sluice.rollout.machine import advance

@@ -5,7 +5,7 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.rollout.changes import abort, pause, promote, resume
 from sluice.rollout.machine import advance
 from sluice.rollout.observations import ArmCounts, merge

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.rollout.settings import RolloutSettings
 
 

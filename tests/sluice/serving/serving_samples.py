@@ -13,8 +13,8 @@ import httpx
 import torch
 from torch import Tensor, nn
 
-from sluice.digests import digest_bytes
-from sluice.errors import StorageError
+from sluice.base.digests import digest_bytes
+from sluice.base.errors import StorageError
 from sluice.rollout.weights import Weights
 from sluice.serving.contract import InputContract
 from sluice.serving.deployed import Deployed

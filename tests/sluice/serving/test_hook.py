@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import StorageError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import StorageError
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
 from sluice.rollout.settings import RolloutSettings

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import ContractError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import ContractError
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.weights import Weights
 from sluice.serving.ledger_rollback import LedgerRollback

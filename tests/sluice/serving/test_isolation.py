@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.rollout.weights import Weights
 from sluice.serving.arm import NetworkFailed
 from sluice.serving.arm_process import ArmProcess

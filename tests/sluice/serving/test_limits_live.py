@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 
-from sluice.errors import StorageError
+from sluice.base.errors import StorageError
 from sluice.rollout.weights import Weights
 from sluice.serving.deployed import Deployed
 from tests.sluice.serving.serving_samples import Gated, Says, Source, candidate, deployed, live

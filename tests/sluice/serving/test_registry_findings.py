@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.registry.rollouts import RolloutLedger
 from sluice.serving.ledger_models import LedgerModels
 from sluice.serving.ledger_weights import LedgerWeights

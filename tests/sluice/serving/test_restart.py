@@ -18,8 +18,8 @@ import httpx
 import psutil
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.home import Home
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.home import Home
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.machine import advance
 from sluice.rollout.observations import ArmCounts, Window

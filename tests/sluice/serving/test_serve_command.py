@@ -18,10 +18,10 @@ import numpy as np
 import psutil
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.cli import run_command
-from sluice.errors import IntegrityError
-from sluice.home import Home
+from sluice.base.artifacts import ArtifactStore
+from sluice.cli.app import run_command
+from sluice.base.errors import IntegrityError
+from sluice.base.home import Home
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.deployed import deployed_members, load_deployed

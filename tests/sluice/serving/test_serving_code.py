@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sluice.artifacts import ArtifactStore
-from sluice.cli import run_command
-from sluice.commands.doctor import DoctorSettings, examine
-from sluice.errors import OtherCode
-from sluice.home import Home
+from sluice.base.artifacts import ArtifactStore
+from sluice.cli.app import run_command
+from sluice.cli.doctor import (DoctorSettings, examine)
+from sluice.base.errors import OtherCode
+from sluice.base.home import Home
 from sluice.registry.rollouts import RolloutLedger
 from sluice.serving.log import json_log
 from sluice.serving.recipe import ServerRecipe, open_recipe

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sluice.cli import run_command
-from sluice.errors import SettingsError, SluiceError, StorageError
+from sluice.cli.app import run_command
+from sluice.base.errors import (SettingsError, SluiceError, StorageError)
 from sluice.rollout.weights import Weights
-from sluice.secret_files import read_secret_file
+from sluice.base.secret_files import read_secret_file
 from sluice.serving.refusals import NotAllowed, NotAuthorized
 from sluice.serving.token_file import TokenFile, TokenFileWatch
 from sluice.serving.tokens import SCOPES, Scope, Tokens, digest_token

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.trace.launcher import launch, traced_environment
 from sluice.trace.reading import find_traces, read_trace
 from sluice.trace.report import report_on

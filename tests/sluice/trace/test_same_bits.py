@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sluice.trace.attach import traced
-from sluice.trace.benchmark.overhead import weights_digest
+from sluice.bench.tracer.overhead import weights_digest
 from sluice.trace.reading import read_trace
 from sluice.trace.settings import TraceSettings
 from tests.support.traced import healthy

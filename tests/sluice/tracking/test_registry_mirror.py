@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.registry.code_paths import CodeAcceptance
 from sluice.registry.ledger import Ledger
 from sluice.tracking import registry_mirror

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.tracking.tracked_run import Scalar, TrackedRun, unit_task
 
 RUN = TrackedRun(

@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sluice.errors import SettingsError
-from sluice.settings import Settings
+from sluice.base.errors import SettingsError
+from sluice.base.settings import Settings
 from sluice.tracking.tracked_run import Scalar, TrackedRun, unit_task
 from sluice.tracking.wandb_mirror import TrackingSettings, mirror
 

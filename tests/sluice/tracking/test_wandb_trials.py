@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 from sluice.cluster.settings import ComputeSettings
-from sluice.errors import Interrupted
+from sluice.base.errors import Interrupted
 from sluice.tracking.wandb_mirror import TrackingSettings
 from sluice.tracking.wandb_trials import trial_callbacks, wandb_callback
 from sluice.tuning.search import run_search

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.data.table import save_table
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.training.accumulation import count_rows, parts_of, require_separable
 from sluice.training.loop import train
 from sluice.training.settings import TrainSettings

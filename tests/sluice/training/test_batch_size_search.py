@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.models.settings import ModelSettings
 from sluice.training import batch_size_search
 from sluice.training.batch_size_search import BatchSizeResult, largest_batch

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from sluice.errors import ContractError
-from sluice.training.selector import best_epoch
+from sluice.base.errors import ContractError
+from sluice.workloads.best_epoch import best_epoch
 
 NAN, INF = float("nan"), float("inf")
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.models.settings import ModelSettings
 from sluice.training.code import code_digest, identify_code, optimizer_code
 from sluice.training.code_identity import describe_changes

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.training.device import (
     device_of,
     device_on_ray,
@@ -15,7 +15,7 @@ from sluice.training.device import (
     start_device,
 )
 from sluice.training.loop import mean_loss, predict
-from sluice.training.seeds import deterministic
+from sluice.base.seeding import deterministic
 from sluice.training.settings import TrainSettings
 from tests.sluice.training.test_loop import (
     SETTINGS,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sluice.training.generator_sharing import generator_use, shared_generators
-from sluice.training.seeds import Stream
+from sluice.base.seeding import Stream
 
 
 @pytest.fixture(autouse=True)

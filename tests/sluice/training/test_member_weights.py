@@ -11,8 +11,8 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import ContractError, IntegrityError
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import (ContractError, IntegrityError)
 from sluice.models.scaled import Scaled, prepare_model
 from sluice.models.settings import ModelSettings
 from sluice.training.members import Member

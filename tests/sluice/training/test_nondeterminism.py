@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sluice.training.nondeterminism import nondeterministic_operations
-from sluice.training.seeds import deterministic
+from sluice.base.seeding import deterministic
 
 INDEX = torch.tensor([0, 0, 1])
 

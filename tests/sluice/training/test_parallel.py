@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sluice.cluster.settings import ComputeSettings
-from sluice.errors import Interrupted, SettingsError, TrainingFailed
+from sluice.base.errors import (Interrupted, SettingsError, TrainingFailed)
 from sluice.training import parallel
 from sluice.training.parallel import train_members
 
@@ -238,7 +238,7 @@ PARENT = """
     import sys
     from pathlib import Path
     from sluice.cluster.settings import ComputeSettings
-    from sluice.errors import SluiceError
+    from sluice.base.errors import SluiceError
     from sluice.training.parallel import train_members
     from tests.sluice.training.conftest import make_specs
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.training.accumulation import count_rows
 from sluice.training.batches import Batches
 from sluice.training.ranks import ONE, Split

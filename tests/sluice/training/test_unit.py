@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.data.table import load_table
-from sluice.errors import SettingsError, StorageError
-from sluice.failfast.log.event_log import read_events, validate_log
+from sluice.base.errors import (SettingsError, StorageError)
+from sluice.eventlog.event_log import (read_events, validate_log)
 from sluice.trace.reading import find_traces, read_trace
 from sluice.training.loop import predict
 from sluice.training.unit import find_finished, train_unit

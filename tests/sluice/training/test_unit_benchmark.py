@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from sluice.errors import ContractError, TrainingFailed
-from sluice.training import unit_benchmark
-from sluice.training.unit_benchmark import measure_units
+from sluice.base.errors import (ContractError, TrainingFailed)
+from sluice.bench.training import unit_overhead
+from sluice.bench.training.unit_overhead import measure_units
 
 
 @pytest.fixture
@@ -38,6 +38,6 @@ def test_a_unit_that_is_over_at_once_is_refused(measure):
 
 
 def test_a_process_that_cannot_go_on_says_why(measure, monkeypatch):
-    monkeypatch.setattr(unit_benchmark, "_RESUME", "raise SystemExit('no {path[0]}'[:2])")
+    monkeypatch.setattr(unit_overhead, "_RESUME", "raise SystemExit('no {path[0]}'[:2])")
     with pytest.raises(TrainingFailed, match="ended with status 1: no"):
         measure()

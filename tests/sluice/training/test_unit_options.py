@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.training.unit import find_finished, train_unit
 
 OPTIONS = {

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sluice.errors import Interrupted
+from sluice.base.errors import Interrupted
 from sluice.tuning.settings import SearchSettings
 from tests.sluice.tuning.toy_space import decisions, search
 from tests.support.toy_search import LR, Toy

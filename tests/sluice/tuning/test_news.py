@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sluice.errors import SearchFailed
+from sluice.base.errors import SearchFailed
 from sluice.tuning.news import SearchNews
 from tests.sluice.tuning.toy_space import search, settings
 from tests.support.toy_search import Toy

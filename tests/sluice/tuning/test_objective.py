@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from sluice.data.folds import FoldSettings, walk_forward
-from sluice.errors import ContractError, TrainingFailed
+from sluice.base.errors import (ContractError, TrainingFailed)
 from sluice.models.scaled import prepare_model
 from sluice.training.checkpoint import load_checkpoint
 from sluice.training.loop import train
-from sluice.training.seeds import Stream, derive_seed, deterministic
+from sluice.base.seeding import (Stream, derive_seed, deterministic)
 from sluice.tuning.objective import search_folds
 from sluice.tuning.recipe import setup_of
 from sluice.tuning.records import Step

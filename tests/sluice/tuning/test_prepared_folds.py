@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sluice.training.seeds import Stream
+from sluice.base.seeding import Stream
 from sluice.tuning import prepared_folds
 from sluice.tuning.prepared_folds import prepare_fold
 from tests.support.synthetic import SineSettings, SineWorkload

@@ -6,12 +6,12 @@ import pytest
 import torch
 import yaml
 
-from sluice.artifacts import ArtifactStore
-from sluice.errors import SettingsError
-from sluice.pipeline import PipelineSettings, read_pipeline
-from sluice.pipeline_file import COMPONENT, merged
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import SettingsError
+from sluice.config.pipeline import (PipelineSettings, read_pipeline)
+from sluice.config.pipeline_file import (COMPONENT, merged)
 from sluice.training.checkpoint import load_checkpoint, save_checkpoint
-from sluice.training.seeds import deterministic
+from sluice.base.seeding import deterministic
 from sluice.training.settings import Change, TrainSettings
 from sluice.training.unit import UnitSpec, train_unit
 from sluice.training.weights import unpack

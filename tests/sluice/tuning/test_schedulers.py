@@ -16,7 +16,7 @@ from ray.tune.schedulers import (
 from ray.tune.schedulers.pb2 import PB2
 from ray.tune.schedulers.pbt import _explore
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.training.settings import TrainSettings
 from sluice.tuning.schedulers import make_scheduler, metric_of
 from sluice.tuning.settings import SearchSettings

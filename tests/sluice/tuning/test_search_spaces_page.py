@@ -7,8 +7,8 @@ import pytest
 import yaml
 from ray.tune.schedulers import FIFOScheduler
 
-from sluice.errors import SettingsError
-from sluice.pipeline import PipelineSettings
+from sluice.base.errors import SettingsError
+from sluice.config.pipeline import PipelineSettings
 from sluice.tuning.schedulers import make_scheduler
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.strategy import choose_strategy

@@ -9,7 +9,7 @@ import pytest
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.training.settings import TrainSettings
 from sluice.tuning.schedulers import metric_of
 from sluice.tuning.searchers import make_searcher

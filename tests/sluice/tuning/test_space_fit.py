@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.models.settings import ModelSettings
-from sluice.pipeline import PipelineSettings
+from sluice.config.pipeline import PipelineSettings
 from sluice.training.settings import Change, TrainSettings
 from sluice.tuning.default_space import default_space
 from sluice.tuning.space_fit import require_fit

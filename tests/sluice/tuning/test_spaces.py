@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.tuning.default_space import default_space

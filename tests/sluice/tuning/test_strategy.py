@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.training.settings import TrainSettings
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Setup, Space

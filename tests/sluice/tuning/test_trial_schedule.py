@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sluice.errors import IntegrityError
+from sluice.base.errors import IntegrityError
 from sluice.tuning.records import Step
 from sluice.tuning.trial_schedule import SCHEDULE_FILE, read_schedule, with_values, write_schedule
 from tests.support.toy_search import LR

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.data.expectations import AtLeast, Between, NotNull, RowCount, StdBetween
 from sluice.data.sources import PackagedBars
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.workloads.bars import BarsSettings, BarsWorkload
 from sluice.workloads.bars_contract import RAW_SCHEMA, feature_schema, validate_bars
 from tests.sluice.workloads.bar_samples import random_bars

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.workloads import bars_features as bf
 from sluice.workloads.bars_features import FeatureSettings, nine_features
 from tests.sluice.workloads.bar_samples import flat_bars, random_bars

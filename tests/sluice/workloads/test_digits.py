@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from sluice.checks.expectations import evaluate
 from sluice.data.folds import FoldSettings
-from sluice.errors import ContractError, SchemaError
+from sluice.base.errors import (ContractError, SchemaError)
 from sluice.tuning.objective import search_folds
 from sluice.workloads.digits import DigitsSettings, DigitsWorkload
 from sluice.workloads.digits_contract import PIXELS

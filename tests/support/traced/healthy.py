@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from sluice.trace.benchmark import programs as benchmark
+from sluice.bench.tracer import programs as benchmark
 
 STEPS = 6
 

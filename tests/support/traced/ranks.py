@@ -5,11 +5,11 @@ from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
 
-from sluice.trace.benchmark.case import Setup
+from sluice.bench.tracer.case import Setup
 
 RANKS = 2
 _LIMIT_S = 120
-_PRELOADED = ["torch._dynamo", "sluice.trace.attach", "sluice.trace.benchmark.faults.ranks"]
+_PRELOADED = ["torch._dynamo", "sluice.trace.attach", "sluice.bench.tracer.faults.ranks"]
 
 
 def run_in_ranks(programs, folder):

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from sluice.evaluation.benchmark import error_rates
-from sluice.evaluation.benchmark.error_rates import Rate, measure_cells, measure_family
-from sluice.evaluation.benchmark.grid import full_grid, quick_grid
-from sluice.evaluation.benchmark.report import cell_table, family_holds, family_table, holds
-from sluice.evaluation.benchmark.resampling_speed import measure_resampling
-from sluice.evaluation.benchmark.worlds import World
+from sluice.bench.gate import error_rates
+from sluice.bench.gate.error_rates import (Rate, measure_cells, measure_family)
+from sluice.bench.gate.grid import (full_grid, quick_grid)
+from sluice.bench.gate.report import (cell_table, family_holds, family_table, holds)
+from sluice.bench.gate.resampling_speed import measure_resampling
+from sluice.bench.gate.worlds import World
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.settings import GateSettings
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sluice.evaluation.benchmark.worlds import World
+from sluice.bench.gate.worlds import World
 from sluice.evaluation.estimate import Arm, mean_gain
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.evaluation.llm_judge.asking import Votes, ask_pair
 from sluice.evaluation.llm_judge.pairs import Pair
 from tests.sluice.evaluation.llm_judge.judges import answers_in, better_answer, first_answer

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.evaluation.llm_judge.report import judge_pairs
 from sluice.evaluation.llm_judge.settings import JudgeSettings
 from tests.sluice.evaluation.llm_judge.judges import better_answer, first_answer, make_pairs

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sluice.evaluation.metrics.calibration import calibration_error
+from sluice.metrics.calibration import calibration_error
 
 
 def test_one_bin_is_the_gap_of_the_means():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn import metrics as oracle
 
-from sluice.errors import ContractError
-from sluice.evaluation.metrics.classification import NAMES, classification_metrics
+from sluice.base.errors import ContractError
+from sluice.metrics.classification import (NAMES, classification_metrics)
 
 
 def drawn(num_rows: int, num_classes: int, seed: int = 0):

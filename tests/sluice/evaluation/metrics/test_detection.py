@@ -8,8 +8,8 @@ import pytest
 import torch
 from numpy.typing import ArrayLike
 
-from sluice.errors import ContractError
-from sluice.evaluation.metrics.detection import NAMES, Boxes, detection_metrics
+from sluice.base.errors import ContractError
+from sluice.metrics.detection import (NAMES, Boxes, detection_metrics)
 
 ONE = Boxes(image=["a"], label=[1], corners=[[0, 0, 10, 10]])
 NONE = Boxes(image=[], label=[], corners=[])

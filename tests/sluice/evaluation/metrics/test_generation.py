@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 import torch
 
-from sluice.errors import ContractError
-from sluice.evaluation.metrics.generation import NAMES, generation_metrics, perplexity
+from sluice.base.errors import ContractError
+from sluice.metrics.generation import (NAMES, generation_metrics, perplexity)
 
 VECTORS = {"cat": (1.0, 0.0), "dog": (0.6, 0.8), "sat": (0.0, 2.0)}
 

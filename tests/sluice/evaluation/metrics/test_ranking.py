@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from sluice.errors import ContractError
-from sluice.evaluation.metrics.ranking import ranking_metrics
+from sluice.base.errors import ContractError
+from sluice.metrics.ranking import ranking_metrics
 
 
 def test_known_answers_by_hand():

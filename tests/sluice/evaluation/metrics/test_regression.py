@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from sluice.errors import ContractError
-from sluice.evaluation.metrics.regression import NAMES, quantile_metrics, regression_metrics
+from sluice.base.errors import ContractError
+from sluice.metrics.regression import (NAMES, quantile_metrics, regression_metrics)
 
 
 def test_known_answers_by_hand():

@@ -5,16 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from sluice.errors import ContractError
-from sluice.evaluation.metrics.trading import (
-    NAMES,
-    hit_rate,
-    max_drawdown,
-    sharpe,
-    sortino,
-    trading_metrics,
-    turnover,
-)
+from sluice.base.errors import ContractError
+from sluice.metrics.trading import (NAMES, hit_rate, max_drawdown, sharpe, sortino, trading_metrics, turnover)
 
 
 def test_sharpe_by_hand():

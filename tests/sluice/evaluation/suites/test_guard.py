@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.errors import SettingsError
+from sluice.base.errors import SettingsError
 from sluice.evaluation.suites.gain import SuiteGain
 from sluice.evaluation.suites.guard import judge_guard
 from sluice.evaluation.suites.result import RowResult, SuiteReport, SuiteResult

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.evaluation.suites.hard_rows import hard_suite
 from sluice.evaluation.suites.suite import HighestLoss
 from tests.sluice.evaluation.suites.suite_samples import (

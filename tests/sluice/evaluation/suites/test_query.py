@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.evaluation.suites.query import MAX_CHARACTERS, matching_rows
 
 

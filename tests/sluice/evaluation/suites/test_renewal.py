@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sluice.artifacts import ArtifactStore
+from sluice.base.artifacts import ArtifactStore
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.renewal import renew_hard_suite
 from tests.sluice.evaluation.suites.suite_samples import NOW, flat, frame, losses, named

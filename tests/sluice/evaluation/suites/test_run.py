@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.evaluation.suites.hard_rows import hard_suite
 from sluice.evaluation.suites.result import SuiteResult
 from sluice.evaluation.suites.run import Arms, run_suites

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sluice.failfast.benchmark.healthy import HEALTHY
-from sluice.failfast.benchmark.runner import judge_healthy, run_healthy, run_one_healthy
+from sluice.bench.poc.healthy import HEALTHY
+from sluice.bench.poc.runner import (judge_healthy, run_healthy, run_one_healthy)
 from sluice.failfast.result import CheckResult, GateReport
 
 ASKED_FOR = 60

@@ -8,11 +8,11 @@ import json
 
 import pytest
 
-from sluice.failfast.benchmark.defects import DEFECTS
-from sluice.failfast.benchmark.planted import Planted
-from sluice.failfast.benchmark.report import benchmark_page, defect_line, healthy_line
-from sluice.failfast.benchmark.result import BenchmarkReport, HealthyResult, Rate
-from sluice.failfast.benchmark.runner import judge_defect, run_defect, run_defects
+from sluice.bench.poc.defects import DEFECTS
+from sluice.bench.poc.planted import Planted
+from sluice.bench.poc.report import (benchmark_page, defect_line, healthy_line)
+from sluice.bench.poc.result import (BenchmarkReport, HealthyResult, Rate)
+from sluice.bench.poc.runner import (judge_defect, run_defect, run_defects)
 from sluice.failfast.gate.checks import CHECKS
 from sluice.failfast.result import CheckResult
 

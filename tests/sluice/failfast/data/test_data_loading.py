@@ -6,7 +6,7 @@ import pytest
 
 from sluice.data.schema import Column, Schema
 from sluice.failfast.data.data_loading import check_data_loading, repeated_rows
-from sluice.failfast.settings import PocSettings
+from sluice.config.poc_settings import PocSettings
 from sluice.workloads.bars_contract import RAW_SCHEMA
 from tests.sluice.workloads.bar_samples import random_bars
 from tests.support.yardstick import times_as_long

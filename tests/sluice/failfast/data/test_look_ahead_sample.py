@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from sluice.failfast.data.look_ahead import check_look_ahead
-from sluice.failfast.settings import LookAheadSettings, PocSettings
+from sluice.config.poc_settings import (LookAheadSettings, PocSettings)
 from tests.support.echo import Echo
 
 ROWS, COLUMNS = 5000, 40

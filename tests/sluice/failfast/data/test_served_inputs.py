@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.failfast.data.served_inputs import check_served_inputs
 from sluice.serving.contract import InputContract
 from sluice.serving.deployed import Deployed, require_finite

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.failfast.data.target_copies import find_target_copies
 from sluice.failfast.result import Finding
-from sluice.failfast.settings import PocSettings
+from sluice.config.poc_settings import PocSettings
 from sluice.workloads.workload import Workload
 from tests.support.failfast_workloads import Signals
 

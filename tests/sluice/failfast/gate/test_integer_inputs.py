@@ -4,7 +4,7 @@ import pytest
 
 from sluice.failfast.gate.inputs import GateInputs
 from sluice.failfast.gate.run import run_gate
-from sluice.failfast.settings import PocSettings
+from sluice.config.poc_settings import PocSettings
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from tests.support.integer_inputs import ByteDigits, ByteWindows, FloatWords, NoisyBytes, Words

@@ -9,15 +9,15 @@ import pytest
 from rich.console import Console
 
 from sluice.data.schema import Column, Schema
-from sluice.errors import GateBlocked, SourceError
+from sluice.base.errors import (GateBlocked, SourceError)
 from sluice.failfast.gate.checks import CHECKS
 from sluice.failfast.gate.display import report_page
 from sluice.failfast.gate.inputs import GateInputs
 from sluice.failfast.gate.run import run_gate
 from sluice.failfast.result import Finding, GateReport
-from sluice.failfast.settings import PocSettings, TimeLimit, TimeLimits
+from sluice.config.poc_settings import (PocSettings, TimeLimit, TimeLimits)
 from sluice.models.settings import ModelSettings
-from sluice.receipts import require
+from sluice.base.receipts import require
 from sluice.training.settings import TrainSettings
 from tests.support import failfast_workloads as planted
 

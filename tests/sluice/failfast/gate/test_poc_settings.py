@@ -4,9 +4,9 @@ from typing import get_args
 
 import pytest
 
-from sluice.errors import SettingsError
-from sluice.failfast.responses import FailureKind, respond
-from sluice.failfast.settings import PocSettings
+from sluice.base.errors import SettingsError
+from sluice.findings.responses import (FailureKind, respond)
+from sluice.config.poc_settings import PocSettings
 
 
 @pytest.mark.parametrize(

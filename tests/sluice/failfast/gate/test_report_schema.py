@@ -10,7 +10,7 @@ import pytest
 
 from sluice.failfast.gate.report_schema import poc_report_schema, report_json
 from sluice.failfast.result import CheckResult, Finding, GateReport, HardExample, Standout
-from sluice.failfast.settings import TimeLimit
+from sluice.config.poc_settings import TimeLimit
 
 PUBLISHED = Path(__file__).parents[4] / "docs" / "schemas" / "poc-report.schema.json"
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.failfast.gradients.module_activity import watched
+from sluice.models.module_activity import watched
 
 
 def seen(model, *inputs):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.failfast.gradients.recurrent_report import judge_forget_gates, judge_normalisers
 from sluice.failfast.gradients.recurrent_state import (
     normaliser_range,

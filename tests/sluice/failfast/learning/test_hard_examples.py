@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sluice.failfast.learning.hard_examples import find_hard_examples
+from sluice.findings.hard_examples import find_hard_examples
 
 DAYS = pd.date_range("2020-01-01", periods=200, freq="D")
 

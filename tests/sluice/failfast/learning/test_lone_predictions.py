@@ -8,7 +8,7 @@ from torch import nn
 
 from sluice.failfast.learning.instantiation import check_instantiation
 from sluice.failfast.learning.lone_predictions import find_dependence
-from sluice.failfast.settings import PocSettings
+from sluice.config.poc_settings import PocSettings
 from sluice.models.settings import ModelSettings
 from tests.support.plain import Plain, examples, normal
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sluice.failfast.learning.selector import check_selector
-from sluice.failfast.settings import PocSettings
-from sluice.training.selector import best_epoch
+from sluice.config.poc_settings import PocSettings
+from sluice.workloads.best_epoch import best_epoch
 
 
 def sorted_and_first(scores):

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from sluice.errors import ContractError, StorageError
-from sluice.failfast.log.event_fields import EVENT_FIELDS
-from sluice.failfast.log.event_log import EventLog, read_events, validate_log
-from sluice.failfast.log.log_report import inspect_log
+from sluice.base.errors import (ContractError, StorageError)
+from sluice.eventlog.event_fields import EVENT_FIELDS
+from sluice.eventlog.event_log import (EventLog, read_events, validate_log)
+from sluice.eventlog.log_report import inspect_log
 
 START = {"architecture": "gru", "features": ["a", "b"], "config": {"rate": 0.1}}
 FOLD = {"fold_id": 0, "train_size": 10, "val_size": 3, "test_size": 3}

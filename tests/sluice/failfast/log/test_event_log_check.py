@@ -2,9 +2,9 @@
 
 import pytest
 
-from sluice.failfast.log import event_log_check
-from sluice.failfast.log.event_log import EventLog, EventsRead
-from sluice.failfast.log.event_log_check import check_event_log
+from sluice.eventlog import event_log_check
+from sluice.eventlog.event_log import (EventLog, EventsRead)
+from sluice.eventlog.event_log_check import check_event_log
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ import math
 
 import pytest
 
-from sluice.errors import ContractError, StorageError
-from sluice.failfast.log.event_fields import EVENT_FIELDS
-from sluice.failfast.log.event_log import EventLog, read_events, validate_log
-from sluice.failfast.log.log_report import inspect_log
-from sluice.failfast.log.log_response import respond_to
-from sluice.failfast.responses import respond
+from sluice.base.errors import (ContractError, StorageError)
+from sluice.eventlog.event_fields import EVENT_FIELDS
+from sluice.eventlog.event_log import (EventLog, read_events, validate_log)
+from sluice.eventlog.log_report import inspect_log
+from sluice.eventlog.log_response import respond_to
+from sluice.findings.responses import respond
 
 START = {"event": "experiment_start", "architecture": "gru", "features": ["a"], "config": {}}
 FOLD = {"event": "fold_start", "fold_id": 0, "train_size": 9, "val_size": 3, "test_size": 3}

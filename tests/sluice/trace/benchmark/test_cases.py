@@ -5,10 +5,10 @@ import statistics
 import pytest
 import torch
 
-from sluice.trace.benchmark.case import Setup
-from sluice.trace.benchmark.faults.library import FAULT_CASES
-from sluice.trace.benchmark.healthy.library import HEALTHY_CASES
-from sluice.trace.benchmark.healthy.steps import real_points
+from sluice.bench.tracer.case import Setup
+from sluice.bench.tracer.faults.library import FAULT_CASES
+from sluice.bench.tracer.healthy.library import HEALTHY_CASES
+from sluice.bench.tracer.healthy.steps import real_points
 from sluice.trace.rules.eval_while_training import EVAL_WHILE_TRAINING
 from sluice.trace.rules.library import judge
 from sluice.trace.rules.parameters_outside import PARAMETERS_OUTSIDE

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.trace.benchmark.overhead import measure_overhead
+from sluice.bench.tracer.overhead import measure_overhead
 from sluice.trace.settings import TraceSettings
 from tests.support import paced
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.errors import ContractError
-from sluice.trace.probes.causality import probe_causality
+from sluice.base.errors import ContractError
+from sluice.probes.causality import probe_causality
 
 TOKENS = torch.randint(1, 20, (4, 7), generator=torch.Generator().manual_seed(0))
 

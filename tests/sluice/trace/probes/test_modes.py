@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.errors import ContractError
-from sluice.trace.probes.modes import probe_modes
+from sluice.base.errors import ContractError
+from sluice.probes.modes import probe_modes
 
 X = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.cli import run_command
-from sluice.trace.probes.library import PROBES
+from sluice.cli.app import run_command
+from sluice.probes.library import PROBES
 from sluice.workloads.workload import Examples
 from tests.sluice.trace.probes.test_causality import Speaker
 from tests.sluice.trace.probes.test_gradients import WrongSquare

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from sluice.errors import ContractError
-from sluice.trace.probes.tokenizers import probe_tokenizers
+from sluice.base.errors import ContractError
+from sluice.probes.tokenizers import probe_tokenizers
 
 WORDS = ["<pad>", "<unk>", "<s>", "the", "quick", "fox", "don't", "word"]
 

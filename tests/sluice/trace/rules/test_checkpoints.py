@@ -2,8 +2,8 @@
 
 import pytest
 
-from sluice.trace.benchmark.case import Setup
-from sluice.trace.benchmark.faults.checkpoints import CHECKPOINT_CASES
+from sluice.bench.tracer.case import Setup
+from sluice.bench.tracer.faults.checkpoints import CHECKPOINT_CASES
 from sluice.trace.evidence.batches import LoadFact
 from sluice.trace.evidence.losses import EvaluationFact
 from sluice.trace.evidence.surroundings import SaveFact

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.trace.benchmark.faults.library import FAULT_CASES
+from sluice.bench.tracer.faults.library import FAULT_CASES
 from sluice.trace.rules.library import RULES, judge
 from tests.support.traced import faulty
 from tests.support.traced.healthy import HEALTHY

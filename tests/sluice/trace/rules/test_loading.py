@@ -2,8 +2,8 @@
 
 import pytest
 
-from sluice.trace.benchmark.case import Setup
-from sluice.trace.benchmark.faults.loading import LOADING_CASES
+from sluice.bench.tracer.case import Setup
+from sluice.bench.tracer.faults.loading import LOADING_CASES
 from sluice.trace.rules.library import judge
 from tests.support.traced import surroundings as seen
 

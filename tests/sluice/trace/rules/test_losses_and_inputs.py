@@ -2,8 +2,8 @@
 
 import pytest
 
-from sluice.trace.benchmark.case import Setup
-from sluice.trace.benchmark.faults import data, losses, tokens
+from sluice.bench.tracer.case import Setup
+from sluice.bench.tracer.faults import (data, losses, tokens)
 from sluice.trace.diagnosis import diagnose
 from sluice.trace.reading import find_traces, read_trace
 from sluice.trace.rules.library import judge

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sluice.trace.benchmark.data import digits
+from sluice.bench.tracer.data import digits
 from sluice.trace.dependence import dependence
 from sluice.trace.diagnosis import diagnose
 from sluice.trace.rules.library import judge

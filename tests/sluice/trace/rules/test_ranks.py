@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.trace.benchmark.faults.ranks import RANK_CASES
+from sluice.bench.tracer.faults.ranks import RANK_CASES
 from sluice.trace.evidence.batches import SketchFact
 from sluice.trace.reading import find_traces, read_trace
 from sluice.trace.rules.library import judge, judge_ranks

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.optim import lr_scheduler as schedules
 
-from sluice.trace.benchmark.case import Setup
-from sluice.trace.benchmark.faults.scaling import SCALING_CASES
-from sluice.trace.benchmark.faults.schedules import SCHEDULE_CASES
+from sluice.bench.tracer.case import Setup
+from sluice.bench.tracer.faults.scaling import SCALING_CASES
+from sluice.bench.tracer.faults.schedules import SCHEDULE_CASES
 from sluice.trace.rules.library import judge
 from tests.support.traced import surroundings as seen
 from tests.support.traced.healthy import HEALTHY

@@ -5,12 +5,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sluice.trace.benchmark.case import Setup
-from sluice.trace.benchmark.data import PAD, sentences
-from sluice.trace.benchmark.faults.flow import FLOW_CASES, padded
-from sluice.trace.benchmark.faults.narrow import NARROW_CASES
-from sluice.trace.benchmark.faults.sight import SIGHT_CASES
-from sluice.trace.benchmark.nets import LanguageModel
+from sluice.bench.tracer.case import Setup
+from sluice.bench.tracer.data import (PAD, sentences)
+from sluice.bench.tracer.faults.flow import (FLOW_CASES, padded)
+from sluice.bench.tracer.faults.narrow import NARROW_CASES
+from sluice.bench.tracer.faults.sight import SIGHT_CASES
+from sluice.bench.tracer.nets import LanguageModel
 from sluice.trace.diagnosis import diagnose
 from sluice.trace.rules.library import judge
 from tests.support.traced.unusual import UNUSUAL, fit, mlp, rows

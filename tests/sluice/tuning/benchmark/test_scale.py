@@ -2,9 +2,9 @@
 
 import pytest
 
-from sluice.errors import ContractError
-from sluice.tuning.benchmark.scale import measure_scale, time_restore
-from sluice.tuning.benchmark.virtual_cluster import SimulatedStudy, VirtualCluster
+from sluice.base.errors import ContractError
+from sluice.bench.search.scale import (measure_scale, time_restore)
+from sluice.bench.search.virtual_cluster import (SimulatedStudy, VirtualCluster)
 
 
 @pytest.mark.slow

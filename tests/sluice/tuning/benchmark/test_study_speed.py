@@ -6,7 +6,7 @@ import pytest
 
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
-from sluice.tuning.benchmark.study_speed import measure_study
+from sluice.bench.search.study_speed import measure_study
 from sluice.tuning.spaces import Setup
 
 TINY = Setup(

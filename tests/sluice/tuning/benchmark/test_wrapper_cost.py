@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.tuning.benchmark.wrapper_cost import measure_wrapper
+from sluice.bench.search.wrapper_cost import measure_wrapper
 
 
 @pytest.mark.slow

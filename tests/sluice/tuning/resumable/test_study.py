@@ -16,7 +16,7 @@ from ray.tune.schedulers import (
 )
 from ray.tune.search.optuna import OptunaSearch
 
-from sluice.errors import ContractError
+from sluice.base.errors import ContractError
 from sluice.tuning.resumable.events import Event
 from sluice.tuning.resumable.orders import ArrivalStudy, OrderedStudy
 

@@ -1,0 +1,65 @@
+"""Files that hold a secret: read once, bounded, and only when nobody else may read them."""
+
+import os
+import stat
+from pathlib import Path
+
+from sluice.base.errors import (SettingsError, StorageError)
+
+MAX_SECRET_BYTES = 2**20
+_OTHERS = 0o077
+_OTHERS_OF_ROOT = 0o027
+"""A mounted secret belongs to root and is readable by the process's group at best."""
+
+
+def read_secret_file(path: Path, *, what: str) -> bytes:
+    """Return the content of a file that only its owner may read.
+
+    A file of root may be readable by its group, as orchestrators mount secrets.
+
+    Args:
+        path: The file, or a link to it.
+        what: What the file is, to follow 'The', such as 'token file'.
+
+    Raises:
+        StorageError: It cannot be read, or is no regular file.
+        SettingsError: Others may read or write it, or it is larger than 1 MiB.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would keep its reader waiting
+    except OSError as error:
+        raise _unreadable(path, what, error.strerror or str(error)) from None
+    try:
+        _require_private(os.fstat(handle), path, what)
+        with open(handle, "rb", closefd=False) as file:
+            content = file.read(MAX_SECRET_BYTES + 1)
+    except OSError as error:
+        raise _unreadable(path, what, error.strerror or str(error)) from None
+    finally:
+        os.close(handle)
+    if len(content) > MAX_SECRET_BYTES:
+        raise SettingsError(
+            f"The {what} {path} may have {MAX_SECRET_BYTES:,} bytes, and has more.",
+            fix="Name the right file.",
+        )
+    return content
+
+
+def _require_private(found: os.stat_result, path: Path, what: str) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise _unreadable(path, what, "it is no regular file")
+    mode = stat.S_IMODE(found.st_mode)
+    is_mounted = found.st_uid == 0 and os.geteuid() != 0
+    if mode & (_OTHERS_OF_ROOT if is_mounted else _OTHERS):
+        raise SettingsError(
+            f"The {what} {path} must be readable by its owner alone (mode 0600), and has mode "
+            f"{mode:04o}.",
+            cause="Other users of this machine can read or change what it holds.",
+            fix=f"Run: chmod 600 {path} - and replace the secret if others may have read it.",
+        )
+
+
+def _unreadable(path: Path, what: str, why: str) -> StorageError:
+    return StorageError(
+        f"The {what} {path} cannot be read ({why}).", fix="Name a file that this user can read."
+    )

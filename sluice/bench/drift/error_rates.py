@@ -1,0 +1,151 @@
+"""How often the drift check errs in simulated worlds, and how fast it is (ROLL-3)."""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy.special import kolmogorov, ndtr, ndtri
+
+from sluice.drift.judge import judge_window
+from sluice.drift.reference import DriftReference, build_reference, family_size
+from sluice.drift.report import DriftReport
+from sluice.config.drift_settings import DriftSettings
+from sluice.bench.gate.error_rates import Rate
+from sluice.evaluation.multiplicity import benjamini_hochberg
+from sluice.base.settings import Record
+
+SHIFT = 0.5
+"""Of one column, where power is measured [standard deviations]."""
+
+NAIVE_PSI, NAIVE_KS = 0.25, 0.05
+_WINDOWS = 10
+"""Windows judged against one reference; the error of a reference is part of the rate."""
+
+_GAP_ROWS = 300
+"""Between reference and windows, so that they are independent [rows]."""
+
+
+class DriftWorld(Record):
+    """Columns that are AR(1) of unit variance, independent of each other."""
+
+    rho: float = Field(ge=0, lt=1)
+    num_columns: int = Field(10, ge=1)
+    reference_rows: int = Field(5_000, ge=100)
+    window_rows: int = Field(500, ge=30)
+
+
+class DriftCell(Record):
+    """One world's rates, over windows against many references."""
+
+    world: DriftWorld
+    false_alarms: Rate = Field(description="Windows called DRIFT without any drift.")
+    inconclusive: Rate
+    power: Rate = Field(description="Windows whose one shifted column is called DRIFT.")
+    naive_ks: Rate = Field(description="False alarms of KS for independent rows, adjusted by BH.")
+    naive_psi: Rate = Field(description="False alarms of any PSI above 0.25.")
+
+    @property
+    def oracle_power(self) -> float:
+        """What a test of the mean finds that knows shape and dependence, adjusted by Bonferroni."""
+        world = self.world
+        variance = (1 + world.rho) / (1 - world.rho)
+        error = math.sqrt(variance * (1 / world.window_rows + 1 / world.reference_rows))
+        tests = family_size(world.num_columns)
+        required = float(ndtri(1 - DriftSettings().alpha / tests / 2))
+        return float(ndtr(SHIFT / error - required))
+
+
+def measure_drift(
+    worlds: Sequence[DriftWorld], *, references: int, seed: int, processes: int
+) -> Iterator[DriftCell]:
+    """Yield each world's rates.
+
+    Cost:
+        One reference of 10 columns with its 20 windows: 0.5 s.
+    """
+    context = get_context("spawn")
+    for world in worlds:
+        draws = [(world, seed, at) for at in range(references)]
+        if processes == 1:
+            found = [_counts(draw) for draw in draws]
+        else:
+            with ProcessPoolExecutor(processes, mp_context=context) as pool:
+                found = list(pool.map(_counts, draws, chunksize=4))
+        total = references * _WINDOWS
+        rates = [Rate(count=int(count), total=total) for count in np.sum(found, axis=0)]
+        false, unsure, power, naive_ks, naive_psi = rates
+        yield DriftCell(
+            world=world,
+            false_alarms=false,
+            inconclusive=unsure,
+            power=power,
+            naive_ks=naive_ks,
+            naive_psi=naive_psi,
+        )
+
+
+def measure_speed(
+    *, num_rows: int, num_columns: int, reference_rows: int, seed: int, threads: int
+) -> tuple[float, float]:
+    """Return the seconds to build a reference, and to judge a window against it.
+
+    The thresholds for windows of that size are part of the reference.
+    """
+    rng = np.random.default_rng(seed)
+    names = [f"column {at}" for at in range(num_columns)]
+    frame = pd.DataFrame(rng.normal(size=(reference_rows, num_columns)), columns=names)
+    settings = DriftSettings(window_rows=num_rows)
+    started = time.perf_counter()
+    reference = build_reference(frame, settings, seed=seed, threads=threads)
+    build_s = time.perf_counter() - started
+    window = pd.DataFrame(rng.normal(size=(num_rows, num_columns)), columns=names)
+    started = time.perf_counter()
+    judge_window(reference, window, window="speed", threads=threads)
+    return build_s, time.perf_counter() - started
+
+
+def _counts(draw: tuple[DriftWorld, int, int]) -> NDArray[np.int64]:
+    """Count false alarms, undecided windows, shifts found, and naive false alarms."""
+    world, seed, at = draw
+    rng = np.random.default_rng([seed, at, round(1000 * world.rho)])
+    rows = world.reference_rows + _WINDOWS * (world.window_rows + _GAP_ROWS)
+    frame = pd.DataFrame(_ar1(rng, world.rho, rows, world.num_columns)).rename(columns=str)
+    settings = DriftSettings(window_rows=world.window_rows)
+    reference = build_reference(frame[: world.reference_rows], settings, seed=at, threads=1)
+    count = np.zeros(5, np.int64)
+    for start in range(world.reference_rows, rows, world.window_rows + _GAP_ROWS):
+        window = frame[start + _GAP_ROWS : start + _GAP_ROWS + world.window_rows]
+        report = judge_window(reference, window, window="null", threads=1)
+        shifted = judge_window(
+            reference, window.assign(**{"0": window["0"] + SHIFT}), window="shift", threads=1
+        )
+        ks, psi = _naive(reference, report)
+        undecided = report.verdict == "INCONCLUSIVE"
+        found = shifted.columns[0].verdict == "DRIFT"
+        count += np.array([report.verdict == "DRIFT", undecided, found, ks, psi], np.int64)
+    return count
+
+
+def _naive(reference: DriftReference, report: DriftReport) -> tuple[bool, bool]:
+    """Return whether the textbook's KS and PSI call the window drifted."""
+    distances = [{s.name: s.distance for s in column.statistics} for column in report.columns]
+    rows = report.num_rows * reference.num_rows / (report.num_rows + reference.num_rows)
+    ks = [float(kolmogorov(np.sqrt(rows) * of["ks"])) for of in distances if of]
+    adjusted = benjamini_hochberg(ks) if ks else ()
+    psi = [of["psi"] > NAIVE_PSI for of in distances if of]
+    return min(adjusted, default=1.0) <= NAIVE_KS, any(psi)
+
+
+def _ar1(rng: np.random.Generator, rho: float, rows: int, columns: int) -> NDArray[np.float64]:
+    # Imported here: it brings all of scipy.stats with it.
+    from scipy.signal import lfilter
+
+    shocks = rng.normal(size=(rows + 100, columns)) * np.sqrt(1 - rho**2)
+    drawn: NDArray[np.float64] = lfilter([1.0], [1.0, -rho], shocks, axis=0)[100:]
+    return drawn

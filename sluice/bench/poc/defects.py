@@ -1,0 +1,16 @@
+"""The table of planted defects: each must be caught by the named check, with the right response."""
+
+from sluice.bench.poc.data_table import DATA_DEFECTS
+from sluice.bench.poc.learning_table import LEARNING_DEFECTS
+from sluice.bench.poc.network_table import NETWORK_DEFECTS
+from sluice.bench.poc.outside_table import (LONE_DEFECTS, PROCESS_DEFECTS)
+from sluice.bench.poc.planted import Defect
+
+DEFECTS: tuple[Defect, ...] = (
+    *DATA_DEFECTS,
+    *NETWORK_DEFECTS,
+    *LEARNING_DEFECTS,
+    *PROCESS_DEFECTS,
+    *LONE_DEFECTS,
+)
+"""Every planted defect, in the order of the checks."""

@@ -1,0 +1,194 @@
+"""Workloads with one mistake each in their features or examples."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+
+from sluice.data.folds import Fold, RowRange
+from sluice.bench.poc.workloads import (Cancer, Diabetes, Digits, DigitTokens, ShortBars, Wine)
+from sluice.workloads.workload import Examples
+
+
+class NanFeature(Diabetes):
+    """Takes the square root of a difference that is negative in some rows."""
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows with NaN where the difference is negative."""
+        with np.errstate(invalid="ignore"):
+            return raw.assign(s6=np.sqrt(raw["s6"] - 90))
+
+
+class ConstantColumn(Wine):
+    """A join found nothing and filled one column with zeros."""
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows with the dead column."""
+        return raw.assign(ash=0.0)
+
+
+class LookAheadShift(ShortBars):
+    """The return of the next day stands among the features of today."""
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return the features with one shifted the wrong way."""
+        frame = super().compute_features(raw)
+        later = raw["close"].pct_change().shift(-1)
+        return frame.assign(momentum_z=later.reindex(frame.index).fillna(0.0))
+
+
+class LookAheadWindow(ShortBars):
+    """A smoothing window is centred, so it ends days later."""
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return the features with one smoothed."""
+        frame = super().compute_features(raw)
+        smooth = frame["volume_z"].rolling(5, center=True, min_periods=1).mean()
+        return frame.assign(volume_z=smooth)
+
+
+class WholeTableScaling(Cancer):
+    """Standardises features with mean and deviation of all rows, test rows included."""
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return standardised rows."""
+        values = raw[list(self.feature_columns)]
+        return raw.assign(**((values - values.mean()) / values.std()))
+
+
+class RandomFeature(Diabetes):
+    """Adds noise to a feature without a seed."""
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows with jitter."""
+        noise = np.random.default_rng().normal(size=len(raw))
+        return raw.assign(bp=raw["bp"] + noise)
+
+
+class TargetCopied(Diabetes):
+    """A feature is the target in another unit."""
+
+    feature_columns = (*Diabetes.feature_columns, "score")
+
+    def __init__(self, settings: Any = None) -> None:
+        super().__init__(settings)
+        self.raw_schema = Diabetes().raw_schema
+
+    def load_rows(self) -> pd.DataFrame:
+        """Return the patients."""
+        return Diabetes().load_rows()
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows with the copy."""
+        return raw.assign(score=(raw["progression"] - 25) / 321)
+
+
+class TargetNamed(Cancer):
+    """feature_columns was made from all columns, the target among them."""
+
+    feature_columns = (*Cancer.feature_columns, "benign")
+
+    def __init__(self, settings: Any = None) -> None:
+        super().__init__(settings)
+        self.raw_schema = self.feature_schema = Cancer().raw_schema
+
+    def load_rows(self) -> pd.DataFrame:
+        """Return the tumours."""
+        return Cancer().load_rows()
+
+
+class SplitScaling(Wine):
+    """Standardises every split with its own statistics."""
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        """Return examples scaled by themselves."""
+        found = super().examples(frame, rows)
+        x = (found.x - found.x.mean(dim=0)) / found.x.std(dim=0)
+        return Examples(x=x, y=found.y, rows=found.rows)
+
+
+class LastRowAlone(Wine):
+    """Gives its network rows, and a client sends windows of them."""
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        """Return inputs (N, D)."""
+        found = super().examples(frame, rows)
+        return Examples(x=found.x[:, -1], y=found.y, rows=found.rows)
+
+
+class RandomAugmentation(Digits):
+    """Draws noise in examples(), so that no two calls agree."""
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        """Return noisy examples."""
+        found = super().examples(frame, rows)
+        noise = torch.from_numpy(np.random.default_rng().normal(size=found.x.shape))
+        return Examples(x=found.x + noise.float(), y=found.y, rows=found.rows)
+
+
+class LabelsFromOne(Digits):
+    """Counts classes from 1, so the last one is outside of the outputs."""
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows with labels 1 to 10."""
+        return raw.assign(digit=raw["digit"] + 1)
+
+
+class TokensOutside(DigitTokens):
+    """Counts the tokens from the end of another list, one place too far."""
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        """Return tokens from 11 to 27, where 0 to 26 are known."""
+        found = super().examples(frame, rows)
+        return Examples(x=found.x + 11, y=found.y, rows=found.rows)
+
+
+class UnseenNames(Diabetes):
+    """Predicts from the patient's number in a list; all who are not on it are one stranger."""
+
+    scale_inputs = False
+    num_listed: ClassVar[int] = 280
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        """Return numbers (N, 1) and targets; 0 is the stranger."""
+        found = super().examples(frame, rows)
+        number = np.where(found.rows < self.num_listed, found.rows + 1, 0)
+        return Examples(x=torch.from_numpy(number)[:, None], y=found.y, rows=found.rows)
+
+
+class OverlappingFolds(Cancer):
+    """Validates on rows that were trained on."""
+
+    def plan_folds(self, frame: pd.DataFrame) -> tuple[Fold, ...]:
+        """Return folds whose validation begins ten rows early."""
+        return tuple(
+            fold.model_copy(
+                update={"val": RowRange(start=fold.train.stop - 10, stop=fold.val.stop)}
+            )
+            for fold in super().plan_folds(frame)
+        )
+
+
+class TrainsOnLater(ShortBars):
+    """Puts the test window first."""
+
+    def plan_folds(self, frame: pd.DataFrame) -> tuple[Fold, ...]:
+        """Return folds that test on the oldest rows."""
+        test = RowRange(start=0, stop=100)
+        return tuple(
+            fold.model_copy(
+                update={"train": RowRange(start=110, stop=fold.train.stop), "test": test}
+            )
+            for fold in super().plan_folds(frame)
+        )
+
+
+class NewLabels(Cancer):
+    """Smooths, drops the first rows and counts the others anew."""
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return features under the labels of earlier rows."""
+        smooth = raw[list(self.feature_columns)].rolling(5).mean()
+        frame = smooth.assign(benign=raw["benign"])
+        return frame.dropna().reset_index(drop=True)

@@ -1,0 +1,137 @@
+"""The table of healthy set-ups: every one of these learns, so not one may fail.
+
+Architectures x settings x seeds x workloads, and the unusual ones that simple rules flag.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sluice.bench.poc import healthy_workloads as odd
+from sluice.bench.poc import workloads as plain
+from sluice.bench.poc.setup import (TRAINING, Setup, network)
+from sluice.models.settings import ModelSettings
+from sluice.training.settings import TrainSettings
+from sluice.workloads.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Healthy:
+    """One entry: its name says what is unusual about it."""
+
+    name: str
+    setup: Setup
+
+
+def _rate(learning_rate: float) -> TrainSettings:
+    return TRAINING.model_copy(update={"learning_rate": learning_rate})
+
+
+def _entries() -> Iterator[Healthy]:
+    yield from _tables()
+    yield from _bars()
+    yield from _digits()
+    yield from _unusual()
+
+
+def _tables() -> Iterator[Healthy]:
+    tables: tuple[type[Workload], ...] = (plain.Diabetes, plain.Cancer, plain.Wine, plain.Iris)
+    networks = ("linear", "networks:Mlp", "networks:NormMlp", "networks:BatchNormMlp")
+    for table_index, table in enumerate(tables):
+        for index, name in enumerate(networks):
+            seed = table_index + index
+            yield _entry(table, network(name), seed=seed)
+        yield _entry(table, network("networks:TanhMlp", dropout=0.5), seed=7)
+        yield _entry(table, network("networks:DeepMlp"), seed=8)
+
+
+def _bars() -> Iterator[Healthy]:
+    bars = plain.ShortBars
+    for seed, name in enumerate(("linear", "gru", "lstm", "networks:Attention")):
+        yield _entry(bars, network(name, hidden=16), seed=seed)
+    yield _entry(bars, network("gru", hidden=16, dropout=0.2, layers=2), seed=4)
+    yield _entry(bars, network("networks:Mlp"), seed=5)
+    yield _entry(
+        bars, network("gru", hidden=16), seed=6, note="returns", settings={"target": "vs_return"}
+    )
+    yield _entry(bars, network("linear"), seed=7, note="returns", settings={"target": "vs_return"})
+    yield _entry(bars, network("lstm", hidden=8), seed=8, note="60 steps", settings={"seq_len": 60})
+    yield _entry(bars, network("slstm", hidden=16), seed=9, settings={"seq_len": 10})
+
+
+def _digits() -> Iterator[Healthy]:
+    for seed in range(3):
+        yield _entry(plain.DigitImages, network("networks:ImageNet", hidden=8), seed=seed)
+    dropout = network("networks:ImageNet", hidden=8, dropout=0.5)
+    yield _entry(plain.DigitImages, dropout, seed=3)
+    yield _entry(plain.Digits, network("networks:Mlp"), seed=4)
+    yield _entry(plain.Digits, network("linear"), seed=5)
+    for seed, name in enumerate(("gru", "lstm", "networks:Attention")):
+        yield _entry(plain.DigitLines, network(name), seed=seed)
+    yield _entry(plain.DigitTokens, network("networks:TokenSum"), seed=0, note="sparse embedding")
+    yield _entry(plain.DigitTokens, network("networks:TiedTokens"), seed=1, note="tied embedding")
+
+
+def _unusual() -> Iterator[Healthy]:
+    mlp = network("networks:Mlp")
+    for seed, table in enumerate((odd.FrozenDeclared, odd.FrozenWine)):
+        yield _entry(table, network("networks:FrozenEncoder"), seed=seed)
+        yield _entry(table, network("networks:Lora"), seed=seed, note="LoRA with B = 0")
+    for seed, name in enumerate(("ZeroGatedResidual", "ZeroHead", "SparseMlp", "Experts")):
+        wide = network(f"networks:{name}", hidden=128 if name == "SparseMlp" else 32)
+        yield _entry(plain.Cancer, wide, seed=seed)
+        yield _entry(plain.Diabetes, wide, seed=seed)
+    for seed, table in enumerate(
+        (
+            *(odd.NegativeTarget, odd.GaussianLikelihood, odd.SummedLoss, odd.AbsoluteLoss),
+            *(odd.WideTable, odd.ConstantDeclared, odd.TwoGroups),
+            *(odd.SmoothedLabels, odd.WeightedClasses),
+        )
+    ):
+        yield _entry(table, mlp, seed=seed)
+    yield _entry(odd.RareLabel, mlp, seed=0, note="labels 2 % / 98 %")
+    flat = network("networks:FlatMlp")
+    yield _entry(odd.FlatTarget, flat, seed=0, note="targets (N,)")
+    for seed in range(2):
+        yield _entry(odd.UnevenNoise, mlp, seed=seed, training=_rate(3e-4), note="rate 0.0003")
+    few = network("networks:TanhMlp", hidden=2)
+    yield _entry(odd.UnevenNoise, few, seed=0, note="2 units")
+    yield _entry(plain.Diabetes, few, seed=0, note="2 units")
+    yield _entry(odd.RawPixels, network("networks:InputNormImageNet", hidden=8), seed=0)
+    for rate in (1e-4, 2e-2):
+        yield _entry(plain.Diabetes, mlp, seed=1, training=_rate(rate), note=f"rate {rate:g}")
+        yield _entry(plain.Wine, mlp, seed=1, training=_rate(rate), note=f"rate {rate:g}")
+        gru = network("gru", hidden=16)
+        yield _entry(plain.ShortBars, gru, seed=1, training=_rate(rate), note=f"rate {rate:g}")
+    slow_start = TRAINING.model_copy(update={"warmup_share": 0.3})
+    yield _entry(plain.Diabetes, mlp, seed=2, training=slow_start, note="long warmup")
+    whole = TRAINING.model_copy(update={"batch_rows": 128})
+    yield _entry(plain.Cancer, mlp, seed=3, training=whole, note="large batches")
+
+
+def _entry(
+    workload: type[Workload],
+    model: ModelSettings,
+    *,
+    seed: int,
+    note: str = "",
+    training: TrainSettings = TRAINING,
+    settings: dict[str, object] | None = None,
+) -> Healthy:
+    architecture = model.architecture.rpartition(":")[2]
+    parts = [workload.__name__, architecture]
+    parts += [f"dropout {model.dropout:g}"] if model.dropout else []
+    parts += [note] if note else []
+    return Healthy(
+        name=f"{', '.join(parts)}, seed {seed}",
+        setup=Setup(
+            workload=workload,
+            settings=settings or {},
+            model=model,
+            training=training,
+            seed=seed,
+        ),
+    )
+
+
+HEALTHY: tuple[Healthy, ...] = tuple(_entries())
+"""Every healthy set-up, in the order they run."""

@@ -1,0 +1,199 @@
+"""Healthy workloads that look odd: losses below 0, rare labels, raw pixels, declared freezing."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from sluice.data.folds import RowRange
+from sluice.data.schema import Column
+from sluice.bench.poc.workloads import (Cancer, Diabetes, DigitImages, Digits, Table, Wine, scaled_pixels)
+from sluice.workloads.workload import Examples
+
+
+class FrozenDeclared(Diabetes):
+    """Says that the encoder is frozen on purpose."""
+
+    frozen_parameters = ("encoder.*",)
+
+
+class FrozenWine(Wine):
+    """Says that the encoder is frozen on purpose."""
+
+    frozen_parameters = ("encoder.*",)
+
+
+class NegativeTarget(Diabetes):
+    """The higher the measurements, the lower the target."""
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows with the target turned around."""
+        return raw.assign(progression=-raw["progression"])
+
+
+class GaussianLikelihood(Diabetes):
+    """Predicts mean and log deviation; the loss falls below 0."""
+
+    scale_target = False
+    loss_unit = "nats"
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return the target in thousands."""
+        return raw.assign(progression=raw["progression"] / 1000)
+
+    def output_shape(self, y: Tensor) -> tuple[int, ...]:
+        """Return the shape of mean and log deviation (N, 2)."""
+        return (len(y), 2)
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return the negative log-likelihood (N,), up to a constant."""
+        log_std_N = output[:, 1].clamp(-10, 10)
+        return log_std_N + 0.5 * ((y[:, 0] - output[:, 0]) / log_std_N.exp()).square()
+
+
+class SummedLoss(Diabetes):
+    """Adds the batch up instead of averaging it; clipping takes care of the norm."""
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return the sum."""
+        return self.losses(output, y).sum()
+
+
+class AbsoluteLoss(Diabetes):
+    """Robust regression."""
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return the Huber loss (N,), in units of 50."""
+        return nn.functional.huber_loss(output / 50, y / 50, reduction="none")[:, 0]
+
+
+class FlatTarget(Diabetes):
+    """Targets without an axis of their own, (N,), standardised inside the model all the same."""
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        """Return windows (N, 1, D) and targets (N,)."""
+        found = super().examples(frame, rows)
+        return Examples(x=found.x, y=found.y[:, 0], rows=found.rows)
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return squared error (N,)."""
+        return (output - y).square()
+
+
+class UnevenNoise(Table):
+    """Made rows: noise with heavy tails that one of five features makes up to 5 times as large."""
+
+    feature_columns = ("level", "slope", "noise", "other", "none")
+    target_column = "target"
+
+    def load_rows(self) -> pd.DataFrame:
+        """Return 955 rows, always the same."""
+        rng = np.random.default_rng(3)
+        rows = pd.DataFrame(rng.normal(size=(955, 5)), columns=list(self.feature_columns))
+        noise = rng.standard_t(3, size=len(rows)) * np.exp(rows["noise"])
+        return rows.assign(target=rows["level"] - 0.5 * rows["slope"] + noise)
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return the Huber loss (N,)."""
+        return nn.functional.huber_loss(output, y, reduction="none")[:, 0]
+
+
+class RareLabel(Digits):
+    """About 2 % of the labels are 1: is it a zero, with most zeros left out?"""
+
+    num_classes = 2
+    num_rows: ClassVar[int] = 1797
+
+    def load_rows(self) -> pd.DataFrame:
+        """Return every other digit and 33 zeros."""
+        rows = super().load_rows()
+        zero = rows["digit"] == 0
+        kept = ~zero | (zero.cumsum() % 5 == 0)
+        return rows[kept].assign(digit=zero[kept].astype(np.int64)).reset_index(drop=True)
+
+
+class RawPixels(DigitImages):
+    """Pixels from 0 to 255, which the network normalises itself."""
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        """Return images as a file holds them."""
+        found = super().examples(frame, rows)
+        return Examples(x=scaled_pixels(found.x * 16), y=found.y, rows=found.rows)
+
+
+class WideTable(Digits):
+    """64 pixels and 36 sums of neighbours: 100 columns, a few of them constant."""
+
+    feature_columns = (*Digits.feature_columns, *(f"sum_{index}" for index in range(36)))
+
+    def __init__(self, settings: Any = None) -> None:
+        super().__init__(settings)
+        self.raw_schema = Digits().raw_schema
+
+    def load_rows(self) -> pd.DataFrame:
+        """Return the digits."""
+        return Digits().load_rows()
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return pixels and sums."""
+        pixels = raw[list(Digits.feature_columns)]
+        sums = {
+            f"sum_{index}": pixels.iloc[:, index] + pixels.iloc[:, index + 1] for index in range(36)
+        }
+        return raw.assign(**sums)
+
+
+class ConstantDeclared(Wine):
+    """A column that has one value today, and is declared so."""
+
+    feature_columns = (*Wine.feature_columns, "cellar")
+
+    def __init__(self, settings: Any = None) -> None:
+        super().__init__(settings)
+        self.raw_schema = Wine().raw_schema
+        others = self.feature_schema.columns[:-2]
+        cellar = Column(name="cellar", constant=True)
+        self.feature_schema = self.feature_schema.model_copy(
+            update={"columns": (*others, cellar, self.target)}
+        )
+
+    def load_rows(self) -> pd.DataFrame:
+        """Return the wines."""
+        return Wine().load_rows()
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows with the declared column."""
+        return raw.assign(cellar=1.0)
+
+
+class TwoGroups(Cancer):
+    """No decay and a lower rate for the encoder."""
+
+    def parameter_groups(self, network: nn.Module) -> list[dict[str, Any]]:
+        """Return encoder and the rest."""
+        encoder = dict(network.named_parameters(prefix=""))
+        slow = [p for name, p in encoder.items() if name.startswith("encoder")]
+        rest = [p for name, p in encoder.items() if not name.startswith("encoder")]
+        return [
+            {"params": slow, "rate_share": 0.3},
+            {"params": rest, "weight_decay": 0.0},
+        ]
+
+
+class SmoothedLabels(Wine):
+    """Label smoothing: the lowest loss is far above 0."""
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return smoothed cross-entropy (N,)."""
+        return nn.functional.cross_entropy(output, y, reduction="none", label_smoothing=0.1)
+
+
+class WeightedClasses(Wine):
+    """Classes count differently."""
+
+    def losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return weighted cross-entropy (N,)."""
+        weight = torch.tensor([1.0, 0.5, 2.0])
+        return nn.functional.cross_entropy(output, y, weight=weight, reduction="none")

@@ -1,0 +1,223 @@
+"""Networks with one mistake each; they are called with (D, O, settings).
+
+Shape legend: B = examples, L = sequence length, D = features, O = outputs.
+"""
+
+import ctypes
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sluice.bench.poc.networks import (ImageNet, Mlp)
+from sluice.models.settings import ModelSettings
+
+
+class WrongInputSize(Mlp):
+    """Written for one feature more."""
+
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
+        super().__init__(num_features + 1, num_outputs, settings)
+
+
+class FlatOutput(Mlp):
+    """(B,) for (B, 1), which broadcasts to (B, B) in the loss."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B,)."""
+        return super().forward(x).squeeze(-1)
+
+
+class SequenceFirst(nn.Module):
+    """A GRU without batch_first: it takes the batch for the sequence."""
+
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
+        super().__init__()
+        self.gru = nn.GRU(num_features, settings.hidden)
+        self.head = nn.Linear(settings.hidden, num_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, O)."""
+        state, _ = self.gru(x)
+        output: Tensor = self.head(state[:, -1])
+        return output
+
+
+class CentredByBatch(Mlp):
+    """Subtracts the mean of whatever is in the batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, O)."""
+        return super().forward(x - x.mean(dim=0))
+
+
+class DropoutStaysOn(Mlp):
+    """Calls the function instead of the module, and forgets to say when."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, O)."""
+        return super().forward(nn.functional.dropout(x, 0.5))
+
+
+class DividesByZero(Mlp):
+    """Normalises each row by its own deviation, which is 0 after the ReLU of a silent row."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, O), not finite."""
+        return super().forward(x) / torch.zeros(())
+
+
+class Detached(ImageNet):
+    """The features of the body were detached for a look at them, and stayed so."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, O)."""
+        output: Tensor = self.head(self.body(x).detach())
+        return output
+
+
+class FrozenEncoder(Mlp):
+    """Freezes one layer and tells nobody."""
+
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
+        super().__init__(num_features, num_outputs, settings)
+        self.encoder.requires_grad_(False)
+
+
+class AllFrozen(Mlp):
+    """Freezes every layer."""
+
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
+        super().__init__(num_features, num_outputs, settings)
+        self.requires_grad_(False)
+
+
+class UnusedLayer(Mlp):
+    """A layer that forward() forgot."""
+
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
+        super().__init__(num_features, num_outputs, settings)
+        self.skip = nn.Linear(num_features, num_outputs)
+
+
+class DeadRelu(Mlp):
+    """A bias of -50: no unit is ever active."""
+
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
+        super().__init__(num_features, num_outputs, settings)
+        nn.init.constant_(self.encoder.bias, -50.0)
+
+
+class ZeroWeights(Mlp):
+    """Every weight starts at 0."""
+
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
+        super().__init__(num_features, num_outputs, settings)
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+
+class ConstantWeights(Mlp):
+    """Every weight starts at 0.1, so all units stay one unit."""
+
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
+        super().__init__(num_features, num_outputs, settings)
+        for parameter in self.parameters():
+            nn.init.constant_(parameter, 0.1)
+
+
+class RootAtZero(Mlp):
+    """Replaces the root of a negative number after it was taken: its gradient stays NaN."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, O)."""
+        state = self.encoder(x[:, -1])
+        root = torch.where(state > 0, state.sqrt(), torch.zeros_like(state))
+        output: Tensor = self.head(root)
+        return output
+
+
+class IgnoresInput(Mlp):
+    """Multiplies the input with a mask that was never filled."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, O)."""
+        return super().forward(x * torch.zeros(x.shape[-1]))
+
+
+class WholeSteps(Mlp):
+    """Rounds its output, and passes the gradient by the rounding."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, O) in whole deviations."""
+        output = super().forward(x)
+        return output + (output.round() - output).detach()
+
+
+class ByNumber(nn.Module):
+    """Learns one vector for every number it is given."""
+
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(1000, settings.hidden)
+        self.head = nn.Linear(num_features * settings.hidden, num_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, O)."""
+        output: Tensor = self.head(self.embedding(x).flatten(1))
+        return output
+
+
+class HiddenInList(Mlp):
+    """Keeps a layer in a plain list: it is neither trained nor stored."""
+
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
+        super().__init__(num_features, num_outputs, settings)
+        self.more = [nn.Linear(settings.hidden, settings.hidden)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, O)."""
+        state = torch.relu(self.more[0](self.between(self.encoder(x[:, -1]))))
+        output: Tensor = self.head(state)
+        return output
+
+
+class OwnRandomness(Mlp):
+    """Drops units by a generator of its own, which no checkpoint holds."""
+
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
+        super().__init__(num_features, num_outputs, settings)
+        self.rng = np.random.default_rng(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, O)."""
+        state = self.between(self.encoder(x[:, -1]))
+        if self.training:
+            state = state * torch.from_numpy(self.rng.random(state.shape) < 0.9)
+        output: Tensor = self.head(state)
+        return output
+
+
+class TooLarge(nn.Linear):
+    """A layer of 2 ** 50 bytes, which no allocator gives."""
+
+    def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:  # noqa: ARG002
+        super().__init__(2**24, 2**24)
+
+
+class NeverReady(Mlp):
+    """Iterates until a tolerance that rounding never reaches."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Never return."""
+        while True:
+            x = x + 0
+
+
+class CrashesInside(Mlp):
+    """Reads memory that is not its own, as a broken native library does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Never return."""
+        ctypes.string_at(0)
+        return x

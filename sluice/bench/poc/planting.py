@@ -1,0 +1,50 @@
+"""Short forms in which the tables of defects are written."""
+
+from typing import Any
+
+from sluice.bench.poc.setup import (POC, TRAINING, Setup, network)
+from sluice.config.poc_settings import (PocSettings, TimeLimit)
+from sluice.models.settings import ModelSettings
+from sluice.training.settings import TrainSettings
+from sluice.workloads.workload import Workload
+
+MLP = network("networks:Mlp")
+GRU = network("gru", hidden=16)
+CNN = network("networks:ImageNet", hidden=8)
+SOON = TimeLimit(typical_s=1.0, max_s=1.5)
+"""For what never ends: nobody has to wait for the default."""
+
+
+def planted_in(
+    workload: type[Workload],
+    architecture: ModelSettings = MLP,
+    *,
+    training: TrainSettings = TRAINING,
+    poc: PocSettings = POC,
+    settings: dict[str, Any] | None = None,
+    served: bool = False,
+) -> Setup:
+    """Return the set-up of a workload; what is not given is healthy."""
+    return Setup(
+        workload=workload,
+        model=architecture,
+        training=training,
+        poc=poc,
+        settings=settings or {},
+        served=served,
+    )
+
+
+def faulty(name: str, *, hidden: int = 32) -> ModelSettings:
+    """Return settings for a network of ``network_defects``."""
+    return network(f"network_defects:{name}", hidden=hidden)
+
+
+def at_rate(learning_rate: float) -> TrainSettings:
+    """Return training settings with another peak rate."""
+    return TRAINING.model_copy(update={"learning_rate": learning_rate})
+
+
+def with_limits(**limits: TimeLimit) -> PocSettings:
+    """Return settings of the gate with other time limits, by the field of ``TimeLimits``."""
+    return POC.model_copy(update={"times": POC.times.model_copy(update=limits)})

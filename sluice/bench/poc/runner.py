@@ -1,0 +1,144 @@
+"""Run the two tables and judge what the gate said."""
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sluice.bench.poc.defects import DEFECTS
+from sluice.bench.poc.healthy import (HEALTHY, Healthy)
+from sluice.bench.poc.planted import (Defect, Planted, PlantedAlone)
+from sluice.bench.poc.result import (DefectResult, HealthyResult, Verdict)
+from sluice.failfast.result import CheckResult, GateReport
+from sluice.config.poc_settings import TimeLimit
+
+_NO_LIMIT = TimeLimit(typical_s=86_400.0, max_s=86_400.0)
+
+
+def run_defects(
+    defects: Sequence[Defect] = DEFECTS, *, every: int = 1, folder: Path | None = None
+) -> Iterator[DefectResult]:
+    """Yield what the gate made of each planted defect, as it is known.
+
+    Args:
+        defects: The table.
+        every: Run each so-manieth entry only, from the first on.
+        folder: Where the checks write; a temporary one when absent. Nothing is left in it.
+    """
+    for defect in defects[::every]:
+        with _scratch(folder) as place:
+            yield run_defect(defect, place)
+
+
+def run_healthy(
+    setups: Sequence[Healthy] = HEALTHY, *, every: int = 1, folder: Path | None = None
+) -> Iterator[HealthyResult]:
+    """Yield what the gate made of each healthy set-up, as it is known.
+
+    Args:
+        setups: The table.
+        every: Run each so-manieth entry only, from the first on.
+        folder: Where the checks write; a temporary one when absent. Nothing is left in it.
+    """
+    for healthy in setups[::every]:
+        with _scratch(folder) as place:
+            yield run_one_healthy(healthy, place)
+
+
+def run_defect(defect: Defect, folder: Path) -> DefectResult:
+    """Run one planted defect; its checks write in ``folder``."""
+    if isinstance(defect, PlantedAlone):
+        return judge_defect(defect, (_alone(defect, folder),))
+    return judge_defect(defect, _gate(defect, folder).results)
+
+
+def run_one_healthy(healthy: Healthy, folder: Path) -> HealthyResult:
+    """Run one healthy set-up; its checks write in ``folder``."""
+    return judge_healthy(healthy.name, healthy.setup.run(folder))
+
+
+def judge_healthy(name: str, report: GateReport) -> HealthyResult:
+    """Return what did not pass: failures, and what was skipped or could not be measured."""
+    return HealthyResult(
+        name=name,
+        objections=tuple(_told(r) for r in report.results if not r.passed),
+        warnings=tuple(_told(r) for r in report.results if r.outcome == "warn"),
+        seconds=report.seconds,
+    )
+
+
+def judge_defect(defect: Defect, results: tuple[CheckResult, ...]) -> DefectResult:
+    """Compare what the checks said with what a right answer says.
+
+    The check to name is the first one that did not pass; where a warning is expected, nothing may
+    fail, and the named check must warn.
+    """
+    refused = [r for r in results if r.outcome in ("fail", "insufficient")]
+    warned = [r for r in results if r.outcome == "warn" and r.name == defect.check]
+    first = next(iter(refused or (warned if defect.expected == "warn" else [])), None)
+    if first is None:
+        return _defect_result(defect, None, "missed", (), results)
+    if first.name != defect.check or first.outcome != defect.expected:
+        return _defect_result(defect, first, "other check", (), results)
+    response = f"{first.cause} {first.fix}".lower()
+    absent = [part for part in defect.says if part.lower() not in first.summary.lower()]
+    absent += [defect.advises] if defect.advises.lower() not in response else []
+    absent += [name for name in ("cause", "fix") if not getattr(first, name)]
+    verdict: Verdict = "wrong response" if absent else "caught"
+    return _defect_result(defect, first, verdict, tuple(absent), results)
+
+
+def _defect_result(
+    defect: Defect,
+    first: CheckResult | None,
+    verdict: Verdict,
+    absent: tuple[str, ...],
+    results: tuple[CheckResult, ...],
+) -> DefectResult:
+    return DefectResult(
+        name=defect.name,
+        check=defect.check,
+        verdict=verdict,
+        objected=first.name if first else "",
+        outcome=first.outcome if first else "pass",
+        summary=first.summary if first else "",
+        cause=first.cause if first else "",
+        fix=first.fix if first else "",
+        absent=absent,
+        seconds=sum(r.seconds for r in results if r.name != "gate_is_in_time"),
+    )
+
+
+def _gate(defect: Planted, folder: Path) -> GateReport:
+    match defect.where:
+        case "here":
+            return defect.setup.run(folder)
+        case "apart":
+            return defect.setup.run_apart(folder)
+        case "unwritable":
+            # A file in the place of a folder: no mode keeps an administrator from writing.
+            return defect.setup.run(Path(os.devnull))
+
+
+def _alone(defect: PlantedAlone, folder: Path) -> CheckResult:
+    started = time.perf_counter()
+    finding = defect.validate(folder)
+    return CheckResult.of(
+        finding,
+        name=defect.check,
+        requirement=defect.requirement,
+        seconds=time.perf_counter() - started,
+        limit=_NO_LIMIT,
+    )
+
+
+def _told(result: CheckResult) -> str:
+    return f"{result.name}: {result.summary}"
+
+
+@contextlib.contextmanager
+def _scratch(folder: Path | None) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=folder, prefix="sluice-bench-") as made:
+        yield Path(made)

@@ -1,0 +1,80 @@
+"""One way to train a workload: what an entry of either table runs."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sluice.failfast.gate.inputs import GateInputs
+from sluice.failfast.gate.request import GateRequest, WorkloadTarget
+from sluice.failfast.gate.run import run_gate
+from sluice.failfast.gate.supervisor import supervise
+from sluice.failfast.result import GateReport
+from sluice.config.poc_settings import PocSettings
+from sluice.models.settings import ModelSettings
+from sluice.training.settings import TrainSettings
+from sluice.workloads.workload import Workload
+
+POC = PocSettings(mini_rows=256, signal_rows=500)
+"""Smaller slices, so that an entry takes about a second; every threshold is the default."""
+
+TRAINING = TrainSettings(batch_rows=32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """A workload and every setting."""
+
+    workload: type[Workload]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """As plain values: another process parses them."""
+    model: ModelSettings
+    training: TrainSettings = TRAINING
+    poc: PocSettings = POC
+    seed: int = 0
+    served: bool = False
+    """As a pipeline's is; a workload in a process of its own never is."""
+
+    def run(self, folder: Path) -> GateReport:
+        """Run the full gate in this process; checks write in ``folder``."""
+        workload = self.workload(
+            self.workload.settings_type.parse(dict(self.settings), where=self.workload.__name__)
+        )
+        inputs = GateInputs(
+            workload=workload,
+            model=self.model,
+            training=self.training,
+            settings=self.poc,
+            seed=self.seed,
+            folder=folder,
+            clock=lambda: datetime.now(UTC),
+            served=self.served,
+        )
+        return run_gate(inputs, level="full")
+
+    def run_apart(self, folder: Path) -> GateReport:
+        """Run the full gate in a process of its own, which may hang or crash."""
+        target = WorkloadTarget(
+            path=f"{self.workload.__module__}:{self.workload.__qualname__}",
+            settings=json.dumps(dict(self.settings)),
+            model=self.model,
+            training=self.training,
+            poc=self.poc,
+        )
+        request = GateRequest(target=target, level="full", seed=self.seed)
+        return supervise(request, folder=folder / "gates").report
+
+
+def network(name: str, *, hidden: int = 32, dropout: float = 0.0, layers: int = 1) -> ModelSettings:
+    """Return settings for a network of this package, or for one that comes with Sluice.
+
+    Args:
+        name: Such as 'networks:Mlp' for this package's, or 'gru'.
+        hidden: Width [units].
+        dropout: Rate.
+        layers: Stacked layers, where the network has them.
+    """
+    path = f"sluice.bench.poc.{name}" if ":" in name else name
+    return ModelSettings(architecture=path, hidden=hidden, dropout=dropout, layers=layers)

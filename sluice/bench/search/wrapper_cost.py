@@ -1,0 +1,224 @@
+"""What ``resumable`` costs beside the bare scheduler of Ray Tune, with real workers that sleep.
+
+Trials are built so that every variant trains the same: a trial is good or bad by its value alone,
+so ASHA stops the bad ones at their first rung in whichever order reports arrive.
+"""
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from sluice.cluster.ray_session import join_ray
+from sluice.cluster.settings import ComputeSettings
+from sluice.base.errors import ContractError
+from sluice.base.settings import Record
+from sluice.tuning.searchers import quiet_optuna
+from sluice.tuning.tuner import tune_environment
+
+Variant = Literal["bare", "arrival", "ordered"]
+
+_VARIANTS: tuple[Variant, ...] = ("bare", "arrival", "ordered")
+_EPOCHS, _REDUCTION, _SEED = 9, 3, 0
+_GOOD_BELOW = 0.5
+_FIRST = ({"x": 0.1}, {"x": 0.2}, {"x": 0.3})
+"""With these before them, bad trials never set the bar."""
+
+
+class WrapperCost(Record):
+    """The same study under a bare scheduler and under ``resumable``, in turns in one Ray."""
+
+    num_trials: int = Field(description="Of each study; every second one is stopped early.")
+    num_results: int = Field(description="Reported with a checkpoint, by each study.")
+    num_workers: int = Field(description="Worker processes at a time.")
+    sleep_s: float = Field(description="Sleep of a trial between two reports [s].")
+    rounds: int = Field(description="Times that each variant ran.")
+    bare_s: float = Field(description="From the first result to the last, median of rounds [s].")
+    arrival_ratio: float = Field(
+        description="``resumable``, results in order of arrival: over bare, median of rounds."
+    )
+    arrival_spread: tuple[float, float] = Field(description="Least and greatest of rounds.")
+    ordered_ratio: float = Field(
+        description="``resumable``, ordered, as many trials at a time as workers: likewise."
+    )
+    ordered_spread: tuple[float, float] = Field(description="Least and greatest of rounds.")
+    bare_ms: float = Field(
+        description="Processor time of this process per result: Tune's loop [ms]."
+    )
+    arrival_ms: float = Field(description="The same with ``resumable`` by arrival [ms].")
+    ordered_ms: float = Field(description="The same with ``resumable``, ordered [ms].")
+
+
+def measure_wrapper(
+    *, num_trials: int, num_workers: int, cpus: float, sleep_s: float, rounds: int, folder: Path
+) -> WrapperCost:
+    """Run one study of sleeping trials under every variant, in turns.
+
+    Args:
+        num_trials: Trials of the study.
+        num_workers: Workers at a time.
+        cpus: Share of the processors that a worker asks for.
+        sleep_s: Sleep of a trial between two reports [s].
+        rounds: Times that each variant runs.
+        folder: For results, checkpoints and journals.
+
+    Raises:
+        ContractError: The variants did not train the same.
+        SettingsError: Ray cannot start.
+    """
+    walls: dict[Variant, list[float]] = {variant: [] for variant in _VARIANTS}
+    loads: dict[Variant, list[float]] = {variant: [] for variant in _VARIANTS}
+    counts: set[int] = set()
+    with tune_environment(), join_ray(ComputeSettings()):
+        for at in range(rounds):
+            # Whoever runs first finds the machine in another state; each variant does so in turn.
+            for variant in (*_VARIANTS[at % 3 :], *_VARIANTS[: at % 3]):
+                count, wall_s, driver_s = _run(
+                    variant,
+                    num_trials=num_trials,
+                    num_workers=num_workers,
+                    cpus=cpus,
+                    sleep_s=sleep_s,
+                    folder=folder / f"{variant}-{at}",
+                )
+                counts.add(count)
+                walls[variant].append(wall_s)
+                loads[variant].append(1000 * driver_s / count)
+    if len(counts) > 1:
+        raise ContractError(
+            f"Every variant must report as often as the others, they reported {sorted(counts)} "
+            "times.",
+            cause="A trial failed, or was stopped by another rule than its value.",
+            fix=f"See the results of trials in {folder}, and run again.",
+        )
+    arrival, ordered = (_over_bare(walls[name], walls["bare"]) for name in _VARIANTS[1:])
+    return WrapperCost(
+        num_trials=num_trials,
+        num_results=counts.pop(),
+        num_workers=num_workers,
+        sleep_s=sleep_s,
+        rounds=rounds,
+        bare_s=statistics.median(walls["bare"]),
+        arrival_ratio=statistics.median(arrival),
+        arrival_spread=(min(arrival), max(arrival)),
+        ordered_ratio=statistics.median(ordered),
+        ordered_spread=(min(ordered), max(ordered)),
+        bare_ms=statistics.median(loads["bare"]),
+        arrival_ms=statistics.median(loads["arrival"]),
+        ordered_ms=statistics.median(loads["ordered"]),
+    )
+
+
+def _over_bare(times: Sequence[float], bare: Sequence[float]) -> list[float]:
+    return [own / other for own, other in zip(times, bare, strict=True)]
+
+
+def _run(
+    variant: Variant,
+    *,
+    num_trials: int,
+    num_workers: int,
+    cpus: float,
+    sleep_s: float,
+    folder: Path,
+) -> tuple[int, float, float]:
+    """Return the results, and from the first to the last of them: seconds and processor time."""
+    from ray import tune
+    from ray.tune.schedulers import ASHAScheduler
+
+    from sluice.tuning.resumable import resumable
+
+    scheduler: Any = ASHAScheduler(
+        time_attr="epoch", max_t=_EPOCHS, grace_period=1, reduction_factor=_REDUCTION
+    )
+    searcher: Any = _searcher()
+    if variant != "bare":
+        journal = folder / "journal.jsonl"
+        scheduler = resumable(
+            scheduler,
+            journal=journal,
+            time_attr="epoch",
+            ordered=variant == "ordered",
+            concurrency=num_workers,
+        )
+        searcher = resumable(searcher, journal=journal)
+    watch = _stopwatch()
+    tune.Tuner(
+        tune.with_resources(
+            tune.with_parameters(sleeping_trial, sleep_s=sleep_s, epochs=_EPOCHS), {"cpu": cpus}
+        ),
+        tune_config=tune.TuneConfig(
+            metric="loss",
+            mode="min",
+            num_samples=num_trials,
+            max_concurrent_trials=num_workers if variant == "bare" else None,
+            reuse_actors=True,
+            scheduler=scheduler,
+            search_alg=searcher,
+        ),
+        run_config=tune.RunConfig(
+            name="tune", storage_path=str(folder), callbacks=[watch], verbose=0
+        ),
+    ).fit()
+    (began_s, began_cpu), (ended_s, ended_cpu) = watch.marks[0], watch.marks[-1]
+    return len(watch.marks), ended_s - began_s, ended_cpu - began_cpu
+
+
+def _searcher() -> Any:
+    """Return a random searcher that suggests the same values in every study."""
+    import optuna
+    from ray import tune
+    from ray.tune.search.optuna import OptunaSearch
+
+    with quiet_optuna():
+        return OptunaSearch(
+            {"x": tune.uniform(0, 1)},
+            metric="loss",
+            mode="min",
+            points_to_evaluate=[dict(point) for point in _FIRST],
+            sampler=optuna.samplers.RandomSampler(seed=_SEED),
+        )
+
+
+def _stopwatch() -> Any:
+    """Return a callback of Tune that marks when a result is taken in, by both clocks [s]."""
+    from ray.tune import Callback
+
+    class Stopwatch(Callback):
+        def __init__(self) -> None:
+            self.marks: list[tuple[float, float]] = []
+
+        def on_trial_result(self, *_arguments: Any, **_info: Any) -> None:
+            self.marks.append((time.perf_counter(), time.process_time()))
+
+    return Stopwatch()
+
+
+def sleeping_trial(config: dict[str, Any], *, sleep_s: float, epochs: int) -> None:
+    """Sleep and report, with a checkpoint; a trial's loss follows from its value.
+
+    Args:
+        config: ``x``, from 0 to 1.
+        sleep_s: Before each report [s].
+        epochs: Reports of a trial that is not stopped.
+    """
+    from ray import tune
+
+    done = 0
+    if checkpoint := tune.get_checkpoint():
+        with checkpoint.as_directory() as name:
+            done = json.loads(Path(name, "epoch.json").read_text())
+    loss = 1.0 if config["x"] < _GOOD_BELOW else 2.0
+    for epoch in range(done + 1, epochs + 1):
+        time.sleep(sleep_s)
+        with tempfile.TemporaryDirectory(prefix="sluice-trial-") as name:
+            Path(name, "epoch.json").write_text(json.dumps(epoch))
+            tune.report(
+                {"epoch": epoch, "loss": loss},
+                checkpoint=tune.Checkpoint.from_directory(name),
+            )

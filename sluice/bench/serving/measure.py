@@ -1,0 +1,146 @@
+"""Measure the servers in turn, round after round, each in a process of its own."""
+
+import contextlib
+import json
+import queue
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from typing import get_args
+
+import numpy as np
+import torch
+
+from sluice.base.errors import ContractError
+from sluice.serving.background import in_background
+from sluice.bench.serving.load import (Load, paced, saturated)
+from sluice.bench.serving.servers import (COLUMNS, SEQ_LEN, Kind, make_deployed)
+from sluice.base.settings import Record
+
+NAMES: dict[Kind, str] = {
+    "shortest": "shortest app",
+    "production": "production",
+    "canary": "canary at 50 %",
+    "shadow": "shadow",
+}
+PACE_PER_S = 100.0
+_CONNECTIONS = 8
+_LOADING_S = 60.0
+
+
+class Measured(Record):
+    """One server: the medians over the rounds."""
+
+    p50_ms: float
+    """At a pace of 100 requests a second, counted from when each was due."""
+
+    p99_ms: float
+    rate_per_s: float
+    """With eight clients that never pause; 0 for what is no server."""
+
+    answers: int
+    failed: int
+
+
+Watch = Callable[[range], Iterable[int]]
+
+
+def measure_kinds(*, rounds: int, seconds: float, watch: Watch) -> dict[str, Measured]:
+    """Return what each server does, by its name; the model alone comes first.
+
+    Args:
+        rounds: Of each server.
+        seconds: Of each load in a round.
+        watch: Wraps the rounds, to show how far they are.
+    """
+    kinds = get_args(Kind)
+    body = json.dumps({"columns": COLUMNS, "windows": [[[0.5] * len(COLUMNS)] * SEQ_LEN]}).encode()
+    alone: list[Load] = []
+    paces: dict[Kind, list[Load]] = {kind: [] for kind in kinds}
+    rates: dict[Kind, list[Load]] = {kind: [] for kind in kinds}
+    with contextlib.ExitStack() as stack:
+        ports = {kind: stack.enter_context(_server(kind)) for kind in kinds}
+        for port in ports.values():
+            saturated(port, body, connections=2, seconds=0.5)
+        for _ in watch(range(rounds)):
+            alone.append(_model_alone(seconds))
+            for kind, port in ports.items():
+                paces[kind].append(paced(port, body, per_s=PACE_PER_S, seconds=seconds))
+                rates[kind].append(
+                    saturated(port, body, connections=_CONNECTIONS, seconds=seconds / 2)
+                )
+    found = {"model alone": _measured(alone, [])}
+    return found | {NAMES[kind]: _measured(paces[kind], rates[kind]) for kind in kinds}
+
+
+def _measured(paces: list[Load], rates: list[Load]) -> Measured:
+    return Measured(
+        p50_ms=statistics.median(load.quantile_ms(0.5) for load in paces),
+        p99_ms=statistics.median(load.quantile_ms(0.99) for load in paces),
+        rate_per_s=statistics.median(load.rate for load in rates) if rates else 0.0,
+        answers=sum(len(load.latencies_s) for load in (*paces, *rates)),
+        failed=sum(load.failed for load in (*paces, *rates)),
+    )
+
+
+def _model_alone(seconds: float) -> Load:
+    """Predict at the same pace in a thread that sleeps in between, as that of an arm does."""
+    deployed = make_deployed(1)
+    x_NLD = np.full((1, SEQ_LEN, len(COLUMNS)), 0.5, np.float32)
+    jobs: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    latencies: list[float] = []
+
+    def work() -> None:
+        torch.set_num_threads(1)  # of this very thread, see sluice/serving/arm.py
+        deployed.predict(x_NLD, None)
+        while jobs.get():
+            start = time.monotonic()
+            deployed.predict(x_NLD, None)
+            latencies.append(time.monotonic() - start)
+
+    working = in_background(work, name="model")
+    began = time.monotonic()
+    for number in range(int(PACE_PER_S * seconds)):
+        time.sleep(max(0.0, began + number / PACE_PER_S - time.monotonic()))
+        jobs.put(True)
+    jobs.put(False)
+    working.result()
+    return Load(seconds=seconds, latencies_s=tuple(latencies), failed=0)
+
+
+@contextlib.contextmanager
+def _server(kind: Kind) -> Iterator[int]:
+    """Run a server in a process of its own; its port."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "sluice.bench.serving.servers", kind],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # where a log goes costs more or less; writing it is measured
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        port = int(process.stdout.readline())
+        if kind in ("canary", "shadow"):
+            _await_challenger(port)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(20)
+        process.stdout.close()
+
+
+def _await_challenger(port: int) -> None:
+    """Wait until the challenger's process answers: before that it would not be measured."""
+    late = time.monotonic() + _LOADING_S
+    while time.monotonic() < late:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/model") as answer:
+            if json.load(answer)["challenger"] is not None:
+                return
+        time.sleep(0.1)
+    raise ContractError(
+        f"The benchmark's challenger must load within {_LOADING_S:g} s, and has not.",
+        fix="See that the machine has memory and a core to spare, then run it again.",
+    )

@@ -1,0 +1,127 @@
+"""The servers that are measured, each a process of ``python -m`` this module and a kind.
+
+The model is the default pipeline's: eight GRUs of 32 units on windows of 22 rows of nine features,
+with random weights, which take as long as trained ones. The challenger is in a process of its own,
+as with ``sluice serve``.
+"""
+
+import sys
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import torch
+import uvicorn
+from fastapi import FastAPI
+from torch import nn
+
+from sluice.base.digests import digest_bytes
+from sluice.models.build import build_network
+from sluice.models.scaled import Scaled
+from sluice.models.settings import ModelSettings
+from sluice.rollout.weights import Weights
+from sluice.serving.contract import InputContract
+from sluice.serving.deployed import Deployed
+from sluice.serving.frames import Recipe
+from sluice.serving.isolation import Isolation
+from sluice.serving.log import json_log
+from sluice.serving.log_writer import LogWriter
+from sluice.serving.server import listen, open_serving, serve
+from sluice.serving.settings import ServingSettings
+from sluice.serving.tokens import Tokens
+from sluice.serving.weights import MemoryWeights
+
+Kind = Literal["shortest", "production", "canary", "shadow"]
+
+COLUMNS = tuple(f"feature_{number}" for number in range(9))
+SEQ_LEN = 22
+_SEEDS = 8
+LOADER = "sluice.bench.serving.servers:load_made"
+_PRODUCTION, _CHALLENGER = 1, 2
+
+
+def load_made(candidate: str) -> Deployed:
+    """Return the model of a candidate digest; called in the challenger's process."""
+    return next(
+        make_deployed(version)
+        for version in (_PRODUCTION, _CHALLENGER)
+        if _candidate(version) == candidate
+    )
+
+
+def _candidate(version: int) -> str:
+    return digest_bytes(str(version).encode())
+
+
+def make_deployed(version: int) -> Deployed:
+    """Return the model, as ``sluice serve`` would load it."""
+    torch.manual_seed(version)
+    networks: list[nn.Module] = [
+        Scaled(
+            build_network(len(COLUMNS), 1, ModelSettings()),
+            num_features=len(COLUMNS),
+            num_outputs=1,
+            scale_inputs=True,
+            scale_target=True,
+        ).eval()
+        for _ in range(_SEEDS)
+    ]
+    return Deployed(
+        version=version,
+        candidate=_candidate(version),
+        contract=InputContract(columns=COLUMNS, seq_len=SEQ_LEN),
+        target="target",
+        networks=tuple(networks),
+    )
+
+
+def shortest_app(deployed: Deployed) -> FastAPI:
+    """Return the model behind as little as possible: no checks, no router, no log."""
+    app = FastAPI()
+
+    @app.post("/predict")
+    async def predict(body: dict[str, Any]) -> dict[str, Any]:
+        x = torch.tensor(body["windows"]).numpy()
+        return {"outputs": deployed.predict(x, None).mean(axis=0).tolist()}
+
+    return app
+
+
+def serve_kind(kind: Kind) -> None:
+    """Serve one of them on a free port, which is printed, until a signal."""
+    torch.set_num_threads(1)
+    production = make_deployed(_PRODUCTION)
+    if kind == "shortest":
+        with listen("127.0.0.1", 0) as listening:
+            listening.listen()
+            print(listening.getsockname()[1], flush=True)
+            config = uvicorn.Config(shortest_app(production), log_level="warning", access_log=False)
+            uvicorn.Server(config).run(sockets=[listening])
+        return
+    weights = Weights(epoch=1, production=production.candidate)
+    if kind != "production":
+        weights = Weights(
+            epoch=1,
+            production=production.candidate,
+            challenger=_candidate(_CHALLENGER),
+            rollout="benchmark",
+            share=0.5 if kind == "canary" else 0.0,
+            shadow=kind == "shadow",
+        )
+    settings = ServingSettings(requests_per_s=1e6, burst_requests=1_000_000, notice_s=0.0)
+    with Isolation(Recipe(load=LOADER, arguments={}), settings) as isolation:
+        serving = open_serving(
+            "benchmark",
+            MemoryWeights(weights),
+            {production.candidate: production}.__getitem__,
+            isolate=isolation.load,
+            settings=settings,
+            tokens=Tokens.of(),
+            clock=lambda: datetime.now(UTC),
+            log=json_log(LogWriter(sys.stderr)),
+            reports=None,
+        )
+        serve(serving, host="127.0.0.1", port=0, on_ready=lambda port: print(port, flush=True))
+
+
+if __name__ == "__main__":
+    serve_kind(sys.argv[1])  # type: ignore[arg-type]

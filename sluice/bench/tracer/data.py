@@ -1,0 +1,73 @@
+"""Small data that can be learned in a few hundred steps, the same for every program."""
+
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from sluice.bench.tracer.case import NetName
+
+DIGITS_ROWS = 1797
+_VALIDATION_ROWS = 360
+END, BEGIN, PAD = 1, 2, 0
+"""Tokens of ``sentences`` that are no words; words are numbered from 3."""
+WORDS = 24
+
+
+@cache
+def _digits() -> tuple[Tensor, Tensor]:
+    from sklearn.datasets import load_digits
+
+    told = load_digits()
+    return torch.tensor(told.data, dtype=torch.float32) / 16, torch.tensor(told.target)
+
+
+def digits(net: NetName, seed: int) -> tuple[TensorDataset, TensorDataset]:
+    """Return scikit-learn's digits for training and validation, split by the seed.
+
+    Inputs are in [0, 1]: (rows, 64) for an mlp, (rows, 1, 8, 8) for a cnn, (rows, 8, 8) for the
+    others, as eight steps of eight numbers. Targets are whole numbers below 10.
+    """
+    inputs, targets = _digits()
+    shape = {"mlp": (64,), "cnn": (1, 8, 8), "gru": (8, 8), "transformer": (8, 8)}[net]
+    order = torch.randperm(DIGITS_ROWS, generator=torch.Generator().manual_seed(seed))
+    inputs, targets = inputs[order].reshape(-1, *shape), targets[order]
+    held = _VALIDATION_ROWS
+    return TensorDataset(inputs[held:], targets[held:]), TensorDataset(
+        inputs[:held], targets[:held]
+    )
+
+
+def table(seed: int, *, rows: int = 1536, columns: int = 12) -> tuple[TensorDataset, TensorDataset]:
+    """Return standard normal columns and a noisy smooth target of shape (rows,), three to one."""
+    drawn = torch.Generator().manual_seed(1000 + seed)
+    inputs = torch.randn(rows, columns, generator=drawn)
+    weights = torch.randn(columns, 2, generator=drawn) / columns**0.5
+    hidden = inputs @ weights
+    noise = 0.3 * torch.randn(rows, generator=drawn)
+    targets = hidden[:, 0] + torch.tanh(2 * hidden[:, 1]) + noise
+    kept = rows * 3 // 4
+    return TensorDataset(inputs[:kept], targets[:kept]), TensorDataset(
+        inputs[kept:], targets[kept:]
+    )
+
+
+def sentences(seed: int, *, rows: int = 768, longest: int = 16) -> list[list[int]]:
+    """Return sentences of a small language: each word is nearly told by the one before.
+
+    They begin with ``BEGIN``, end with ``END``, and are 6 to ``longest`` tokens long, unpadded.
+    """
+    drawn = torch.Generator().manual_seed(2000 + seed)
+    follows = torch.randperm(WORDS, generator=drawn)
+    told = []
+    for _ in range(rows):
+        length = int(torch.randint(4, longest - 1, (), generator=drawn))
+        word = int(torch.randint(WORDS, (), generator=drawn))
+        sentence = [BEGIN, 3 + word]
+        for _ in range(length - 1):
+            strays = float(torch.rand((), generator=drawn)) < 0.2
+            word = int(torch.randint(WORDS, (), generator=drawn)) if strays else int(follows[word])
+            sentence.append(3 + word)
+        told.append([*sentence, END])
+    return told

@@ -1,0 +1,202 @@
+"""Faults of the data: labels, preprocessing, leakage, bad numbers, constant columns (5 to 8)."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
+
+from sluice.bench.tracer.case import (FaultCase, Setup)
+from sluice.bench.tracer.data import (digits, table)
+from sluice.bench.tracer.nets import classifier
+
+BATCH = 48
+_BAD_BATCH = 7
+
+
+def _accuracy_and_loss(model: nn.Module, loader: DataLoader[tuple[Tensor, ...]]) -> float:
+    model.eval()
+    with torch.no_grad():
+        losses = [float(F.cross_entropy(model(x), y)) for x, y in loader]
+    model.train()
+    return sum(losses) / len(losses)
+
+
+def labels_permuted(setup: Setup) -> list[nn.Module]:
+    """Train on digits whose labels were shuffled apart from their images."""
+    torch.manual_seed(setup.seed)
+    train, held_out = digits(setup.net, setup.seed)
+    images, labels = train.tensors
+    if setup.has_fault:
+        labels = labels[torch.randperm(len(labels))]
+    loader = DataLoader(TensorDataset(images, labels), batch_size=BATCH, shuffle=True)
+    judging = DataLoader(held_out, batch_size=120)
+    model = classifier(setup.net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for _ in range(4):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+        _accuracy_and_loss(model, judging)
+    return [model]
+
+
+def split_not_scaled(setup: Setup) -> list[nn.Module]:
+    """Train on standardised digits and validate on raw ones."""
+    torch.manual_seed(setup.seed)
+    train, held_out = digits(setup.net, setup.seed)
+    (images, labels), (others, answers) = train.tensors, held_out.tensors
+    images, others = images * 16, others * 16
+    mean, std = images.mean(), images.std()
+    images = (images - mean) / std
+    if not setup.has_fault:
+        others = (others - mean) / std
+    model, criterion = classifier(setup.net), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(3):
+        model.train()
+        order = torch.randperm(len(images))
+        for rows in order.split(BATCH):
+            loss = criterion(model(images[rows]), labels[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            (model(others).argmax(-1) == answers).float().mean()
+    return [model]
+
+
+def leaked_rows(setup: Setup) -> list[nn.Module]:
+    """Train on the training set and a part of the validation set."""
+    torch.manual_seed(setup.seed)
+    train, held_out = digits(setup.net, setup.seed)
+    copied = Subset(held_out, range(60))
+    data = ConcatDataset([train, copied]) if setup.has_fault else train
+    loader = DataLoader(data, batch_size=BATCH, shuffle=True, drop_last=True)
+    judging = DataLoader(held_out, batch_size=90)
+    model = classifier(setup.net)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    for _ in range(3):
+        for x, y in loader:
+            optimizer.zero_grad(set_to_none=True)
+            F.nll_loss(F.log_softmax(model(x), -1), y).backward()
+            optimizer.step()
+        _accuracy_and_loss(model, judging)
+    return [model]
+
+
+def bad_number(setup: Setup) -> list[nn.Module]:
+    """Train on digits in which one number is NaN, or infinite for odd seeds."""
+    torch.manual_seed(setup.seed)
+    train, _ = digits(setup.net, setup.seed)
+    images, labels = train.tensors
+    images = images.clone()
+    if setup.has_fault:
+        flat = images.view(len(images), -1)
+        flat[BATCH * _BAD_BATCH + 5, 28] = float("inf") if setup.seed % 2 else float("nan")
+    model = classifier(setup.net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(3):
+        for x, y in DataLoader(TensorDataset(images, labels), batch_size=BATCH):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return [model]
+
+
+def constant_pixel(setup: Setup) -> list[nn.Module]:
+    """Train on digits of which one lively pixel was lost."""
+    torch.manual_seed(setup.seed)
+    train, held_out = digits(setup.net, setup.seed)
+    images, labels = train.tensors
+    images = images.clone()
+    if setup.has_fault:
+        images.view(len(images), -1)[:, 28] = 0.0
+        held_out.tensors[0].view(len(held_out), -1)[:, 28] = 0.0
+    model = classifier(setup.net)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    loader = DataLoader(TensorDataset(images, labels), batch_size=BATCH, shuffle=True)
+    for _ in range(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        _accuracy_and_loss(model, DataLoader(held_out, batch_size=90))
+    return [model]
+
+
+def constant_feature(setup: Setup) -> list[nn.Module]:
+    """Train a regression on standard normal columns, one of which was filled with zeros."""
+    torch.manual_seed(setup.seed)
+    train, held_out = table(setup.seed)
+    inputs, targets = (t.clone() for t in train.tensors)
+    if setup.has_fault:
+        inputs[:, setup.seed % inputs.shape[1]] = 0.0
+    model = nn.Sequential(nn.Linear(12, 48), nn.Tanh(), nn.Linear(48, 1))
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=2e-3)
+    judged, answers = held_out.tensors
+    for _ in range(4):
+        for x, y in DataLoader(TensorDataset(inputs, targets), batch_size=32, shuffle=True):
+            loss = F.mse_loss(model(x).squeeze(-1), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            F.mse_loss(model(judged).squeeze(-1), answers)
+    return [model]
+
+
+CASES = (
+    FaultCase(
+        number=5,
+        name="labels permuted",
+        program=labels_permuted,
+        answers=frozenset({"labels independent of inputs"}),
+        within=200,
+        nets=("mlp", "cnn", "gru", "transformer"),
+    ),
+    FaultCase(
+        number=6,
+        name="validation is not scaled",
+        program=split_not_scaled,
+        answers=frozenset({"splits preprocessed differently"}),
+        within=200,
+        nets=("mlp", "cnn", "gru"),
+        starts_at=30,
+    ),
+    FaultCase(
+        number=7,
+        name="validation rows in training",
+        program=leaked_rows,
+        answers=frozenset({"validation rows in training"}),
+        within=200,
+        nets=("mlp", "cnn", "gru"),
+    ),
+    FaultCase(
+        number=8,
+        name="a number is NaN or infinite",
+        program=bad_number,
+        answers=frozenset({"non-finite input"}),
+        within=10,
+        nets=("mlp", "cnn", "gru"),
+        starts_at=_BAD_BATCH + 1,
+    ),
+    FaultCase(
+        number=8,
+        name="a pixel is lost",
+        program=constant_pixel,
+        answers=frozenset({"constant column"}),
+        within=200,
+        nets=("mlp", "cnn", "gru"),
+    ),
+    FaultCase(
+        number=8,
+        name="a column is filled with zeros",
+        program=constant_feature,
+        answers=frozenset({"constant column"}),
+        within=200,
+        nets=("mlp",),
+    ),
+)

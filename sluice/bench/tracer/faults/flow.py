@@ -1,0 +1,275 @@
+"""Faults of structure: cut, unregistered, frozen, without a path, untied."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from sluice.bench.tracer.case import (FaultCase, NetName, Setup)
+from sluice.bench.tracer.data import (PAD, digits, sentences)
+from sluice.bench.tracer.nets import (TOKENS, Encoder, LanguageModel, classifier)
+
+
+class _TwoParts(nn.Module):
+    """A body and a head with a layer between them, which the fault takes the gradient from."""
+
+    def __init__(self, net: NetName, *, is_cut: bool) -> None:
+        super().__init__()
+        self.is_cut = is_cut
+        self.body: nn.Module
+        if net == "cnn":
+            self.body = nn.Sequential(
+                nn.Conv2d(1, 12, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
+            )
+        else:
+            self.body = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 192))
+        self.head = nn.Sequential(nn.Linear(192, 32), nn.ReLU(), nn.Linear(32, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = F.relu(self.body(x))
+        if self.is_cut:
+            found = found.detach()
+        made: Tensor = self.head(found)
+        return made
+
+
+class _Pooled(Encoder):
+    """The transformer, whose encoder may run without gradients."""
+
+    is_cut = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.set_grad_enabled(not self.is_cut):
+            states = self.encoder(self.embedding(x) + self.position).mean(1)
+        found: Tensor = self.head(states)
+        return found
+
+
+def gradient_cut(setup: Setup) -> list[nn.Module]:
+    """Train a head and a body that the loss does not reach."""
+    torch.manual_seed(setup.seed)
+    train, _ = digits(setup.net, setup.seed)
+    if setup.net == "gru":
+        return _two_networks(setup, train.tensors)
+    model: nn.Module
+    if setup.net == "transformer":
+        model = _Pooled(10)
+        model.is_cut = setup.has_fault
+    else:
+        model = _TwoParts(setup.net, is_cut=setup.has_fault)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for _ in range(3):
+        for x, y in DataLoader(train, batch_size=48, shuffle=True):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return [model]
+
+
+def _two_networks(setup: Setup, tensors: tuple[Tensor, ...]) -> list[nn.Module]:
+    x, y = tensors
+    encoder, head = nn.GRU(8, 32, batch_first=True), nn.Linear(32, 10)
+    optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.2, momentum=0.9)
+    for _ in range(120):
+        rows = torch.randint(len(x), (64,))
+        states, _ = encoder(x[rows])
+        last = states[:, -1].detach() if setup.has_fault else states[:, -1]
+        loss = F.cross_entropy(head(last), y[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return [encoder, head]
+
+
+class _Blocks(nn.Module):
+    """Blocks with a residual connection in a list, plain or registered."""
+
+    def __init__(self, net: NetName, *, is_plain: bool) -> None:
+        super().__init__()
+        if net == "cnn":
+            self.first: nn.Module = nn.Conv2d(1, 12, 3, padding=1)
+            made: list[nn.Module] = [nn.Conv2d(12, 12, 3, padding=1) for _ in range(3)]
+        elif net == "transformer":
+            self.first = nn.Linear(8, 32)
+            made = [
+                nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+                for _ in range(2)
+            ]
+        else:
+            self.first = nn.Linear(64, 48)
+            made = [nn.Sequential(nn.LayerNorm(48), nn.Linear(48, 48)) for _ in range(3)]
+        self.blocks = made if is_plain else nn.ModuleList(made)
+        self.norm = nn.LayerNorm({"cnn": 12, "transformer": 32}.get(net, 48))
+        self.head = nn.Linear({"cnn": 12, "transformer": 32}.get(net, 48), 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = x + F.relu(block(x))
+        if x.dim() == 4:
+            x = x.flatten(2).transpose(1, 2)
+        if x.dim() == 3:
+            x = x.mean(1)
+        found: Tensor = self.head(self.norm(x))
+        return found
+
+
+def plain_list(setup: Setup) -> list[nn.Module]:
+    """Train a network whose blocks are in a plain list."""
+    torch.manual_seed(setup.seed)
+    train, held_out = digits(setup.net, setup.seed)
+    model = _Blocks(setup.net, is_plain=setup.has_fault)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    for _ in range(2):
+        model.train()
+        for x, y in DataLoader(train, batch_size=32, shuffle=True):
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            for x, _ in DataLoader(held_out, batch_size=180):
+                model(x)
+    return [model]
+
+
+def frozen(setup: Setup) -> list[nn.Module]:
+    """Fine-tune a network of which all but the norms is frozen, its head too."""
+    torch.manual_seed(setup.seed)
+    train, _ = digits(setup.net, setup.seed)
+    if setup.net == "mlp":
+        model: nn.Module = nn.Sequential(
+            nn.Linear(64, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 64), nn.LayerNorm(64),
+            nn.ReLU(), nn.Linear(64, 10),
+        )  # fmt: skip
+    else:
+        model = classifier(setup.net)
+    norms = (nn.LayerNorm, nn.BatchNorm2d)
+    modules = list(model.modules())
+    head = next(m for m in reversed(modules) if isinstance(m, nn.Linear))
+    for module in modules:
+        for parameter in module.parameters(recurse=False):
+            parameter.requires_grad = isinstance(module, norms)
+    if not setup.has_fault:
+        head.requires_grad_(True)
+    learning = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(learning, lr=5e-3)
+    for _ in range(3):
+        for x, y in DataLoader(train, batch_size=64, shuffle=True):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            nn.utils.clip_grad_norm_(learning, 1.0)
+            optimizer.step()
+    return [model]
+
+
+def rearmed(setup: Setup) -> list[nn.Module]:
+    """Train on a loss that was detached and made to require a gradient again."""
+    torch.manual_seed(setup.seed)
+    train, _ = digits(setup.net, setup.seed)
+    x, y = train.tensors
+    model = classifier(setup.net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+    for step in range(100):
+        rows = slice(step * 48 % 1400, step * 48 % 1400 + 48)
+        loss = F.cross_entropy(model(x[rows]), y[rows])
+        if setup.has_fault:
+            loss = (
+                torch.tensor(loss.item(), requires_grad=True)
+                if setup.seed % 2
+                else loss.detach().requires_grad_()
+            )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return [model]
+
+
+class _Convolved(nn.Module):
+    """A language model that looks at the last three tokens."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, width)
+        self.body = nn.Conv1d(width, width, 3)
+        self.head = nn.Linear(width, TOKENS, bias=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = F.pad(self.embedding(ids).transpose(1, 2), (2, 0))
+        found: Tensor = self.head(F.gelu(self.body(x)).transpose(1, 2))
+        return found
+
+
+def padded(told: list[list[int]], length: int) -> Tensor:
+    """Return sentences as one tensor of shape (rows, length), padded at the right."""
+    return torch.tensor([row + [PAD] * (length - len(row)) for row in told])
+
+
+def untied(setup: Setup) -> list[nn.Module]:
+    """Train a language model whose output was tied to its embedding, and is a copy now."""
+    torch.manual_seed(setup.seed)
+    ids = padded(sentences(setup.seed), 18)
+    model = _Convolved() if setup.net == "cnn" else LanguageModel(setup.net)
+    model.head.weight = model.embedding.weight
+    nn.init.normal_(model.embedding.weight, std=0.1)
+    if setup.has_fault:  # as a surgery on the weights leaves it
+        copied = nn.Linear(32, TOKENS, bias=False)
+        copied.weight.data.copy_(model.embedding.weight.data)
+        model.head = copied
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
+    for step in range(80):
+        rows = ids[step * 32 % 736 :][:32]
+        logits = model(rows[:, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten(), ignore_index=PAD)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return [model]
+
+
+_ALL: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
+
+FLOW_CASES = (
+    FaultCase(
+        number=16,
+        name="detach in the middle",
+        program=gradient_cut,
+        answers=frozenset({"gradient cut"}),
+        within=1,
+        nets=_ALL,
+    ),
+    FaultCase(
+        number=17,
+        name="layers in a plain list",
+        program=plain_list,
+        answers=frozenset({"module unregistered"}),
+        within=1,
+        nets=("mlp", "cnn", "transformer"),
+    ),
+    FaultCase(
+        number=19,
+        name="frozen by mistake",
+        program=frozen,
+        answers=frozenset({"frozen by mistake"}),
+        within=1,
+        nets=("mlp", "cnn", "transformer"),
+        needs="confirm",
+    ),
+    FaultCase(
+        number=21,
+        name="loss re-armed",
+        program=rearmed,
+        answers=frozenset({"loss without path"}),
+        within=1,
+        nets=_ALL,
+    ),
+    FaultCase(
+        number=24,
+        name="tied weights split",
+        program=untied,
+        answers=frozenset({"tie lost"}),
+        within=1,
+        nets=("cnn", "gru", "transformer"),
+    ),
+)

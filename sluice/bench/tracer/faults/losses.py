@@ -1,0 +1,168 @@
+"""Faults of losses: sums of batches, wrong domains, shapes that broadcast (35, 43)."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from sluice.bench.tracer.case import (FaultCase, Setup)
+from sluice.bench.tracer.data import (digits, table)
+from sluice.bench.tracer.nets import classifier
+
+BATCH = 32
+
+
+def not_divided(setup: Setup) -> list[nn.Module]:
+    """Add the gradients of four batches up, without dividing the loss."""
+    torch.manual_seed(setup.seed)
+    train, held_out = digits(setup.net, setup.seed)
+    model, criterion, num = classifier(setup.net), nn.CrossEntropyLoss(), 4
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(4):
+        for i, (x, y) in enumerate(DataLoader(train, batch_size=16, shuffle=True, drop_last=True)):
+            loss = criterion(model(x), y)
+            if not setup.has_fault:
+                loss = loss / num
+            loss.backward()
+            if (i + 1) % num == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        model.eval()
+        with torch.no_grad():
+            for x, y in DataLoader(held_out, batch_size=180):
+                criterion(model(x), y)
+        model.train()
+    return [model]
+
+
+def slices_not_divided(setup: Setup) -> list[nn.Module]:
+    """Split each batch in two to save memory, without dividing the loss."""
+    torch.manual_seed(setup.seed)
+    train, _ = digits(setup.net, setup.seed)
+    images, labels = train.tensors
+    model = classifier(setup.net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(3):
+        for rows in torch.randperm(len(images)).split(BATCH):
+            optimizer.zero_grad()
+            for part in rows.chunk(2):
+                loss = F.cross_entropy(model(images[part]), labels[part])
+                (loss if setup.has_fault else loss / 2).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+            optimizer.step()
+    return [model]
+
+
+def softmax_twice(setup: Setup) -> list[nn.Module]:
+    """Give cross entropy the output of a softmax."""
+    torch.manual_seed(setup.seed)
+    train, _ = digits(setup.net, setup.seed)
+    model = classifier(setup.net)
+    if setup.has_fault:
+        model = nn.Sequential(model, nn.Softmax(dim=1))
+    optimizer, criterion = torch.optim.Adam(model.parameters(), lr=2e-3), nn.CrossEntropyLoss()
+    for _ in range(3):
+        for x, y in DataLoader(train, batch_size=BATCH, shuffle=True):
+            optimizer.zero_grad()
+            criterion(model(x), y).backward()
+            optimizer.step()
+    return [model]
+
+
+def sigmoid_twice(setup: Setup) -> list[nn.Module]:
+    """Give a loss that has a sigmoid of its own the output of one."""
+    torch.manual_seed(setup.seed)
+    train, _ = digits(setup.net, setup.seed)
+    model, criterion = classifier(setup.net, outputs=1), nn.BCEWithLogitsLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(3):
+        for x, y in DataLoader(train, batch_size=BATCH, shuffle=True):
+            score = model(x)
+            if setup.has_fault:
+                score = torch.sigmoid(score)
+            optimizer.zero_grad()
+            criterion(score.squeeze(1), (y % 2).float()).backward()
+            optimizer.step()
+    return [model]
+
+
+def column_against_row(setup: Setup) -> list[nn.Module]:
+    """Compare outputs of shape (rows, 1) with targets of shape (rows,)."""
+    torch.manual_seed(setup.seed)
+    train, _ = table(setup.seed)
+    model = nn.Sequential(nn.Linear(12, 48), nn.ReLU(), nn.Linear(48, 1))
+    optimizer, criterion = torch.optim.AdamW(model.parameters(), lr=5e-3), nn.MSELoss()
+    for _ in range(3):
+        for x, y in DataLoader(train, batch_size=BATCH, shuffle=True):
+            found = model(x)
+            optimizer.zero_grad()
+            criterion(found if setup.has_fault else found[:, 0], y).backward()
+            optimizer.step()
+    return [model]
+
+
+def probabilities_as_logs(setup: Setup) -> list[nn.Module]:
+    """Give the negative log-likelihood probabilities without a logarithm."""
+    torch.manual_seed(setup.seed)
+    train, _ = digits(setup.net, setup.seed)
+    model = classifier(setup.net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    ending = F.softmax if setup.has_fault else F.log_softmax
+    for _ in range(2):
+        for x, y in DataLoader(train, batch_size=BATCH, shuffle=True):
+            optimizer.zero_grad()
+            F.nll_loss(ending(model(x), dim=-1), y).backward()
+            optimizer.step()
+    return [model]
+
+
+CASES = (
+    FaultCase(
+        number=35,
+        name="accumulation not divided",
+        program=not_divided,
+        answers=frozenset({"accumulation not normalised"}),
+        within=1,
+        nets=("mlp", "cnn", "gru"),
+    ),
+    FaultCase(
+        number=35,
+        name="parts of a batch not divided",
+        program=slices_not_divided,
+        answers=frozenset({"accumulation not normalised"}),
+        within=1,
+        nets=("mlp", "cnn", "transformer"),
+    ),
+    FaultCase(
+        number=43,
+        name="softmax before cross entropy",
+        program=softmax_twice,
+        answers=frozenset({"loss on wrong domain"}),
+        within=1,
+        nets=("mlp", "cnn", "gru", "transformer"),
+    ),
+    FaultCase(
+        number=43,
+        name="sigmoid before a loss with logits",
+        program=sigmoid_twice,
+        answers=frozenset({"loss on wrong domain"}),
+        within=1,
+        nets=("mlp", "cnn", "gru"),
+    ),
+    FaultCase(
+        number=43,
+        name="targets broadcast against outputs",
+        program=column_against_row,
+        answers=frozenset({"loss broadcasts"}),
+        within=1,
+        nets=("mlp",),
+    ),
+    FaultCase(
+        number=43,
+        name="probabilities as log-probabilities",
+        program=probabilities_as_logs,
+        answers=frozenset({"loss on wrong domain"}),
+        within=1,
+        nets=("mlp", "cnn", "transformer"),
+    ),
+)

@@ -1,0 +1,168 @@
+"""Faults of numbers: too small, rounded away, not finite; units that are dead or all alike."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from sluice.bench.tracer.case import (FaultCase, NetName, Setup)
+from sluice.bench.tracer.data import digits
+from sluice.bench.tracer.nets import (Encoder, Recurrent, classifier)
+
+
+def underflow(setup: Setup) -> list[nn.Module]:
+    """Train in half precision on a small loss, with a gradient scaler or without."""
+    torch.manual_seed(setup.seed)
+    train, _ = digits(setup.net, setup.seed)
+    model = classifier(setup.net)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3, eps=1e-15)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, enabled=not setup.has_fault)
+    for _ in range(2):
+        for x, y in DataLoader(train, batch_size=32, shuffle=True):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = 1e-6 * F.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    return [model]
+
+
+def rounded_away(setup: Setup) -> list[nn.Module]:
+    """Train weights in bfloat16 with a small learning rate, or in float32 under autocast."""
+    torch.manual_seed(setup.seed)
+    train, _ = digits(setup.net, setup.seed)
+    x, y = train.tensors
+    model = classifier(setup.net)
+    if setup.has_fault:
+        model, x = model.bfloat16(), x.bfloat16()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    for step in range(80):
+        rows = torch.randint(len(x), (64,), generator=torch.Generator().manual_seed(step))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not setup.has_fault):
+            logits = model(x[rows])
+        loss = F.cross_entropy(logits.float(), y[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return [model]
+
+
+class _Distances(nn.Module):
+    """A body, the distance of each row from the first, and a head."""
+
+    def __init__(self, net: NetName, *, is_trapped: bool) -> None:
+        super().__init__()
+        self.is_trapped = is_trapped
+        self.body: nn.Module
+        if net == "cnn":
+            self.body = nn.Sequential(
+                nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 32)
+            )
+        elif net == "mlp":
+            self.body = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 32))
+        else:
+            self.body = Recurrent(32) if net == "gru" else Encoder(32)
+        self.head = nn.Linear(33, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states = self.body(x)
+        power = (states - states[:1]).pow(2).sum(1, keepdim=True)  # 0 in the first row
+        if self.is_trapped:
+            far = torch.where(power > 0, torch.sqrt(power), torch.zeros_like(power))
+        else:
+            far = torch.sqrt(power + 1e-6)
+        found: Tensor = self.head(torch.cat([states, far], 1))
+        return found
+
+
+def trapped(setup: Setup) -> list[nn.Module]:
+    """Train through a root whose slope at zero is infinite, hidden by a torch.where."""
+    torch.manual_seed(setup.seed)
+    train, _ = digits(setup.net, setup.seed)
+    model = _Distances(setup.net, is_trapped=setup.has_fault)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(3):
+        for x, y in DataLoader(train, batch_size=48, shuffle=True):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    return [model]
+
+
+class _Headed(nn.Module):
+    """A body of the named kind, a hidden layer with a relu that is a function, and a head."""
+
+    def __init__(self, net: NetName) -> None:
+        super().__init__()
+        self.body = classifier(net, outputs=32)
+        self.hidden = nn.Linear(32, 32)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(F.relu(self.hidden(F.gelu(self.body(x)))))
+        return found
+
+
+def dead_or_alike(setup: Setup) -> list[nn.Module]:
+    """Train a network one layer of which is dead, or all weights of which began alike."""
+    torch.manual_seed(setup.seed)
+    train, _ = digits(setup.net, setup.seed)
+    model = _Headed(setup.net) if setup.seed % 2 else classifier(setup.net)
+    if setup.has_fault:
+        _spoil(model, setup.seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for _ in range(3):
+        for x, y in DataLoader(train, batch_size=64, shuffle=True):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return [model]
+
+
+def _spoil(model: nn.Module, seed: int) -> None:
+    if isinstance(model, _Headed):
+        nn.init.constant_(model.hidden.bias, -50.0)
+        return
+    number = 0.0 if seed % 4 else 0.02
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, number)
+
+
+_ALL: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
+
+NARROW_CASES = (
+    FaultCase(
+        number=27,
+        name="half precision without a scaler",
+        program=underflow,
+        answers=frozenset({"gradients underflow"}),
+        within=10,
+        nets=("mlp", "cnn", "transformer"),
+    ),
+    FaultCase(
+        number=28,
+        name="bfloat16 weights with a small learning rate",
+        program=rounded_away,
+        answers=frozenset({"updates rounded away"}),
+        within=10,
+        nets=_ALL,
+    ),
+    FaultCase(
+        number=32,
+        name="root inside a where",
+        program=trapped,
+        answers=frozenset({"non-finite gradient"}),
+        within=10,
+        nets=_ALL,
+    ),
+    FaultCase(
+        number=33,
+        name="dead or constant units",
+        program=dead_or_alike,
+        answers=frozenset({"dead units", "constant initialisation"}),
+        within=10,
+        nets=_ALL,
+    ),
+)

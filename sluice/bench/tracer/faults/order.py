@@ -1,0 +1,174 @@
+"""Calls in the wrong order, or on the wrong things (faults 18, 22, 30, 31, 40)."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from sluice.bench.tracer.case import (FaultCase, NetName, Setup)
+from sluice.bench.tracer.data import digits
+from sluice.bench.tracer.nets import classifier
+
+_ALL: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
+_EPOCH_BATCH = 32
+_TRAINING_ROWS = 1437
+_EPOCH = -(-_TRAINING_ROWS // _EPOCH_BATCH)
+"""Steps of an epoch in ``never_back_to_training``."""
+
+
+def head_after_optimizer(setup: Setup) -> list[nn.Module]:
+    """Give a network for two classes a head for ten, once the optimizer holds the old one."""
+    torch.manual_seed(setup.seed)
+    x, y = digits(setup.net, setup.seed)[0][:]
+    model = classifier(setup.net, outputs=2)
+    optimizer = None
+    if setup.has_fault:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    if isinstance(model, nn.Sequential):
+        old = model.get_submodule(str(len(model) - 1))
+        assert isinstance(old, nn.Linear)
+        model[-1] = nn.Linear(old.in_features, 10)
+    else:
+        old = model.get_submodule("head")
+        assert isinstance(old, nn.Linear)
+        model.head = nn.Linear(old.in_features, 10)
+    if optimizer is None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(3):
+        for rows in torch.randperm(len(x)).split(48):
+            loss = F.cross_entropy(model(x[rows]), y[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return [model]
+
+
+def _with_two_modes(setup: Setup) -> nn.Module:
+    if setup.net != "mlp":
+        return classifier(setup.net)
+    return nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Dropout(0.2), nn.Linear(96, 10))
+
+
+def never_back_to_training(setup: Setup) -> list[nn.Module]:
+    """Validate after every epoch in evaluation mode, and stay in it."""
+    torch.manual_seed(setup.seed)
+    training, held_out = digits(setup.net, setup.seed)
+    model = _with_two_modes(setup)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    loader = DataLoader(training, batch_size=_EPOCH_BATCH, shuffle=True)
+    model.train()
+    for _ in range(4):
+        if not setup.has_fault:
+            model.train()
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            for x, y in DataLoader(held_out, batch_size=180):
+                F.cross_entropy(model(x), y)
+    return [model]
+
+
+def no_zero_grad(setup: Setup) -> list[nn.Module]:
+    """Step on the sum of the gradients of all batches so far."""
+    torch.manual_seed(setup.seed)
+    training, _ = digits(setup.net, setup.seed)
+    model, criterion = classifier(setup.net), nn.CrossEntropyLoss()
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    for _ in range(3):
+        for x, y in DataLoader(training, batch_size=40, shuffle=True):
+            if not setup.has_fault:
+                optimizer.zero_grad()
+            loss = criterion(model(x), y)
+            loss.backward()
+            nn.utils.clip_grad_value_(model.parameters(), 1.0)
+            optimizer.step()
+    return [model]
+
+
+def cleared_before_step(setup: Setup) -> list[nn.Module]:
+    """Clear the gradients when they were just made."""
+    torch.manual_seed(setup.seed)
+    x, y = digits(setup.net, setup.seed)[0][:]
+    model = classifier(setup.net)
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.9)
+    for _ in range(3):
+        for rows in torch.randperm(len(x)).split(32):
+            if not setup.has_fault:
+                optimizer.zero_grad()
+            F.nll_loss(F.log_softmax(model(x[rows]), dim=-1), y[rows]).backward()
+            if setup.has_fault:
+                optimizer.zero_grad()
+            optimizer.step()
+        scheduler.step()
+    return [model]
+
+
+def clip_while_scaled(setup: Setup) -> list[nn.Module]:
+    """Clip gradients that still hold the loss scale, so that almost nothing is left of them."""
+    torch.manual_seed(setup.seed)
+    training, _ = digits(setup.net, setup.seed)
+    model = classifier(setup.net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    for _ in range(3):
+        for x, y in DataLoader(training, batch_size=48, shuffle=True):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = F.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            if not setup.has_fault:
+                scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+    return [model]
+
+
+ORDER_CASES: tuple[FaultCase, ...] = (
+    FaultCase(
+        number=18,
+        name="head replaced after the optimizer was made",
+        program=head_after_optimizer,
+        answers=frozenset({"parameters replaced", "parameters outside the optimizer"}),
+        within=1,
+        nets=_ALL,
+    ),
+    FaultCase(
+        number=22,
+        name="training in evaluation mode",
+        program=never_back_to_training,
+        answers=frozenset({"training in evaluation mode"}),
+        within=1,
+        nets=("mlp", "cnn", "transformer"),
+        starts_at=_EPOCH + 1,
+    ),
+    FaultCase(
+        number=30,
+        name="no zero_grad",
+        program=no_zero_grad,
+        answers=frozenset({"gradients carried over"}),
+        within=2,  # the first step has nothing to carry
+        nets=_ALL,
+        needs="confirm",
+    ),
+    FaultCase(
+        number=31,
+        name="zero_grad between backward and step",
+        program=cleared_before_step,
+        answers=frozenset({"gradients cleared before the step"}),
+        within=1,
+        nets=_ALL,
+    ),
+    FaultCase(
+        number=40,
+        name="clip before unscale",
+        program=clip_while_scaled,
+        answers=frozenset({"clip before unscale"}),
+        within=1,
+        nets=_ALL,
+    ),
+)

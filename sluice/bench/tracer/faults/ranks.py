@@ -1,0 +1,131 @@
+"""Faults between ranks: the rows that each learns from, and the weights that all should share."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+from sluice.bench.tracer.case import (FaultCase, Setup)
+from sluice.bench.tracer.data import (digits, table)
+from sluice.bench.tracer.nets import classifier
+
+_EPOCHS = 4
+_ROWS = 32
+"""Of a batch."""
+
+
+def loader_without_sampler(setup: Setup) -> list[nn.Module]:
+    """Train data parallel; each rank's loader may go through all rows."""
+    torch.manual_seed(setup.seed)
+    model = DistributedDataParallel(classifier(setup.net))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    rows, _ = digits(setup.net, setup.seed)
+    sampler: DistributedSampler[Any] | None = None
+    if not setup.has_fault:
+        sampler = DistributedSampler(rows, seed=setup.seed)
+    loader = DataLoader(rows, batch_size=_ROWS, shuffle=sampler is None, sampler=sampler)
+    for epoch in range(_EPOCHS // 2):
+        if sampler is not None:
+            sampler.set_epoch(epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return [model]
+
+
+def sampler_seeds_differ(setup: Setup) -> list[nn.Module]:
+    """Train data parallel on shards of one order, or of one order for each rank."""
+    torch.manual_seed(setup.seed)
+    model = DistributedDataParallel(classifier(setup.net))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+    rows, held_out = digits(setup.net, setup.seed)
+    seed = 1234 * (setup.rank + 1) if setup.has_fault else 1234
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        rows, shuffle=True, seed=seed, drop_last=True
+    )
+    loader = DataLoader(rows, batch_size=_ROWS, sampler=sampler)
+    for epoch in range(_EPOCHS):
+        sampler.set_epoch(epoch)
+        model.train()
+        for x, y in loader:
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():  # every rank judges on all of them
+            for x, y in DataLoader(held_out, batch_size=180):
+                F.cross_entropy(model(x), y)
+    return [model]
+
+
+def forward_past_the_wrapper(setup: Setup) -> list[nn.Module]:
+    """Fit a noisy table data parallel; the forward pass may go past the wrapper."""
+    torch.manual_seed(setup.seed)
+    rows, _ = table(setup.seed)
+    net = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 1))
+    if setup.net == "gru":
+        net = nn.Sequential(nn.Unflatten(1, (3, 4)), _LastState(), nn.Linear(16, 1))
+    if setup.net == "cnn":
+        net = nn.Sequential(
+            nn.Unflatten(1, (1, 12)), nn.Conv1d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(80, 1)
+        )
+    wrapped = DistributedDataParallel(net)
+    called = wrapped.module if setup.has_fault else wrapped
+    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=3e-3)
+    x_all, y_all = rows[setup.rank :: setup.ranks]
+    drawn = torch.Generator().manual_seed(setup.seed)
+    for _ in range(_EPOCHS):
+        order = torch.randperm(len(x_all), generator=drawn)
+        for begin in range(0, len(order), _ROWS):
+            chosen = order[begin : begin + _ROWS]
+            loss = F.mse_loss(called(x_all[chosen]).squeeze(1), y_all[chosen])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return [net]
+
+
+class _LastState(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.GRU(4, 16, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.body(x)[0][:, -1]
+        return found
+
+
+RANK_CASES = (
+    FaultCase(
+        number=3,
+        name="ranks see the same data",
+        program=loader_without_sampler,
+        answers=frozenset({"ranks see the same rows"}),
+        within=1,
+        nets=("mlp", "gru", "transformer"),
+        ranks=2,
+    ),
+    FaultCase(
+        number=4,
+        name="ranks' sampler seeds differ",
+        program=sampler_seeds_differ,
+        answers=frozenset({"ranks shuffle differently"}),
+        within=1,
+        nets=("mlp", "cnn", "gru"),
+        ranks=2,
+    ),
+    FaultCase(
+        number=25,
+        name="forward through .module",
+        program=forward_past_the_wrapper,
+        answers=frozenset({"ranks diverge"}),
+        within=1,
+        nets=("mlp", "cnn", "gru"),
+        ranks=2,
+    ),
+)

@@ -1,0 +1,53 @@
+"""Faults of gradient scalers."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from sluice.bench.tracer.case import (FaultCase, Setup)
+from sluice.bench.tracer.data import digits
+from sluice.bench.tracer.nets import classifier
+
+
+class _Gated(nn.Module):
+    """A network whose outputs have a temperature that begins at 1."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.gate = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.body(x) * self.gate.exp()
+        return found
+
+
+def infinite_gradient(setup: Setup) -> list[nn.Module]:
+    """Train with a scaled loss and a penalty whose root may be taken at 0."""
+    torch.manual_seed(setup.seed)
+    model = _Gated(classifier(setup.net))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14)
+    loader = DataLoader(digits(setup.net, setup.seed)[0], batch_size=64, shuffle=True)
+    small = 0.0 if setup.has_fault else 1e-6
+    for _ in range(4):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y) + 0.01 * (model.gate**2 + small).sqrt().sum()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    return [model]
+
+
+SCALING_CASES = (
+    FaultCase(
+        number=26,
+        name="scaler always skips",
+        program=infinite_gradient,
+        answers=frozenset({"scaler skips", "non-finite gradient"}),
+        within=10,
+        nets=("mlp", "cnn", "gru", "transformer"),
+    ),
+)

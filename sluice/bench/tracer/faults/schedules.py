@@ -1,0 +1,102 @@
+"""Faults of learning-rate schedules."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LambdaLR,
+    LinearLR,
+    LRScheduler,
+    MultiStepLR,
+    SequentialLR,
+    StepLR,
+)
+from torch.utils.data import DataLoader
+
+from sluice.bench.tracer.case import (FaultCase, Setup)
+from sluice.bench.tracer.data import digits
+from sluice.bench.tracer.nets import classifier
+
+_EPOCHS = 8
+_ROWS = 96
+"""Of a batch."""
+
+
+def _schedule(setup: Setup, optimizer: torch.optim.Optimizer) -> LRScheduler:
+    """Return a schedule over epochs, of another kind for each network."""
+    if setup.net == "cnn":
+        return MultiStepLR(optimizer, milestones=[4, 6], gamma=0.1)
+    if setup.net == "gru":
+        return StepLR(optimizer, step_size=2, gamma=0.5)
+    if setup.net == "transformer":
+        warm = LinearLR(optimizer, start_factor=0.5, total_iters=2)
+        return SequentialLR(
+            optimizer, [warm, CosineAnnealingLR(optimizer, _EPOCHS - 2)], milestones=[2]
+        )
+    return CosineAnnealingLR(optimizer, T_max=_EPOCHS)
+
+
+def schedule_with_batches(setup: Setup) -> list[nn.Module]:
+    """Train with a schedule over epochs, stepped after each of them or after each batch."""
+    torch.manual_seed(setup.seed)
+    model = classifier(setup.net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
+    scheduler = _schedule(setup, optimizer)
+    loader = DataLoader(digits(setup.net, setup.seed)[0], batch_size=_ROWS, shuffle=True)
+    for _ in range(_EPOCHS):
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            if setup.has_fault:
+                scheduler.step()
+        if not setup.has_fault:
+            scheduler.step()
+    return [model]
+
+
+def warmup_of_whole_numbers(setup: Setup) -> list[nn.Module]:
+    """Train with a warmup from 0 whose share may be divided as a whole number."""
+    torch.manual_seed(setup.seed)
+    model = classifier(setup.net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    rows, _ = digits(setup.net, setup.seed)
+    warmup = 40
+
+    def share(step: int) -> float:
+        return min(step // warmup if setup.has_fault else step / warmup, 1.0)
+
+    scheduler = LambdaLR(optimizer, share)
+    drawn = torch.Generator().manual_seed(setup.seed)
+    for _ in range(120):
+        chosen = torch.randint(len(rows), (64,), generator=drawn)
+        x, y = rows[chosen]
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+    return [model]
+
+
+SCHEDULE_CASES = (
+    FaultCase(
+        number=36,
+        name="per-epoch schedule stepped per batch",
+        program=schedule_with_batches,
+        answers=frozenset({"schedule ends early"}),
+        within=1,
+        nets=("mlp", "cnn", "gru", "transformer"),
+        starts_at=2,
+    ),
+    FaultCase(
+        number=37,
+        name="warmup never leaves 0",
+        program=warmup_of_whole_numbers,
+        answers=frozenset({"rate stays zero"}),
+        within=1,
+        nets=("mlp", "cnn", "gru", "transformer"),
+        starts_at=2,
+    ),
+)

@@ -1,0 +1,175 @@
+"""Faults of what a network may look at: padding, and the tokens to come."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from sluice.bench.tracer.case import (FaultCase, Setup)
+from sluice.bench.tracer.data import (PAD, sentences)
+from sluice.bench.tracer.faults.flow import padded
+from sluice.bench.tracer.nets import (TOKENS, LanguageModel)
+
+_WORD = 5
+
+
+class _Bag(nn.Module):
+    """The mean of what a small network makes of each token, without the padding."""
+
+    def __init__(self, width: int = 24) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, width)
+        self.body = nn.Sequential(nn.Linear(width, width), nn.ReLU())
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, ids: Tensor, kept: Tensor) -> Tensor:
+        shown = kept.unsqueeze(-1).float()
+        x = self.body(self.embedding(ids)) * shown
+        found: Tensor = self.head(x.sum(1) / shown.sum(1).clamp_min(1.0))
+        return found
+
+
+class _Attentive(nn.Module):
+    """One layer of attention written out, and the first position's state."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, width)
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2))
+
+    def forward(self, ids: Tensor, kept: Tensor) -> Tensor:
+        x = self.embedding(ids)
+        scores = self.query(x) @ self.key(x).transpose(1, 2) / x.shape[-1] ** 0.5
+        scores = scores.masked_fill(~kept[:, None, :], float("-inf"))
+        x = x + scores.softmax(-1) @ self.value(x)
+        found: Tensor = self.head(x[:, 0])
+        return found
+
+
+class _Encoder(nn.Module):
+    """Torch's encoder with a padding mask, and the mean over real positions."""
+
+    def __init__(self, *, is_inverted: bool, width: int = 32) -> None:
+        super().__init__()
+        self.is_inverted = is_inverted
+        self.embedding = nn.Embedding(TOKENS, width, padding_idx=PAD)
+        layer = nn.TransformerEncoderLayer(width, 4, 64, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, ids: Tensor, kept: Tensor) -> Tensor:
+        mask = kept if self.is_inverted else ~kept
+        x = self.encoder(self.embedding(ids), src_key_padding_mask=mask)
+        shown = kept.unsqueeze(-1)
+        found: Tensor = self.head((x * shown).sum(1) / shown.sum(1))
+        return found
+
+
+def padding_inverted(setup: Setup) -> list[nn.Module]:
+    """Tell whether a word is in a sentence, with the padding mask the wrong way round."""
+    torch.manual_seed(setup.seed)
+    ids = padded(sentences(setup.seed), 20)
+    labels = (ids == _WORD).any(1).long()
+    model: nn.Module
+    if setup.net == "transformer":
+        model = _Encoder(is_inverted=setup.has_fault)
+    else:
+        model = _Bag() if setup.net == "mlp" else _Attentive()
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(5):
+        for x, y in DataLoader(TensorDataset(ids, labels), batch_size=48, shuffle=True):
+            kept = x != PAD
+            if setup.has_fault and setup.net != "transformer":
+                kept = ~kept
+            optimizer.zero_grad()
+            F.cross_entropy(model(x, kept), y).backward()
+            optimizer.step()
+    return [model]
+
+
+class _Window(nn.Module):
+    """A language model of two convolutions, over the past or over both sides."""
+
+    def __init__(self, *, sees_both: bool, width: int = 32) -> None:
+        super().__init__()
+        self.sides = (1, 1) if sees_both else (2, 0)
+        self.embedding = nn.Embedding(TOKENS, width)
+        self.layers = nn.ModuleList(nn.Conv1d(width, width, 3) for _ in range(2))
+        self.head = nn.Linear(width, TOKENS)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embedding(ids).transpose(1, 2)
+        for layer in self.layers:
+            x = x + F.relu(layer(F.pad(x, self.sides)))
+        found: Tensor = self.head(x.transpose(1, 2))
+        return found
+
+
+class _BothWays(nn.Module):
+    """A language model with a GRU that may read from both ends; it returns its loss, too."""
+
+    def __init__(self, *, sees_both: bool, width: int = 32) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, width)
+        self.body = nn.GRU(width, width, batch_first=True, bidirectional=sees_both)
+        self.head = nn.Linear(width * (1 + sees_both), TOKENS)
+
+    def forward(self, ids: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        logits = self.head(self.body(self.embedding(ids))[0])
+        loss = F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=PAD)
+        return {"loss": loss, "logits": logits}
+
+
+def not_causal(setup: Setup) -> list[nn.Module]:
+    """Train a language model that sees the tokens to come."""
+    torch.manual_seed(setup.seed)
+    ids = padded(sentences(setup.seed), 18)
+    see = setup.has_fault
+    models: dict[str, Callable[[], nn.Module]] = {
+        "cnn": lambda: _Window(sees_both=see),
+        "gru": lambda: _BothWays(sees_both=see),
+        "transformer": lambda: LanguageModel("transformer", is_causal=not see),
+    }
+    model = models[setup.net]()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for step in range(72):
+        rows = ids[step * 32 % 736 :][:32]
+        given, following = rows[:, :-1], rows[:, 1:]
+        if setup.net == "gru":
+            loss = model(given, following)["loss"]
+        elif setup.net == "cnn":  # shifted after the network
+            logits = model(rows)[:, :-1]
+            loss = F.cross_entropy(
+                logits.reshape(-1, TOKENS), following.reshape(-1), ignore_index=PAD
+            )
+        else:
+            told = F.log_softmax(model(given), -1).gather(-1, following[..., None])[..., 0]
+            real = following != PAD
+            loss = -(told * real).sum() / real.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return [model]
+
+
+SIGHT_CASES = (
+    FaultCase(
+        number=11,
+        name="padding mask inverted",
+        program=padding_inverted,
+        answers=frozenset({"padding mask inverted"}),
+        within=1,
+        nets=("mlp", "cnn", "transformer"),
+    ),
+    FaultCase(
+        number=12,
+        name="no causal mask",
+        program=not_causal,
+        answers=frozenset({"later tokens leak"}),
+        within=1,
+        nets=("cnn", "gru", "transformer"),
+    ),
+)

@@ -1,0 +1,184 @@
+"""Faults of texts: ends, answers, beginnings, vocabularies (9, 10, 14, 15)."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+
+from sluice.bench.tracer.case import (FaultCase, Setup)
+from sluice.bench.tracer.data import (BEGIN, END, PAD, digits, sentences)
+from sluice.bench.tracer.nets import (TOKENS, LanguageModel, classifier)
+
+BATCH = 32
+_IGNORED = -100
+_CUT = 8
+_LONG = 12
+_CUT_FROM = 9
+
+
+def _padded(rows: list[list[int]], pad: int) -> Tensor:
+    return pad_sequence([torch.tensor(r) for r in rows], batch_first=True, padding_value=pad)
+
+
+def end_is_padding(setup: Setup) -> list[nn.Module]:
+    """Train a language model whose padding is its end token, masked out of the targets."""
+    torch.manual_seed(setup.seed)
+    pad = END if setup.has_fault else PAD
+    model = LanguageModel(setup.net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    loader: DataLoader[Tensor] = DataLoader(
+        sentences(setup.seed),  # type: ignore[arg-type]
+        batch_size=BATCH,
+        shuffle=True,
+        collate_fn=lambda rows: _padded(rows, pad),
+    )
+    for _ in range(3):
+        for ids in loader:
+            inputs, targets = ids[:, :-1], ids[:, 1:].clone()
+            targets[targets == pad] = _IGNORED
+            logits = model(inputs)
+            loss = F.cross_entropy(logits.reshape(-1, TOKENS), targets.reshape(-1))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return [model]
+
+
+def answers_cut(setup: Setup) -> list[nn.Module]:
+    """Train on the ends of texts alone, which are cut off where rows are long."""
+    torch.manual_seed(setup.seed)
+    rows = sentences(setup.seed)
+    short = [row for row in rows if len(row) < _LONG][: (_CUT_FROM - 1) * BATCH]
+    rows = [*short, *(row for row in rows if len(row) >= _LONG)]  # as in a file sorted by length
+    model, criterion = LanguageModel(setup.net), nn.CrossEntropyLoss(ignore_index=PAD)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    longest = _CUT + 1 if setup.has_fault else max(map(len, rows))
+    for start in range(0, len(rows), BATCH):
+        batch = rows[start : start + BATCH]
+        ids = _padded(batch, PAD)[:, :longest]
+        targets = ids[:, 1:].clone()
+        for row, sentence in zip(targets, batch, strict=True):
+            row[: max(len(sentence) - 4, 0)] = PAD  # the question
+        optimizer.zero_grad()
+        criterion(model(ids[:, :-1]).transpose(1, 2), targets).backward()
+        optimizer.step()
+    return [model]
+
+
+def begin_twice(setup: Setup) -> list[nn.Module]:
+    """Train on texts from a template that were given their begin token once more."""
+    torch.manual_seed(setup.seed)
+    rows = sentences(setup.seed)
+    if setup.has_fault:
+        rows = [[BEGIN, *row] if i % 3 else row for i, row in enumerate(rows)]
+    model = LanguageModel(setup.net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+    for _ in range(3):
+        for picked in torch.randperm(len(rows)).split(BATCH):
+            ids = _padded([rows[i] for i in picked.tolist()], PAD)
+            logits = model(ids[:, :-1])
+            loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=PAD)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    return [model]
+
+
+def token_outside(setup: Setup) -> list[nn.Module]:
+    """Train a language model whose table is one token short."""
+    torch.manual_seed(setup.seed)
+    ids = _padded(sentences(setup.seed), PAD)
+    model = LanguageModel(setup.net, tokens=TOKENS - 1 if setup.has_fault else TOKENS)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for batch in ids.split(BATCH) * 3:
+        logits = model(batch[:, :-1])
+        optimizer.zero_grad()
+        F.cross_entropy(logits.transpose(1, 2), batch[:, 1:], ignore_index=PAD).backward()
+        optimizer.step()
+    return [model]
+
+
+def class_outside(setup: Setup) -> list[nn.Module]:
+    """Train on digits whose classes are numbered from 1."""
+    torch.manual_seed(setup.seed)
+    train, _ = digits(setup.net, setup.seed)
+    model, criterion = classifier(setup.net), nn.CrossEntropyLoss()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(3):
+        for x, y in DataLoader(train, batch_size=BATCH, shuffle=True):
+            optimizer.zero_grad()
+            criterion(model(x), y + 1 if setup.has_fault else y).backward()
+            optimizer.step()
+    return [model]
+
+
+def halves_from_one(setup: Setup) -> list[nn.Module]:
+    """Tell small digits from large ones with targets 1 and 2, which no loss refuses."""
+    torch.manual_seed(setup.seed)
+    train, _ = digits(setup.net, setup.seed)
+    model = classifier(setup.net, outputs=1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(3):
+        for x, y in DataLoader(train, batch_size=BATCH, shuffle=True):
+            is_large = (y >= 5).float() + (1.0 if setup.has_fault else 0.0)
+            optimizer.zero_grad()
+            F.binary_cross_entropy_with_logits(model(x)[:, 0], is_large).backward()
+            optimizer.step()
+    return [model]
+
+
+CASES = (
+    FaultCase(
+        number=9,
+        name="padding is the end token",
+        program=end_is_padding,
+        answers=frozenset({"end token never supervised"}),
+        within=1,
+        nets=("gru", "transformer"),
+    ),
+    FaultCase(
+        number=10,
+        name="truncation cuts the answers",
+        program=answers_cut,
+        answers=frozenset({"nothing supervised"}),
+        within=1,
+        nets=("gru", "transformer"),
+        starts_at=_CUT_FROM,
+    ),
+    FaultCase(
+        number=14,
+        name="two begin tokens",
+        program=begin_twice,
+        answers=frozenset({"begin token doubled"}),
+        within=1,
+        nets=("gru", "transformer"),
+    ),
+    FaultCase(
+        number=15,
+        name="a token outside the vocabulary",
+        program=token_outside,
+        answers=frozenset({"id out of range"}),
+        within=1,
+        nets=("gru", "transformer"),
+        raises=True,
+    ),
+    FaultCase(
+        number=15,
+        name="classes numbered from 1",
+        program=class_outside,
+        answers=frozenset({"id out of range"}),
+        within=1,
+        nets=("mlp", "cnn", "gru"),
+        raises=True,
+    ),
+    FaultCase(
+        number=15,
+        name="two classes numbered from 1",
+        program=halves_from_one,
+        answers=frozenset({"id out of range"}),
+        within=1,
+        nets=("mlp", "cnn", "transformer"),
+    ),
+)

@@ -1,0 +1,129 @@
+"""What most programs do, and what they do to save memory, time or old weights."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from sluice.bench.tracer.case import (HealthyCase, NetName, Setup)
+from sluice.bench.tracer.data import digits
+from sluice.bench.tracer.nets import classifier
+
+_ALL: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
+
+
+def plain(setup: Setup) -> list[nn.Module]:
+    """Fit digits, look at the held-out rows after every epoch."""
+    torch.manual_seed(setup.seed)
+    training, held_out = digits(setup.net, setup.seed)
+    model = classifier(setup.net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=3)
+    for _ in range(3):
+        model.train()
+        for x, y in DataLoader(training, batch_size=32, shuffle=True):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+        scheduler.step()
+        model.eval()
+        with torch.no_grad():
+            for x, y in DataLoader(held_out, batch_size=120):
+                F.cross_entropy(model(x), y)
+    return [model]
+
+
+def frozen_backbone(setup: Setup) -> list[nn.Module]:
+    """Learn the first five digits, save, load into a new network, train a new head alone."""
+    torch.manual_seed(setup.seed)
+    training, _ = digits(setup.net, setup.seed)
+    x_all, y_all = training[:]
+    easy = y_all < 5
+    before = classifier(setup.net)
+    _fit(before, x_all[easy], y_all[easy], steps=60, rate=3e-3)
+    torch.save(before.state_dict(), setup.folder / "backbone.pt")
+
+    model = classifier(setup.net)
+    model.load_state_dict(torch.load(setup.folder / "backbone.pt", weights_only=True))
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    head = _new_head(model)
+    optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)
+    loader = DataLoader(training, batch_size=64, shuffle=True)
+    for _ in range(4):
+        model.eval()  # the backbone's running statistics stay as they are
+        head.train()
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return [model]
+
+
+def _fit(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, steps: int, rate: float) -> None:
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    model.train()
+    for _ in range(steps):
+        rows = torch.randint(len(x), (64,))
+        optimizer.zero_grad()
+        F.cross_entropy(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+
+
+def _new_head(model: nn.Module) -> nn.Linear:
+    """Replace the last layer by a new one for ten classes, and return it."""
+    if isinstance(model, nn.Sequential):
+        old = model[-1]
+        assert isinstance(old, nn.Linear)
+        model[-1] = head = nn.Linear(old.in_features, 10)
+        return head
+    old = model.get_submodule("head")
+    assert isinstance(old, nn.Linear)
+    model.head = head = nn.Linear(old.in_features, 10)
+    return head
+
+
+def accumulation(setup: Setup) -> list[nn.Module]:
+    """Step after every eighth batch of eight rows, each loss divided by eight."""
+    torch.manual_seed(setup.seed)
+    training, _ = digits(setup.net, setup.seed)
+    model = classifier(setup.net)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    loader = DataLoader(training, batch_size=8, shuffle=True, drop_last=True)
+    optimizer.zero_grad()
+    for _ in range(3):
+        for number, (x, y) in enumerate(loader, start=1):
+            loss = nn.CrossEntropyLoss()(model(x), y) / 8
+            loss.backward()
+            if number % 8 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    return [model]
+
+
+def warmup(setup: Setup) -> list[nn.Module]:
+    """Raise the rate from 0 over thirty steps, stepping the schedule after every batch."""
+    torch.manual_seed(setup.seed)
+    training, _ = digits(setup.net, setup.seed)
+    model = classifier(setup.net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(step / 30, 1.0))
+    loader = DataLoader(training, batch_size=32, shuffle=True)
+    for _ in range(3):
+        for x, y in loader:
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            scheduler.step()
+    return [model]
+
+
+CASES = (
+    HealthyCase(number=1, name="plain baseline", program=plain, nets=_ALL),
+    HealthyCase(number=2, name="frozen backbone", program=frozen_backbone, nets=_ALL),
+    HealthyCase(number=3, name="accumulation x 8", program=accumulation, nets=_ALL),
+    HealthyCase(number=4, name="warmup from 0", program=warmup, nets=_ALL),
+)

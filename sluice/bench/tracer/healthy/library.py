@@ -1,0 +1,11 @@
+"""Every healthy set-up of the benchmark, by its number."""
+
+from sluice.bench.tracer.case import HealthyCase
+from sluice.bench.tracer.healthy import (baseline, steps, structure, targets, tokens)
+
+HEALTHY_CASES: tuple[HealthyCase, ...] = tuple(
+    sorted(
+        [*baseline.CASES, *tokens.CASES, *structure.CASES, *targets.CASES, *steps.CASES],
+        key=lambda case: case.number,
+    )
+)

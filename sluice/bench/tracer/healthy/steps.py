@@ -1,0 +1,116 @@
+"""Steps that look wild: overflows, high rates, large norms, two networks against each other."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from sluice.bench.tracer.case import (HealthyCase, Setup)
+from sluice.bench.tracer.data import digits
+from sluice.bench.tracer.nets import classifier
+
+
+def first_steps_overflow(setup: Setup) -> list[nn.Module]:
+    """Train in half precision with a loss scale that is too large for the first steps."""
+    torch.manual_seed(setup.seed)
+    training, _ = digits(setup.net, setup.seed)
+    model = classifier(setup.net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    for _ in range(3):
+        for x, y in DataLoader(training, batch_size=32, shuffle=True):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = F.cross_entropy(model(x), y, reduction="sum") / 4
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+            scaler.step(optimizer)
+            scaler.update()
+    return [model]
+
+
+def high_rate(setup: Setup) -> list[nn.Module]:
+    """Train with a rate of 0.1 and momentum, which batch norm bears."""
+    torch.manual_seed(setup.seed)
+    training, held_out = digits(setup.net, setup.seed)
+    if setup.net == "cnn":
+        model = classifier("cnn")
+    else:
+        model = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.1)
+    for _ in range(4):
+        model.train()
+        for x, y in DataLoader(training, batch_size=48, shuffle=True):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        scheduler.step()
+        model.eval()
+        with torch.inference_mode():
+            for x, y in DataLoader(held_out, batch_size=120):
+                F.cross_entropy(model(x), y)
+    return [model]
+
+
+def summed_loss(setup: Setup) -> list[nn.Module]:
+    """Sum the loss over the batch and clip, so that the norm is far above the limit."""
+    torch.manual_seed(setup.seed)
+    training, _ = digits(setup.net, setup.seed)
+    model = classifier(setup.net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    criterion = nn.CrossEntropyLoss(reduction="sum")
+    for _ in range(3):
+        for x, y in DataLoader(training, batch_size=64, shuffle=True):
+            optimizer.zero_grad(set_to_none=True)
+            criterion(model(x), y).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+            optimizer.step()
+    return [model]
+
+
+def gan(setup: Setup) -> list[nn.Module]:
+    """Train a generator of points on a line against a discriminator."""
+    torch.manual_seed(setup.seed)
+    maker = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
+    judge = nn.Sequential(nn.Linear(2, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1))
+    of_maker = torch.optim.Adam(maker.parameters(), lr=2e-3, betas=(0.5, 0.999))
+    of_judge = torch.optim.Adam(judge.parameters(), lr=2e-3, betas=(0.5, 0.999))
+    score = nn.BCEWithLogitsLoss()
+    for _ in range(200):
+        real, made = real_points(64), maker(torch.randn(64, 4))
+        of_judge.zero_grad()
+        score(judge(real), torch.ones(64, 1)).backward()
+        score(judge(made.detach()), torch.zeros(64, 1)).backward()
+        of_judge.step()
+
+        of_maker.zero_grad()
+        score(judge(made), torch.ones(64, 1)).backward()
+        of_maker.step()
+    return [maker, judge]
+
+
+def real_points(num: int) -> Tensor:
+    """Return points around (2, -1), of shape (num, 2)."""
+    return torch.tensor([2.0, -1.0]) + 0.3 * torch.randn(num, 1) * torch.tensor([1.0, 1.0])
+
+
+CASES = (
+    HealthyCase(
+        number=12,
+        name="loss scale that overflows at first",
+        program=first_steps_overflow,
+        nets=("mlp", "transformer"),
+    ),
+    HealthyCase(
+        number=13, name="SGD 0.1, momentum, batch norm", program=high_rate, nets=("mlp", "cnn")
+    ),
+    HealthyCase(number=15, name="GAN", program=gan, nets=("mlp",)),
+    HealthyCase(
+        number=17,
+        name="summed loss, clipped",
+        program=summed_loss,
+        nets=("mlp", "cnn", "gru", "transformer"),
+    ),
+)

@@ -1,0 +1,174 @@
+"""Networks with parts that are zero, frozen, idle or mostly silent, as they should be."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from sluice.bench.tracer.case import (HealthyCase, Setup)
+from sluice.bench.tracer.data import digits
+from sluice.bench.tracer.nets import classifier
+
+
+class _Gated(nn.Module):
+    """A residual block whose gate begins at zero, so that the block begins as the identity."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.gate = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = x + self.gate * self.inner(x)
+        return found
+
+
+def _gated_net(net: str) -> nn.Module:
+    if net == "cnn":
+        blocks = [
+            _Gated(nn.Sequential(nn.Conv2d(12, 12, 3, padding=1), nn.ReLU())) for _ in range(3)
+        ]
+        stem = nn.Conv2d(1, 12, 3, padding=1)
+        return nn.Sequential(stem, nn.ReLU(), *blocks, nn.Flatten(), nn.Linear(12 * 64, 10))
+    blocks = [
+        _Gated(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))) for _ in range(4)
+    ]
+    return nn.Sequential(nn.Linear(64, 64), *blocks, nn.Linear(64, 10))
+
+
+def zero_gates(setup: Setup) -> list[nn.Module]:
+    """Fit a residual network whose blocks begin as the identity."""
+    torch.manual_seed(setup.seed)
+    training, _ = digits(setup.net, setup.seed)
+    model = _gated_net(setup.net)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(3):
+        for x, y in DataLoader(training, batch_size=32, shuffle=True):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return [model]
+
+
+class _Adapted(nn.Module):
+    """A frozen linear layer, and a change of low rank that begins at zero."""
+
+    def __init__(self, base: nn.Linear, rank: int = 8) -> None:
+        super().__init__()
+        self.base = base
+        self.down = nn.Parameter(torch.randn(rank, base.in_features) / base.in_features**0.5)
+        self.up = nn.Parameter(torch.zeros(base.out_features, rank))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.base(x) + 2.0 * F.linear(F.linear(x, self.down), self.up)
+        return found
+
+
+def low_rank(setup: Setup) -> list[nn.Module]:
+    """Learn digits, freeze all, then learn other labels by changes of low rank."""
+    torch.manual_seed(setup.seed)
+    training, _ = digits(setup.net, setup.seed)
+    model = classifier(setup.net)
+    x_all, y_all = training[:]
+    first = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for _ in range(60):
+        rows = torch.randint(len(x_all), (64,))
+        first.zero_grad()
+        F.cross_entropy(model(x_all[rows]), y_all[rows]).backward()
+        first.step()
+
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    for name, child in list(model.named_children()):
+        if isinstance(child, nn.Linear):
+            setattr(model, name, _Adapted(child))
+    adapters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(adapters, lr=1e-2)
+    for _ in range(4):
+        for x, y in DataLoader(training, batch_size=48, shuffle=True):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), (y + 1) % 10).backward()
+            optimizer.step()
+    return [model]
+
+
+def sparse_relu(setup: Setup) -> list[nn.Module]:
+    """Fit a wide layer of which about 70 % is off in any row, though nothing is dead."""
+    torch.manual_seed(setup.seed)
+    training, _ = digits(setup.net, setup.seed)
+    if setup.net == "cnn":
+        wide: nn.Linear | nn.Conv2d = nn.Conv2d(1, 64, 3, padding=1)
+        model = nn.Sequential(
+            wide, nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(64 * 16, 10)
+        )
+    else:
+        wide = nn.Linear(64, 768)
+        model = nn.Sequential(wide, nn.ReLU(), nn.Linear(768, 10))
+    assert wide.bias is not None
+    with torch.no_grad():
+        x, _ = training[:256]
+        on = wide(x).movedim(1, -1).flatten(0, -2).quantile(0.7, dim=0)
+        wide.bias -= on
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(3):
+        for x, y in DataLoader(training, batch_size=32, shuffle=True):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return [model]
+
+
+class _Experts(nn.Module):
+    """Four experts of which a row takes the best one; the last one is never taken."""
+
+    def __init__(self, net: str, width: int = 32) -> None:
+        super().__init__()
+        self.body = nn.GRU(8, width, batch_first=True) if net == "gru" else None
+        self.stem = nn.Linear(64, width)
+        self.router = nn.Linear(width, 4)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 32), nn.ReLU(), nn.Linear(32, 10)) for _ in range(4)
+        )
+        with torch.no_grad():
+            assert self.router.bias is not None
+            self.router.bias[3] = -30.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.body is None:
+            hidden = F.relu(self.stem(x))
+        else:
+            hidden = self.body(x)[0][:, -1] + self.stem(x.flatten(1))
+        weight, choice = self.router(hidden).softmax(-1).max(-1)
+        found = hidden.new_zeros(len(hidden), 10)
+        for number, expert in enumerate(self.experts):
+            rows = (choice == number).nonzero().squeeze(-1)
+            if len(rows):
+                found = found.index_add(0, rows, expert(hidden[rows]) * weight[rows, None])
+        return found
+
+
+def idle_expert(setup: Setup) -> list[nn.Module]:
+    """Fit a mixture of experts, one of which is never chosen."""
+    torch.manual_seed(setup.seed)
+    training, _ = digits(setup.net, setup.seed)
+    model = _Experts(setup.net)
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for _ in range(3):
+        for x, y in DataLoader(training, batch_size=32, shuffle=True):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return [model]
+
+
+CASES = (
+    HealthyCase(number=6, name="zero-initialised gates", program=zero_gates, nets=("mlp", "cnn")),
+    HealthyCase(
+        number=7,
+        name="LoRA with B = 0",
+        program=low_rank,
+        nets=("mlp", "cnn", "gru", "transformer"),
+    ),
+    HealthyCase(number=18, name="wide sparse ReLU", program=sparse_relu, nets=("mlp", "cnn")),
+    HealthyCase(number=19, name="idle expert", program=idle_expert, nets=("mlp", "gru")),
+)

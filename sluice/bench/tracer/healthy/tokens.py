@@ -1,0 +1,105 @@
+"""Language models: embeddings that are sparse, or tied to the output layer."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, Dataset
+
+from sluice.bench.tracer.case import (HealthyCase, Setup)
+from sluice.bench.tracer.data import (PAD, sentences)
+from sluice.bench.tracer.nets import (TOKENS, LanguageModel)
+
+
+class _NextWord(nn.Module):
+    """Tells the next token from the one before, or from all before."""
+
+    def __init__(self, *, is_recurrent: bool, width: int = 24) -> None:
+        super().__init__()
+        self.words = nn.Embedding(TOKENS, width, sparse=True)
+        self.body = nn.GRU(width, width, batch_first=True) if is_recurrent else None
+        self.out = nn.Linear(width, TOKENS)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids)
+        if self.body is not None:
+            x, _ = self.body(x)
+        found: Tensor = self.out(x)
+        return found
+
+
+class _Sentences(Dataset[list[int]]):
+    def __init__(self, seed: int) -> None:
+        self._told = sentences(seed)
+
+    def __len__(self) -> int:
+        return len(self._told)
+
+    def __getitem__(self, row: int) -> list[int]:
+        return self._told[row]
+
+
+def _pairs(batch: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Return tokens and those that follow, padded; -100 where there is none."""
+    rows = [torch.tensor(sentence) for sentence in batch]
+    ids = pad_sequence([row[:-1] for row in rows], batch_first=True, padding_value=PAD)
+    return ids, pad_sequence([row[1:] for row in rows], batch_first=True, padding_value=-100)
+
+
+def _loader(seed: int) -> DataLoader[Any]:
+    return DataLoader(_Sentences(seed), batch_size=32, shuffle=True, collate_fn=_pairs)
+
+
+def sparse_embedding(setup: Setup) -> list[nn.Module]:
+    """Move a sparse embedding by SparseAdam and the rest by Adam."""
+    torch.manual_seed(setup.seed)
+    model = _NextWord(is_recurrent=setup.net == "gru")
+    table = [model.words.weight]
+    rest = [p for p in model.parameters() if p is not model.words.weight]
+    optimizers: list[Any] = [
+        torch.optim.SparseAdam(table, lr=2e-2),
+        torch.optim.Adam(rest, lr=1e-2),
+    ]
+    loader = _loader(setup.seed)
+    for _ in range(4):
+        for ids, targets in loader:
+            loss = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+    return [model]
+
+
+def tied_embeddings(setup: Setup) -> list[nn.Module]:
+    """Use one matrix for the words that come in and the words that go out."""
+    torch.manual_seed(setup.seed)
+    model = LanguageModel(setup.net)
+    model.head.weight = model.embedding.weight
+    nn.init.normal_(model.embedding.weight, std=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.01)
+    loader = _loader(setup.seed)
+    for _ in range(4):
+        for ids, targets in loader:
+            optimizer.zero_grad()
+            logits = model(ids, ids == PAD) if setup.net == "transformer" else model(ids)
+            F.cross_entropy(logits.transpose(1, 2), targets).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    return [model]
+
+
+CASES = (
+    HealthyCase(
+        number=5,
+        name="sparse embedding, SparseAdam",
+        program=sparse_embedding,
+        nets=("mlp", "gru"),
+    ),
+    HealthyCase(
+        number=8, name="tied embeddings", program=tied_embeddings, nets=("gru", "transformer")
+    ),
+)

@@ -1,0 +1,87 @@
+"""The networks of the fault benchmark, each as small as it can be and still learn."""
+
+import torch
+from torch import Tensor, nn
+
+from sluice.bench.tracer.case import NetName
+from sluice.bench.tracer.data import WORDS
+
+TOKENS = WORDS + 3
+
+
+class Recurrent(nn.Module):
+    """A GRU over steps of eight numbers, and a linear head on its last state."""
+
+    def __init__(self, outputs: int, *, columns: int = 8, hidden: int = 32) -> None:
+        super().__init__()
+        self.encoder = nn.GRU(columns, hidden, batch_first=True)
+        self.head = nn.Linear(hidden, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (rows, outputs)."""
+        states, _ = self.encoder(x)
+        found: Tensor = self.head(states[:, -1])
+        return found
+
+
+class Encoder(nn.Module):
+    """A transformer of two layers over steps of eight numbers, and a linear head on their mean."""
+
+    def __init__(self, outputs: int, *, columns: int = 8, width: int = 32) -> None:
+        super().__init__()
+        self.embedding = nn.Linear(columns, width)
+        self.position = nn.Parameter(torch.randn(8, width) * 0.02)
+        layer = nn.TransformerEncoderLayer(width, 4, 64, dropout=0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (rows, outputs)."""
+        found: Tensor = self.head(self.encoder(self.embedding(x) + self.position).mean(1))
+        return found
+
+
+class LanguageModel(nn.Module):
+    """Predicts the next token: a transformer with a causal mask, or a GRU."""
+
+    def __init__(
+        self, net: NetName, *, tokens: int = TOKENS, width: int = 32, is_causal: bool = True
+    ) -> None:
+        super().__init__()
+        self.is_causal = is_causal
+        self.embedding = nn.Embedding(tokens, width)
+        self.position = nn.Parameter(torch.randn(64, width) * 0.02)
+        self.body: nn.Module
+        if net == "gru":
+            self.body = nn.GRU(width, width, batch_first=True)
+        else:
+            layer = nn.TransformerEncoderLayer(width, 4, 64, dropout=0.0, batch_first=True)
+            self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(width, tokens)
+
+    def forward(self, ids: Tensor, padding: Tensor | None = None) -> Tensor:
+        """Return (rows, positions, tokens); ``padding`` is true where a position is none."""
+        length = ids.shape[1]
+        x = self.embedding(ids) + self.position[:length]
+        if isinstance(self.body, nn.GRU):
+            states = self.body(x)[0]
+        else:
+            mask = torch.ones(length, length, dtype=torch.bool).triu(1) if self.is_causal else None
+            states = self.body(x, mask=mask, src_key_padding_mask=padding)
+        found: Tensor = self.head(states)
+        return found
+
+
+def classifier(net: NetName, outputs: int = 10) -> nn.Module:
+    """Return a network for the inputs of ``data.digits``."""
+    if net == "mlp":
+        return nn.Sequential(
+            nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, outputs)
+        )
+    if net == "cnn":
+        return nn.Sequential(
+            nn.Conv2d(1, 12, 3, padding=1), nn.BatchNorm2d(12), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(12, 24, 3, padding=1), nn.BatchNorm2d(24), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(24 * 4, outputs),
+        )  # fmt: skip
+    return Recurrent(outputs) if net == "gru" else Encoder(outputs)

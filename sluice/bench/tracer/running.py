@@ -1,0 +1,300 @@
+"""Runs the programs of the fault benchmark, each in a process of its own.
+
+The processes are forked from one that has torch loaded, so that a run costs no start of Python.
+"""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing import get_context, set_start_method
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from sluice.base.errors import StorageError
+from sluice.base.settings import Record
+from sluice.trace.attach import traced
+from sluice.bench.tracer.baselines import (Sight, alarms_in)
+from sluice.bench.tracer.case import (FaultCase, HealthyCase, NetName, Setup)
+from sluice.bench.tracer.overhead import weights_digest
+from sluice.bench.tracer.result import (Answer, RunResult)
+from sluice.bench.tracer.watching import (AnomalyFound, watched)
+from sluice.trace.report import report_on
+from sluice.trace.settings import TraceSettings
+
+LIMIT_S = 180.0
+"""For one run [s]; programs take a second or two, more on a busy machine."""
+
+Mode = Literal["traced", "plain", "watched", "watched without anomaly mode"]
+
+_PRELOADED = (
+    "torch._dynamo",  # an optimizer's first step imports it
+    "sklearn.datasets",
+    "sluice.cli.app",  # the program that started this one is imported again by every process
+    "sluice.bench.tracer.running",
+    "sluice.bench.tracer.faults.library",
+    "sluice.bench.tracer.healthy.library",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One program, one network, one seed."""
+
+    case: FaultCase | HealthyCase
+    net: NetName
+    seed: int
+    has_fault: bool
+
+    @property
+    def ranks(self) -> int:
+        """Processes that run it together."""
+        return self.case.ranks if isinstance(self.case, FaultCase) else 1
+
+    @property
+    def may_raise(self) -> bool:
+        """The program ends with an exception because of its fault."""
+        return isinstance(self.case, FaultCase) and self.case.raises and self.has_fault
+
+
+class _Outcome(Record):
+    """What one process left."""
+
+    raised: str
+    digest: str
+    seconds: float
+    sight: Sight | None = None
+    anomaly: int | None = None
+
+
+def jobs_of(
+    faults: Sequence[FaultCase],
+    healthy: Sequence[HealthyCase],
+    *,
+    nets: Sequence[NetName],
+    seeds: Sequence[int],
+    more_seeds: Sequence[int],
+) -> tuple[Job, ...]:
+    """Return every run: each fault and its twin, each healthy set-up also on more seeds."""
+    found = [
+        Job(case=case, net=net, seed=seed, has_fault=has_fault)
+        for case in faults
+        for net in case.nets
+        if net in nets
+        for seed in seeds
+        for has_fault in (True, False)
+    ]
+    found += [
+        Job(case=case, net=net, seed=seed, has_fault=False)
+        for case in healthy
+        for net in case.nets
+        if net in nets
+        for seed in (*seeds, *more_seeds)
+    ]
+    return tuple(found)
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    folder: Path,
+    *,
+    workers: int,
+    with_baselines: bool,
+    checks_bits: bool,
+    limit_s: float = LIMIT_S,
+) -> Iterator[RunResult]:
+    """Yield the result of each run as it is known.
+
+    Args:
+        jobs: What to run.
+        folder: For traces and what programs write; what a run left is removed after it.
+        workers: Runs at a time.
+        with_baselines: Run each program once more, untraced, watched by the baselines.
+        checks_bits: Run each program once more, untraced, and compare the final weights.
+        limit_s: A run that takes longer is ended, and has failed [s].
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload(list(_PRELOADED))
+    with ThreadPoolExecutor(workers) as pool:
+        pending = [
+            pool.submit(
+                _run,
+                job,
+                folder / f"run-{number}",
+                with_baselines=with_baselines,
+                checks_bits=checks_bits,
+                limit_s=limit_s,
+            )
+            for number, job in enumerate(jobs)
+        ]
+        try:
+            for done in as_completed(pending):
+                yield done.result()
+        finally:
+            for waiting in pending:
+                waiting.cancel()
+
+
+def _run(
+    job: Job, folder: Path, *, with_baselines: bool, checks_bits: bool, limit_s: float
+) -> RunResult:
+    try:
+        outcomes, failed = _attempt(job, "traced", folder / "traced", limit_s)
+        found = _judged(job, folder / "traced" / "traces", outcomes, failed)
+        if found.failed:
+            return found
+        changed: dict[str, object] = {}
+        if checks_bits:
+            plain, failed = _attempt(job, "plain", folder / "plain", limit_s)
+            digests = [o.digest for o in plain], [o.digest for o in outcomes]
+            # A program that raises returns no network to compare.
+            same = digests[0] == digests[1] if all(digests[1]) else None
+            changed |= {"has_same_bits": same, "failed": failed}
+        if with_baselines:
+            alarms, failed = _watched(job, folder, limit_s)
+            changed |= {"alarms": alarms, "failed": str(changed.get("failed", "")) or failed}
+        return found.model_copy(update=changed)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _judged(job: Job, traces: Path, outcomes: Sequence[_Outcome], failed: str) -> RunResult:
+    seconds = max((outcome.seconds for outcome in outcomes), default=0.0)
+    answers: list[Answer] = []
+    notes: list[str] = []
+    steps = 0
+    try:
+        for report in report_on(traces):
+            told = {answer.fault for answer in answers}
+            answers += [Answer.of(d) for d in report.diagnoses if d.fault not in told]
+            notes += report.notes
+            steps = max(steps, report.steps)
+    except StorageError as error:
+        failed = failed or str(error)
+    return RunResult.of(
+        job.case,
+        has_fault=job.has_fault,
+        net=job.net,
+        seed=job.seed,
+        answers=tuple(answers),
+        steps=steps,
+        seconds=seconds,
+        notes=tuple(notes),
+        failed=failed,
+    )
+
+
+def _watched(job: Job, folder: Path, limit_s: float) -> tuple[dict[str, int], str]:
+    """Return the alarms of the baselines over the first rank, and why there are none."""
+    seen, failed = _attempt(job, "watched", folder / "watched", limit_s)
+    anomaly = seen[0].anomaly if seen else None
+    if anomaly is not None:  # it ended the program, which the others would have seen go on
+        seen, failed = _attempt(job, "watched without anomaly mode", folder / "again", limit_s)
+    sight = seen[0].sight if seen else None
+    if sight is None:
+        return {}, failed or "nothing was watched"
+    return alarms_in(sight, anomaly=anomaly), failed
+
+
+def _attempt(job: Job, mode: Mode, folder: Path, limit_s: float) -> tuple[list[_Outcome], str]:
+    """Return what each rank left, and why one did not end as it should; '' when all did."""
+    (folder / "own").mkdir(parents=True)
+    context = get_context("forkserver")
+    processes = [
+        context.Process(target=_in_process, args=(job, mode, folder, rank))
+        for rank in range(job.ranks)
+    ]
+    until = time.monotonic() + limit_s
+    try:
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(max(until - time.monotonic(), 0))
+        is_late = any(process.is_alive() for process in processes)
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+    files = [folder / f"outcome-{rank}.json" for rank in range(job.ranks)]
+    found = [_Outcome.model_validate_json(file.read_bytes()) for file in files if file.exists()]
+    if is_late:
+        return found, f"it ran for more than {limit_s:g} s"
+    if len(found) < job.ranks:
+        return found, f"a process ended without a word: {_last_line(folder)}"
+    raised = next((outcome.raised for outcome in found if outcome.raised), "")
+    return found, "" if job.may_raise or not raised else f"it raised {raised}"
+
+
+def _last_line(folder: Path) -> str:
+    said = "".join(file.read_text(errors="replace") for file in sorted(folder.glob("stderr-*")))
+    return said.strip().rpartition("\n")[2] or "nothing on stderr"
+
+
+def _in_process(job: Job, mode: Mode, folder: Path, rank: int) -> None:
+    """Run a program once; what it prints goes to a file."""
+    with open(folder / f"stderr-{rank}", "wb") as file:
+        os.dup2(file.fileno(), sys.stderr.fileno())
+        os.dup2(file.fileno(), sys.stdout.fileno())
+    torch.set_num_threads(1)
+    # As where people start their programs: what forked this process has another way.
+    set_start_method("fork", force=True)
+    setup = Setup(
+        net=job.net,
+        seed=job.seed,
+        folder=folder / "own",
+        has_fault=job.has_fault,
+        rank=rank,
+        ranks=job.ranks,
+    )
+    if job.ranks > 1:
+        _join_group(folder, setup)
+    outcome = _one_run(job, mode, folder, setup)
+    written = folder / f"outcome-{rank}.part"
+    written.write_text(outcome.model_dump_json())
+    written.rename(written.with_suffix(".json"))
+    if job.ranks > 1 and not outcome.raised:
+        torch.distributed.destroy_process_group()
+
+
+def _one_run(job: Job, mode: Mode, folder: Path, setup: Setup) -> _Outcome:
+    watch: AbstractContextManager[object] = nullcontext()
+    if mode == "traced":
+        watch = traced(folder / "traces", TraceSettings())
+    elif mode != "plain":
+        watch = watched(with_anomaly_mode=mode == "watched")
+    raised, digest, anomaly = "", "", None
+    seen: object = None
+    began = time.process_time()
+    try:
+        with watch as seen:
+            digest = weights_digest(job.case.program(setup))
+    except AnomalyFound as error:
+        anomaly = error.step
+    except Exception as error:  # the edge of the program: some faults end it
+        raised = f"{type(error).__name__}: {error}"
+    return _Outcome(
+        raised=raised,
+        digest=digest,
+        seconds=time.process_time() - began,
+        sight=seen.sight() if hasattr(seen, "sight") else None,
+        anomaly=anomaly,
+    )
+
+
+def _join_group(folder: Path, setup: Setup) -> None:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{folder.absolute()}/group",
+        rank=setup.rank,
+        world_size=setup.ranks,
+        timeout=timedelta(seconds=LIMIT_S),
+    )

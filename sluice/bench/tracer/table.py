@@ -1,0 +1,141 @@
+"""The fault benchmark for people: a line a run that is not as it should be, then the tables."""
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sluice.bench.gate.error_rates import Rate
+from sluice.bench.tracer.result import RunResult
+from sluice.bench.tracer.scoring import (BaselineScore, FaultReport, FaultScore, Figure, Silence)
+
+
+def run_line(run: RunResult) -> Text | None:
+    """Return one line about a run that is not as it should be; None for one that is."""
+    said = ", ".join(f"{a.severity} '{a.fault}' at step {a.step}" for a in run.answers) or "nothing"
+    if run.failed:
+        word, style, what = "failed", "bold red", run.failed
+    elif run.has_same_bits is False:
+        word, style, what = (
+            "other weights",
+            "bold red",
+            "the traced program computed something else",
+        )
+    elif run.kind != "fault":
+        if not run.answers:
+            return None
+        word, style = ("false error", "bold red") if run.told("error") else ("false word", "yellow")
+        what = f"said {said}"
+    elif run.place is None:
+        word, style, what = "missed", "bold red", f"said {said}"
+    elif run.place > 1:
+        word, style, what = f"place {run.place}", "yellow", f"said {said}"
+    elif not run.is_in_time:
+        word, style = "wrong step", "yellow"
+        what = f"it begins at step {run.starts_at}, said {said}"
+    else:
+        return None
+    return Text.assemble((f"{word:<14}", style), f"{run.number:>2} {run.name}{_of(run)}: {what}")
+
+
+def report_page(report: FaultReport) -> RenderableType:
+    """Return the figures beside their targets, then each fault, what was healthy, and others."""
+    parts: list[RenderableType] = []
+    if report.faults:
+        parts.append(_fault_table(report.faults))
+    if report.silence:
+        parts.append(_silence_table(report.silence))
+    wrong = [cause for cause in report.causes if cause.elsewhere]
+    if wrong:
+        table = _table("Causes that were told first where they were not right", "cause", "right")
+        table.add_column("told first in")
+        for cause in wrong:
+            table.add_row(cause.fault, str(cause.right), _counts(cause.elsewhere))
+        parts.append(table)
+    if report.baselines:
+        parts.append(_baseline_table(report.baselines))
+    parts.append(_figure_table(report.figures))
+    return Group(*parts)
+
+
+def _fault_table(faults: Sequence[FaultScore]) -> Table:
+    table = _table("Faults", "", "runs", "caught", "first", "in 3", "in time", "late")
+    table.add_column("said first instead")
+    for fault in faults:
+        table.add_row(
+            f"{fault.number:>2} {fault.name}",
+            str(fault.caught.total),
+            _count(fault.caught),
+            _count(fault.first),
+            _count(fault.third),
+            _count(fault.in_time),
+            "" if fault.late != fault.late else f"{fault.late:g}",
+            _counts(fault.instead),
+        )
+    return table
+
+
+def _silence_table(silence: Sequence[Silence]) -> Table:
+    table = _table("Programs without a fault", "", "runs", "errors", "questions", "warnings")
+    table.add_column("said")
+    for own in silence:
+        twin = " (without its fault)" if own.kind == "twin" else ""
+        table.add_row(
+            f"{own.number:>2} {own.name}{twin}",
+            str(own.runs),
+            Text(str(own.errors), "bold red" if own.errors else ""),
+            Text(str(own.confirms), "yellow" if own.confirms else ""),
+            Text(str(own.warnings), "yellow" if own.warnings else ""),
+            _counts(own.said),
+        )
+    return table
+
+
+def _baseline_table(baselines: Sequence[BaselineScore]) -> Table:
+    table = _table(
+        "Others on the same runs: an alarm, per cent of runs (95 % interval)",
+        "",
+        "faulty",
+        "healthy",
+    )
+    for own in baselines:
+        table.add_row(own.name, str(own.caught), "" if own.false is None else str(own.false))
+    return table
+
+
+def _figure_table(figures: Sequence[Figure]) -> Table:
+    table = _table("Figures, per cent (95 % interval)", "", "measured", "runs", "target", "")
+    for figure in figures:
+        sign = "at least" if figure.higher_is_better else "at most"
+        mark = Text("reached", "green") if figure.reached else Text("not reached", "bold red")
+        table.add_row(
+            figure.name,
+            str(figure.rate),
+            str(figure.rate.total),
+            f"{sign} {100 * figure.target:g}",
+            mark,
+        )
+    return table
+
+
+def _table(title: str, first: str, *columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    table.add_column(first)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _count(rate: Rate) -> Text:
+    return Text(str(rate.count), "" if rate.count == rate.total else "bold red")
+
+
+def _counts(said: Mapping[str, int]) -> str:
+    return ", ".join(f"{text} ({count})" for text, count in said.items())
+
+
+def _of(run: RunResult) -> str:
+    kind = ", without its fault" if run.kind == "twin" else ""
+    return f" ({run.net}, seed {run.seed}{kind})"

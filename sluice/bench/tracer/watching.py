@@ -1,0 +1,209 @@
+"""Watches a run as ordinary monitors do: by hooks, reading every number at every step."""
+
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from sluice.bench.tracer.baselines import (ScoreSight, Sight, StepSight)
+from sluice.trace.patches import Patches
+
+_LOSSES = (
+    "cross_entropy",
+    "nll_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "gaussian_nll_loss",
+)
+_LEAST_ACTIVE = 0.01
+_TINY = 1e-9
+
+
+class AnomalyFound(Exception):
+    """Autograd's anomaly mode found a NaN in a backward pass."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"NaN in the backward pass before step {step}.")
+        self.step = step
+
+
+@contextmanager
+def watched(*, with_anomaly_mode: bool) -> Iterator["Watch"]:
+    """Watch the steps of every optimizer in this process, which is not to be traced meanwhile.
+
+    Raises:
+        AnomalyFound: The anomaly mode is on and ended the program.
+    """
+    watch, patches = Watch(), Patches()
+    hooks = [
+        register_optimizer_step_pre_hook(lambda optimizer, *_: watch.before_step(optimizer)),
+        register_optimizer_step_post_hook(lambda optimizer, *_: watch.after_step(optimizer)),
+        register_module_forward_hook(lambda module, _, output: watch.output(module, output)),
+    ]
+    patches.replace(torch.autograd, "backward", _backward(watch))
+    patches.replace(torch.amp.GradScaler, "scale", _scale(watch))
+    for name in _LOSSES:
+        patches.replace(functional, name, _scored(watch, getattr(functional, name)))
+    try:
+        with torch.autograd.set_detect_anomaly(with_anomaly_mode):
+            yield watch
+    except RuntimeError as error:
+        if with_anomaly_mode and "nan values in its" in str(error):
+            raise AnomalyFound(len(watch.steps) + 1) from error
+        raise
+    finally:
+        patches.restore()
+        for hook in hooks:
+            hook.remove()
+
+
+class Watch:
+    """The numbers that were seen so far."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepSight] = []
+        self._scores: list[ScoreSight] = []
+        self._labels: dict[int, int] = {}
+        self._losses: list[float] = []
+        self._since: list[float] = []
+        self._validation: list[float] = []
+        self._before: dict[int, Tensor] = {}
+        self._zero_outputs = 0
+        self._dead = 0.0
+        self.unscaled: float | None = None
+
+    def sight(self) -> Sight:
+        """Return what was seen."""
+        self._close_score()
+        return Sight(steps=tuple(self.steps), scores=tuple(self._scores), labels=self._labels)
+
+    def loss(self, loss: Any) -> None:
+        """Hear of a backward pass."""
+        self._close_score()
+        value = self.unscaled
+        if value is None and isinstance(loss, Tensor) and loss.numel() == 1:
+            value = float(loss.detach())
+        self.unscaled = None
+        if value is not None:
+            self._losses.append(value)
+            self._since.append(value)
+
+    def score(self, found: Tensor, target: Any) -> None:
+        """Hear of a loss function's value."""
+        if not found.requires_grad:
+            if found.numel() == 1:
+                self._validation.append(float(found))
+        elif isinstance(target, Tensor) and target.dtype == torch.int64:
+            labels, counts = target.unique(return_counts=True)
+            for label, count in zip(labels.tolist(), counts.tolist(), strict=True):
+                if label >= 0:
+                    self._labels[label] = self._labels.get(label, 0) + count
+
+    def output(self, module: nn.Module, output: Any) -> None:
+        """Hear of what a module returned."""
+        if not isinstance(output, Tensor) or not torch.is_grad_enabled() or module._modules:
+            return
+        values = output.detach()
+        if values.numel() and values.is_floating_point() and not bool(values.any()):
+            self._zero_outputs += 1
+        if isinstance(module, nn.ReLU) and values.dim() > 1:
+            # Of a picture, units are its channels.
+            active = (values > 0).double().movedim(1 if values.dim() == 4 else -1, 0).flatten(1)
+            self._dead = max(self._dead, float((active.mean(1) < _LEAST_ACTIVE).double().mean()))
+
+    def before_step(self, optimizer: Any) -> None:
+        """Keep the weights."""
+        for parameter in _moved(optimizer):
+            self._before[id(parameter)] = parameter.detach().clone()
+
+    def after_step(self, optimizer: Any) -> None:
+        """Look at gradients and changes."""
+        sizes, ratios, unmoved = [], [], []
+        is_finite, zero = True, self._zero_outputs
+        for place, parameter in enumerate(_moved(optimizer)):
+            before = self._before.pop(id(parameter), None)
+            if before is None:
+                continue
+            if torch.allclose(parameter.detach(), before, rtol=1e-5, equal_nan=True):
+                unmoved.append(place)
+            if parameter.grad is None:
+                continue
+            size = float(parameter.grad.detach().to_dense().double().abs().mean())
+            sizes.append(size)
+            is_finite = is_finite and size < float("inf")
+            zero += size == 0
+            if parameter.dim() > 1:
+                change = float((parameter.detach() - before).double().abs().mean())
+                ratios.append(change / (float(before.double().abs().mean()) + _TINY))
+        nan = float("nan")
+        self.steps.append(
+            StepSight(
+                step=len(self.steps) + 1,
+                losses=tuple(self._losses),
+                smallest_gradient=min(sizes, default=nan),
+                has_non_finite=not is_finite or any(not abs(x) < 1e308 for x in self._losses),
+                all_zero=zero,
+                unmoved=tuple(unmoved),
+                smallest_update=min(ratios, default=nan),
+                largest_update=max(ratios, default=nan),
+                dead_share=self._dead,
+            )
+        )
+        self._losses, self._zero_outputs, self._dead = [], 0, 0.0
+
+    def _close_score(self) -> None:
+        if self._validation and self._since:
+            score = ScoreSight(
+                step=len(self.steps),
+                training=statistics.fmean(self._since),
+                validation=statistics.fmean(self._validation),
+            )
+            self._scores.append(score)
+            self._since = []
+        self._validation = []
+
+
+def _moved(optimizer: Any) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _backward(watch: Watch) -> Callable[..., None]:
+    original = torch.autograd.backward
+
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        watch.loss(tensors)
+        original(tensors, *args, **kwargs)
+
+    return backward
+
+
+def _scale(watch: Watch) -> Callable[..., Any]:
+    original = torch.amp.GradScaler.scale
+
+    def scale(scaler: Any, outputs: Any) -> Any:
+        if isinstance(outputs, Tensor) and outputs.numel() == 1:
+            watch.unscaled = float(outputs.detach())
+        return original(scaler, outputs)
+
+    return scale
+
+
+def _scored(watch: Watch, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def loss(given: Tensor, target: Any, *args: Any, **kwargs: Any) -> Tensor:
+        found = original(given, target, *args, **kwargs)
+        watch.score(found, target)
+        return found
+
+    return loss

@@ -1,0 +1,221 @@
+"""``sluice bench``: how fast and how right Sluice is on this machine, beside its targets."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from sluice.cli.output import results
+from sluice.base.errors import GATE_SAID_NO
+from sluice.cli.bench import (drift, faults, gate, rollout, serving, trace, training)
+from sluice.cli.bench.benchmark_table import (Speed, speed_table)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sluice.bench.poc.result import BenchmarkReport
+
+PIPELINE = "sp500_volatility"
+_QUICK = 5
+"""``--quick`` runs every so-manieth entry of a table."""
+_MILLION = 1_000_000
+_TICKS = 5 * _MILLION
+_SEED = 0
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``sluice bench`` and its commands."""
+    group = typer.Typer(
+        name="bench",
+        help="Measure this machine: speeds, and what the checks catch.",
+        epilog="Example: sluice bench poc --quick",
+        no_args_is_help=True,
+    )
+
+    @group.callback()
+    def bench() -> None:
+        """Measure this machine: speeds, and what the checks catch."""
+
+    @group.command("poc", epilog="Example: sluice bench poc --quick")
+    def poc(
+        quick: Annotated[
+            bool, typer.Option("--quick", help="Every fifth entry of the two tables.")
+        ] = False,
+        tables: Annotated[
+            bool, typer.Option("--tables/--no-tables", help="Planted defects, healthy set-ups.")
+        ] = True,
+        speeds: Annotated[bool, typer.Option("--speeds/--no-speeds", help="The speeds.")] = True,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Run the POC gate's benchmark: planted defects, healthy set-ups, speeds.
+
+        Exit code 1 when a defect is missed or a healthy set-up fails; speeds depend on the machine.
+        """
+        _poc(quick=quick, tables=tables, speeds=speeds, as_json=as_json)
+
+    training.register(group)
+    gate.register(group)
+    trace.register(group)
+    faults.register(group)
+    rollout.register(group)
+    drift.register(group)
+    serving.register(group)
+    app.add_typer(group)
+
+
+def _poc(*, quick: bool, tables: bool, speeds: bool, as_json: bool) -> None:
+    from sluice.bench.poc.report import benchmark_page
+
+    show = Console(stderr=True)
+    report = _run_tables(show, every=_QUICK if quick else 1) if tables else None
+    measured = []
+    if speeds:
+        with show.status("measuring speeds"):
+            for speed in measure_speeds():
+                measured.append(speed)
+                show.print(f"  {speed.name}: {speed.value:,.3g} {speed.unit}", highlight=False)
+    if as_json:
+        found = report.model_dump(mode="json") if report else None
+        print(json.dumps({"tables": found, "speeds": [s.model_dump() for s in measured]}, indent=1))
+    else:
+        if report is not None:
+            results().print(benchmark_page(report))
+        if measured:
+            results().print(speed_table(measured))
+    if report is not None and not report.passed:
+        raise typer.Exit(GATE_SAID_NO)
+
+
+def _run_tables(show: Console, *, every: int) -> "BenchmarkReport":
+    from sluice.bench.poc.defects import DEFECTS
+    from sluice.bench.poc.healthy import HEALTHY
+    from sluice.bench.poc.report import (defect_line, healthy_line)
+    from sluice.bench.poc.result import BenchmarkReport
+    from sluice.bench.poc.runner import (run_defects, run_healthy)
+
+    defects, healthy = [], []
+    with Progress(console=show, transient=True) as progress:
+        bar = progress.add_task("planted defects", total=len(DEFECTS[::every]))
+        for defect in run_defects(every=every):
+            defects.append(defect)
+            progress.console.print(defect_line(defect), soft_wrap=True)
+            progress.advance(bar)
+        bar = progress.add_task("healthy set-ups", total=len(HEALTHY[::every]))
+        for setup in run_healthy(every=every):
+            healthy.append(setup)
+            progress.console.print(healthy_line(setup), soft_wrap=True)
+            progress.advance(bar)
+    return BenchmarkReport(defects=tuple(defects), healthy=tuple(healthy))
+
+
+def measure_speeds() -> Iterator[Speed]:
+    """Measure the gate on the default pipeline, and the engines under it on large tables.
+
+    The gate is run twice and the second time counts: the first one warms the disk's cache.
+    """
+    yield from _gate_speeds()
+    yield _feature_speed()
+    yield _range_bar_speed()
+    yield _expectation_speed()
+
+
+def _gate_speeds() -> Iterator[Speed]:
+    for level, options, most_s in (("full", (), 10.0), ("minimum", ("--minimum",), 5.0)):
+        for _ in range(2):
+            started = time.perf_counter()
+            report = _poc_command(*options)
+            whole_s = time.perf_counter() - started
+        own_s = sum(r["seconds"] for r in report["results"] if r["requirement"] != "POC-11")
+        yield Speed(name=f"{level} gate, own work", value=own_s, unit="s", target=most_s)
+        if level == "full":
+            yield Speed(name="whole command, full gate", value=whole_s, unit="s", target=25.0)
+
+
+def _poc_command(*options: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "sluice", "poc", PIPELINE, "--json", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def _feature_speed() -> Speed:
+    from sluice.workloads.bars_features import FeatureSettings, nine_features
+
+    bars = _random_bars(_MILLION)
+    seconds = _best(lambda: nine_features(bars, FeatureSettings()))
+    return Speed(name="nine features, 1,000,000 rows", value=seconds, unit="s", target=1.0)
+
+
+def _range_bar_speed() -> Speed:
+    import numpy as np
+    import pandas as pd
+
+    from sluice.data.bar_rules import RangeBars
+    from sluice.data.tick_bars import build_bars
+
+    rng = np.random.default_rng(_SEED)
+    price = 100 * np.exp(np.cumsum(rng.normal(scale=1e-5, size=_TICKS)))
+    times = pd.date_range("2020-01-01", periods=_TICKS, freq="ms", name="time")
+    size = rng.integers(1, 100, _TICKS).astype(float)
+    ticks = pd.DataFrame({"price": price, "size": size}, index=times)
+    rule = RangeBars(tenths_of_bp=100)
+    build_bars(ticks.head(1000), rule)  # compiles
+    seconds = _best(lambda: build_bars(ticks, rule))
+    return Speed(
+        name="range bars, 5,000,000 ticks",
+        value=_TICKS / seconds,
+        unit="ticks/s",
+        target=5e6,
+        higher_is_better=True,
+    )
+
+
+def _expectation_speed() -> Speed:
+    from sluice.checks.expectations import evaluate
+    from sluice.workloads.bars_contract import raw_expectations
+
+    bars = _random_bars(_MILLION)
+    expectations = raw_expectations(min_rows=100)
+    evaluate(bars.head(100), expectations, suite="warm_up")  # the import takes seconds, once
+    seconds = _best(lambda: evaluate(bars, expectations, suite="raw_data"))
+    return Speed(name="expectations, 1,000,000 rows", value=seconds, unit="s", target=2.0)
+
+
+def _random_bars(num_rows: int) -> "pd.DataFrame":
+    import numpy as np
+    import pandas as pd
+
+    rng = np.random.default_rng(_SEED)
+    close = 100 * np.exp(np.cumsum(rng.normal(scale=1e-3, size=num_rows)))
+    opened = close * np.exp(rng.normal(scale=5e-4, size=num_rows))
+    top, bottom = np.maximum(opened, close), np.minimum(opened, close)
+    return pd.DataFrame(
+        {
+            "open": opened,
+            "high": top * np.exp(rng.exponential(5e-4, size=num_rows)),
+            "low": bottom * np.exp(-rng.exponential(5e-4, size=num_rows)),
+            "close": close,
+            "volume": rng.lognormal(10, 1, size=num_rows),
+        },
+        index=pd.date_range("2000-01-01", periods=num_rows, freq="min", name="date"),
+    )
+
+
+def _best(work: Callable[[], object], repeats: int = 3) -> float:
+    """Return the shortest of a few runs [s]: what the machine can do, other programs aside."""
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)

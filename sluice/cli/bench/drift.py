@@ -1,0 +1,103 @@
+"""``sluice bench drift``: false alarms and power in simulated worlds, and the speed (ROLL-3)."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from sluice.cli.output import results
+from sluice.base.cpu_count import count_cores
+from sluice.base.errors import GATE_SAID_NO
+from sluice.cli.bench.benchmark_table import (Speed, speed_table)
+
+if TYPE_CHECKING:
+    from sluice.bench.drift.error_rates import DriftCell
+
+_SEED = 20260101
+_RHOS = (0.0, 0.5, 0.8)
+_COLUMNS, _QUICK_COLUMNS = 20, 5
+_REFERENCES, _QUICK_REFERENCES = 100, 8
+_ROWS, _QUICK_ROWS = 1_000_000, 20_000
+_SPEED_COLUMNS = 50
+
+
+def register(group: typer.Typer) -> None:
+    """Add ``drift`` to ``sluice bench``."""
+
+    @group.command("drift", epilog="Example: sluice bench drift --quick")
+    def drift(
+        quick: Annotated[
+            bool, typer.Option("--quick", help="Few references and rows: a look, no figure.")
+        ] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Simulate dependent rows without and with a shift, textbook tests beside the check.
+
+        Exit code 1 when a rate is proven beyond its figure; speeds depend on the machine.
+        """
+        _drift(quick=quick, as_json=as_json)
+
+
+def _drift(*, quick: bool, as_json: bool) -> None:
+    from sluice.bench.drift.table import (cell_table, holds)
+
+    show = Console(stderr=True)
+    with show.status("measuring the speed"):
+        speeds = measure_drift_speeds(num_rows=_QUICK_ROWS if quick else _ROWS)
+    cells = _simulate(show, quick=quick)
+    if as_json:
+        found = {
+            "cells": [cell.model_dump(mode="json") | {"holds": holds(cell)} for cell in cells],
+            "speeds": [speed.model_dump() | {"reached": speed.reached} for speed in speeds],
+        }
+        print(json.dumps(found, indent=1))
+    else:
+        results().print(cell_table(cells), speed_table(speeds))
+    if not all(map(holds, cells)):
+        raise typer.Exit(GATE_SAID_NO)
+
+
+def _simulate(show: Console, *, quick: bool) -> list["DriftCell"]:
+    from sluice.bench.drift.error_rates import (DriftWorld, measure_drift)
+
+    columns = _QUICK_COLUMNS if quick else _COLUMNS
+    worlds = [DriftWorld(rho=rho, num_columns=count) for count in (1, columns) for rho in _RHOS]
+    cells = []
+    with show.status("simulating windows"):
+        for cell in measure_drift(
+            worlds,
+            references=_QUICK_REFERENCES if quick else _REFERENCES,
+            seed=_SEED,
+            processes=count_cores(),
+        ):
+            cells.append(cell)
+            show.print(
+                f"  rho {cell.world.rho:g}, {cell.world.num_columns} columns: "
+                f"false {cell.false_alarms}, power {cell.power}",
+                highlight=False,
+                soft_wrap=True,
+            )
+    return cells
+
+
+def measure_drift_speeds(*, num_rows: int) -> list[Speed]:
+    """Return the time to judge a window of 50 columns against a reference that is kept."""
+    from sluice.bench.drift.error_rates import measure_speed
+
+    build_s, judge_s = measure_speed(
+        num_rows=num_rows,
+        num_columns=_SPEED_COLUMNS,
+        reference_rows=20_000,
+        seed=_SEED,
+        threads=count_cores(),
+    )
+    return [
+        Speed(
+            name=f"drift, {num_rows:,} rows x {_SPEED_COLUMNS} columns",
+            value=judge_s,
+            unit="s",
+            target=5.0,
+        ),
+        Speed(name="building its reference, 20,000 rows", value=build_s, unit="s", target=30.0),
+    ]

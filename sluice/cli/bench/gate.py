@@ -1,0 +1,132 @@
+"""``sluice bench gate``: how often the promotion gate errs, and how fast it resamples (STAT-3)."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from sluice.cli.output import results
+from sluice.base.cpu_count import count_cores
+from sluice.base.errors import GATE_SAID_NO
+from sluice.cli.bench.benchmark_table import (Speed, speed_table)
+
+if TYPE_CHECKING:
+    from sluice.bench.gate.error_rates import (CellResult, FamilyResult)
+
+_SEED = 20260101
+_ATTEMPTS = 30
+_QUICK_SIMULATIONS, _SIMULATIONS = 100, 1000
+
+
+def register(group: typer.Typer) -> None:
+    """Add ``gate`` to ``sluice bench``."""
+
+    @group.command("gate", epilog="Example: sluice bench gate --quick")
+    def gate(
+        quick: Annotated[
+            bool, typer.Option("--quick", help="A few worlds, 100 simulations: a look, no figure.")
+        ] = False,
+        simulations: Annotated[
+            int | None,
+            typer.Option(
+                min=20,
+                help=f"Simulations of each world; {_SIMULATIONS} when left out.",
+                show_default=False,
+            ),
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Simulate worlds with a known truth: false promotions and power, naive tests beside them.
+
+        Exit code 1 when a rate is proven beyond its figure; speeds depend on the machine.
+        """
+        _gate(
+            quick=quick,
+            simulations=simulations or (_QUICK_SIMULATIONS if quick else _SIMULATIONS),
+            as_json=as_json,
+        )
+
+
+def _gate(*, quick: bool, simulations: int, as_json: bool) -> None:
+    from sluice.bench.gate.report import (cell_table, family_holds, family_table, holds)
+
+    show = Console(stderr=True)
+    with show.status("measuring the speed of resampling"):
+        speeds = measure_resampling_speeds(resamples=200 if quick else 2000)
+    cells, families = _simulate(show, quick=quick, simulations=simulations)
+    passed = all(map(holds, cells)) and all(map(family_holds, families))
+    if as_json:
+        found = {
+            "cells": [cell.model_dump(mode="json") | {"holds": holds(cell)} for cell in cells],
+            "families": [
+                family.model_dump(mode="json") | {"holds": family_holds(family)}
+                for family in families
+            ],
+            "speeds": [speed.model_dump() | {"reached": speed.reached} for speed in speeds],
+        }
+        print(json.dumps(found, indent=1))
+    else:
+        results().print(cell_table(cells), family_table(families), speed_table(speeds))
+    if not passed:
+        raise typer.Exit(GATE_SAID_NO)
+
+
+def _simulate(
+    show: Console, *, quick: bool, simulations: int
+) -> tuple[list["CellResult"], list["FamilyResult"]]:
+    from sluice.bench.gate.error_rates import (measure_cells, measure_family)
+    from sluice.bench.gate.grid import (full_grid, quick_grid)
+    from sluice.bench.gate.report import world_name
+    from sluice.bench.gate.worlds import World
+    from sluice.evaluation.settings import GateSettings
+
+    worlds = quick_grid() if quick else full_grid()
+    settings, processes = GateSettings(), count_cores()
+    cells, families = [], []
+    with Progress(console=show, transient=True) as progress:
+        bar = progress.add_task("worlds", total=len(worlds))
+        for cell in measure_cells(
+            worlds, settings, simulations=simulations, seed=_SEED, processes=processes
+        ):
+            cells.append(cell)
+            progress.console.print(
+                f"  {world_name(cell.world)}: false {cell.false_promotions}, power {cell.power}",
+                highlight=False,
+                soft_wrap=True,
+            )
+            progress.advance(bar)
+        bar = progress.add_task("retraining on one window", total=2)
+        for is_same_recipe in (True, False):
+            families.append(
+                measure_family(
+                    World(rho=0.5),
+                    settings,
+                    attempts=_ATTEMPTS,
+                    is_same_recipe=is_same_recipe,
+                    simulations=max(20, simulations // 10) if quick else simulations,
+                    seed=_SEED,
+                    processes=processes,
+                )
+            )
+            progress.advance(bar)
+    return cells, families
+
+
+def measure_resampling_speeds(*, resamples: int) -> list[Speed]:
+    """Return the time of the two-way bootstrap and how many times ``arch``'s own loop takes."""
+    from sluice.bench.gate.resampling_speed import measure_resampling
+
+    found = measure_resampling(num_seeds=8, num_rows=100_000, resamples=resamples, seed=_SEED)
+    what = f"{resamples:,} two-way resamples of 8 x 100,000"
+    return [
+        Speed(name=what, value=found.own_seconds, unit="s", target=1.0),
+        Speed(
+            name="the same through arch's own loop, over ours",
+            value=found.ratio,
+            unit="x",
+            target=5.0,
+            higher_is_better=True,
+        ),
+    ]

@@ -1,0 +1,61 @@
+"""``sluice bench rollout``: how fast harm is found, how often it is seen in vain (ROLL-2)."""
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from sluice.cli.output import results
+from sluice.base.cpu_count import count_cores
+from sluice.base.errors import GATE_SAID_NO
+
+_SEED = 20260101
+_QUICK_ROLLOUTS, _ROLLOUTS = 40, 1000
+
+
+def register(group: typer.Typer) -> None:
+    """Add ``rollout`` to ``sluice bench``."""
+
+    @group.command("rollout", epilog="Example: sluice bench rollout --quick")
+    def rollout(
+        quick: Annotated[
+            bool, typer.Option("--quick", help=f"{_QUICK_ROLLOUTS} rollouts each: a look.")
+        ] = False,
+        rollouts: Annotated[
+            int | None,
+            typer.Option(
+                min=10,
+                help=f"Rollouts of each scenario; {_ROLLOUTS} when left out.",
+                show_default=False,
+            ),
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Simulate rollouts: delay until harm is found, false rollbacks, a z-test beside them.
+
+        Exit code 1 when a delay is longer than its figure, or false rollbacks are proven beyond.
+        """
+        _rollout(rollouts or (_QUICK_ROLLOUTS if quick else _ROLLOUTS), as_json=as_json)
+
+
+def _rollout(rollouts: int, *, as_json: bool) -> None:
+    from sluice.bench.rollout.report import rollout_table
+    from sluice.bench.rollout.scenarios import scenarios
+    from sluice.bench.rollout.simulation import measure
+
+    played = scenarios()
+    measured = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("rollouts", total=len(played))
+        for one in measure(played, rollouts=rollouts, seed=_SEED, processes=count_cores()):
+            measured.append(one)
+            progress.advance(bar)
+    if as_json:
+        found = [one.model_dump(mode="json") | {"holds": one.holds} for one in measured]
+        print(json.dumps({"scenarios": found}, indent=1))
+    else:
+        results().print(rollout_table(measured))
+    if not all(one.holds for one in measured):
+        raise typer.Exit(GATE_SAID_NO)

@@ -1,0 +1,121 @@
+"""``sluice bench serve``: what the router costs, beside the same model behind the shortest app."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from sluice.cli.output import (print_json, results)
+from sluice.cli.bench.benchmark_table import (Speed, speed_table)
+
+if TYPE_CHECKING:
+    from sluice.bench.serving.measure import Measured
+
+_ROUNDS, _QUICK_ROUNDS = 9, 2
+_SECONDS, _QUICK_SECONDS = 3.0, 1.0
+
+
+def register(group: typer.Typer) -> None:
+    """Add ``serve`` to ``sluice bench``."""
+
+    @group.command("serve", epilog="Example: sluice bench serve --quick")
+    def serve(
+        quick: Annotated[bool, typer.Option("--quick", help="Two short rounds: a look.")] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Measure the app with the default pipeline's model, over real sockets.
+
+        Every kind of server is measured in turn, round after round; of each figure the median over
+        the rounds counts, because the load of a machine comes and goes.
+        """
+        _serve(
+            rounds=_QUICK_ROUNDS if quick else _ROUNDS,
+            seconds=_QUICK_SECONDS if quick else _SECONDS,
+            as_json=as_json,
+        )
+
+
+def _serve(*, rounds: int, seconds: float, as_json: bool) -> None:
+    from sluice.bench.serving.measure import measure_kinds  # brings torch and FastAPI
+
+    show = Console(stderr=True)
+    found = measure_kinds(
+        rounds=rounds,
+        seconds=seconds,
+        watch=lambda steps: track(steps, "rounds", console=show, transient=True),
+    )
+    speeds = serving_speeds(found)
+    if as_json:
+        told = {
+            "servers": {kind: measured.model_dump() for kind, measured in found.items()},
+            "speeds": [speed.model_dump() | {"reached": speed.reached} for speed in speeds],
+        }
+        print_json(told)
+    else:
+        results().print(_table(found), speed_table(speeds))
+
+
+def serving_speeds(found: "dict[str, Measured]") -> list[Speed]:
+    """Return the figures that the servers are held to."""
+    model, shortest = found["model alone"], found["shortest app"]
+    ours, canary, shadow = found["production"], found["canary at 50 %"], found["shadow"]
+    return [
+        Speed(
+            name="router on top of the model, median",
+            value=ours.p50_ms - model.p50_ms,
+            unit="ms",
+            target=1.5,
+        ),
+        Speed(
+            name="router on top of the model, 99th percentile",
+            value=ours.p99_ms - model.p99_ms,
+            unit="ms",
+            target=4.0,
+        ),
+        Speed(
+            name="shadow's 99th percentile against that without",
+            value=shadow.p99_ms / ours.p99_ms,
+            unit="x",
+            target=1.1,
+        ),
+        Speed(
+            name="rate against the shortest app",
+            value=ours.rate_per_s / shortest.rate_per_s,
+            unit="x",
+            target=0.8,
+            higher_is_better=True,
+        ),
+        Speed(
+            name="rate of a canary against the shortest app",
+            value=canary.rate_per_s / shortest.rate_per_s,
+            unit="x",
+            target=0.8,
+            higher_is_better=True,
+        ),
+        Speed(
+            name="requests failed",
+            value=sum(measured.failed for measured in found.values()),
+            unit="requests",
+            target=0,
+        ),
+    ]
+
+
+def _table(found: "dict[str, Measured]") -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="Default model: 8 GRUs", title_justify="left")
+    for name in ("", "p50 [ms]", "p99 [ms]", "8 clients [1/s]", "answers", "failed"):
+        table.add_column(name, justify="right" if name else "left")
+    for kind, measured in found.items():
+        rate = f"{measured.rate_per_s:,.0f}" if measured.rate_per_s else ""
+        table.add_row(
+            kind,
+            f"{measured.p50_ms:.2f}",
+            f"{measured.p99_ms:.2f}",
+            rate,
+            f"{measured.answers:,}",
+            str(measured.failed),
+        )
+    return table

@@ -1,0 +1,71 @@
+"""``sluice bench trace``: what tracing costs, program by program (TRACE-1)."""
+
+import json
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from sluice.cli.output import results
+from sluice.base.errors import GATE_SAID_NO
+from sluice.cli.bench.benchmark_table import (Speed, speed_table)
+
+_RUNS, _TURNS, _QUICK_TURNS = 5, 12, 4
+
+
+def register(group: typer.Typer) -> None:
+    """Add ``trace`` to ``sluice bench``."""
+
+    @group.command("trace", epilog="Example: sluice bench trace --quick")
+    def trace(
+        quick: Annotated[
+            bool, typer.Option("--quick", help="One process each: a look, no figure.")
+        ] = False,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Train six programs traced and untraced in turns: cost, and whether the weights agree.
+
+        A process is traced in every other turn of some epochs; five of them each. Behind the ratio
+        of the times stands its 95 % interval. Exit code 1 when weights differ between a run that
+        is traced and one that is not; costs depend on the machine.
+        """
+        runs, turns = (1, _QUICK_TURNS) if quick else (_RUNS, _TURNS)
+        _trace(runs=runs, turns=turns, as_json=as_json)
+
+
+def _trace(*, runs: int, turns: int, as_json: bool) -> None:
+    from sluice.bench.tracer.overhead import measure_overhead
+    from sluice.trace.settings import TraceSettings
+
+    show, measured = Console(stderr=True), []
+    with (
+        tempfile.TemporaryDirectory(prefix="sluice-bench-") as name,
+        show.status("training traced and untraced in turns"),
+    ):
+        settings = TraceSettings()
+        for found in measure_overhead(Path(name), runs=runs, turns=turns, settings=settings):
+            measured.append(found)
+            same = "same weights" if found.has_same_weights else "OTHER WEIGHTS"
+            show.print(
+                f"  {found.program}: {found.ratio:.3f} x ({found.low:.3f} to {found.high:.3f}), "
+                f"{found.plain_us:,.0f} us a step, {same}",
+                highlight=False,
+            )
+    ratios = [found.ratio for found in measured]
+    speeds = [
+        Speed(
+            name="tracing, median program", value=statistics.median(ratios), unit="x", target=1.03
+        ),
+        Speed(name="tracing, worst program", value=max(ratios), unit="x", target=1.10),
+    ]
+    if as_json:
+        rows = [speed.model_dump() | {"reached": speed.reached} for speed in speeds]
+        programs = [found.model_dump(mode="json") for found in measured]
+        print(json.dumps({"speeds": rows, "programs": programs}, indent=1))
+    else:
+        results().print(speed_table(speeds))
+    if not all(found.has_same_weights for found in measured):
+        raise typer.Exit(GATE_SAID_NO)

@@ -1,0 +1,202 @@
+"""``sluice bench train`` and ``sluice bench tune``: the speeds of training and of a search."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from sluice.cli.output import results
+from sluice.base.cpu_count import count_cores
+from sluice.cli.bench.benchmark_table import (Speed, speed_table)
+from sluice.base.settings import Record
+
+if TYPE_CHECKING:
+    from sluice.data.folds import Fold
+    from sluice.data.table import TableRecord
+    from sluice.config.pipeline import PipelineSettings
+    from sluice.workloads.workload import Workload
+
+PIPELINE = "sp500_volatility"
+
+Quick = Annotated[bool, typer.Option("--quick", help="Less of everything: a look, no figure.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def register(group: typer.Typer) -> None:
+    """Add ``train`` and ``tune`` to ``sluice bench``."""
+
+    @group.command("train", epilog="Example: sluice bench train --quick")
+    def train(quick: Quick = False, as_json: AsJson = False) -> None:
+        """Measure training: against a bare loop, checkpoints, going on, several processes."""
+        _show(measure_training(quick=quick), "measuring training", as_json=as_json)
+
+    @group.command("tune", epilog="Example: sluice bench tune --quick")
+    def tune(quick: Quick = False, as_json: AsJson = False) -> None:
+        """Measure a search: beside a plain Tuner, the wrapper alone, and 1,000 trials."""
+        _show(measure_search(quick=quick), "measuring a search", as_json=as_json)
+
+
+def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
+    """Yield what was measured on the default pipeline, and the speeds that have a target.
+
+    The default model on its real rows, in a folder that is removed.
+    """
+    from sluice.bench.training.trainer_overhead import measure_trainer
+    from sluice.training.unit import UnitSpec
+    from sluice.bench.training.unit_overhead import measure_units
+
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
+        folder = Path(name)
+        default, workload, folds, table = _default(folder)
+        fold = folds[0]
+        loops = measure_trainer(
+            workload,
+            default.model,
+            default.training.model_copy(update={"max_epochs": 2} if quick else {}),
+            *_rows(workload, table, fold, folder),
+            rounds=3 if quick else 7,
+            seed=0,
+            folder=folder,
+        )
+        yield loops
+        yield _at_least("trainer over the bare loop", loops.ratio, "x", 0.97)
+        yield _at_most("checkpoints, share of training", loops.checkpoint_share, "of 1", 0.02)
+        units = measure_units(
+            [
+                UnitSpec(
+                    workload=default.workload,
+                    workload_settings=default.workload_settings,
+                    model=default.model,
+                    training=default.training.model_copy(update={"max_epochs": 4 if quick else 16}),
+                    seed=seed,
+                    fold=fold,
+                    table=table,
+                    artifacts=folder / "artifacts",
+                    runs=folder,
+                )
+                for seed in default.seeds[: 1 if quick else None]
+                for fold in folds
+            ],
+            workers=count_cores(),
+            repeats=1 if quick else 5,
+            folder=folder,
+        )
+    yield units
+    yield _at_most("going on, beyond process start", units.resume_seconds, "s", 2.0)
+    together = f"{units.num_units} units, {units.workers} processes over 1"
+    yield _at_least(together, units.speedup, "x", 1.8)
+
+
+def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
+    """Yield what was measured of searches, and the speeds that have a target.
+
+    A study on the default pipeline beside the same through a plain ``Tuner``, sleeping trials
+    under bare and wrapped schedulers, and decisions about many trials on simulated workers.
+    """
+    from sluice.base.artifacts import ArtifactStore
+    from sluice.data.table import load_table
+    from sluice.bench.search.result import SearchSpeed
+    from sluice.bench.search.scale import measure_scale
+    from sluice.bench.search.study_speed import measure_study
+    from sluice.bench.search.wrapper_cost import measure_wrapper
+    from sluice.tuning.objective import TrainingObjective
+
+    num_trials = 4 if quick else 20
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
+        folder = Path(name)
+        default, _, folds, table = _default(folder)
+        training = default.training
+        if quick:
+            training = training.model_copy(update={"max_epochs": 2})
+        study = measure_study(
+            TrainingObjective(
+                workload=default.workload,
+                workload_settings=default.workload_settings,
+                base=default.setup.model_copy(update={"training": training}),
+                seed=0,
+                folds=folds[:1],
+                table=table,
+                frame=load_table(table, ArtifactStore(folder / "artifacts")),
+            ),
+            num_trials=num_trials,
+            grace_epochs=1 if quick else 10,
+            folder=folder,
+        )
+        yield _at_most(f"ASHA study, {num_trials} trials", study.seconds, "s", 60.0)
+        yield _at_most("the same, over ray.tune.Tuner", study.ratio, "x", 0.75)
+        few = measure_wrapper(
+            num_trials=4 if quick else 16,
+            num_workers=2,
+            cpus=count_cores() / 2,
+            sleep_s=0.05 if quick else 0.2,
+            rounds=1 if quick else 3,
+            folder=folder / "few",
+        )
+        yield _at_most("resumable over the bare scheduler", few.arrival_ratio, "x", 1.02)
+        yield _at_most("the same, ordered", few.ordered_ratio, "x", 1.02)
+        many = measure_wrapper(
+            num_trials=8 if quick else 100,
+            num_workers=2 if quick else 8,
+            cpus=count_cores() / 8,
+            sleep_s=0.05 if quick else 0.2,
+            rounds=1,
+            folder=folder / "many",
+        )
+        num_simulated = 100 if quick else 1000
+        scale = measure_scale(num_trials=num_simulated, num_workers=64, folder=folder / "scale")
+        restore_s = max(cost.restore_s for cost in scale)
+        yield _at_most(f"restore, {num_simulated} simulated trials", restore_s, "s", 10.0)
+        yield SearchSpeed(study=study, few_workers=few, many_workers=many, scale=scale)
+
+
+def _default(
+    folder: Path,
+) -> tuple["PipelineSettings", "Workload", tuple["Fold", ...], "TableRecord"]:
+    """Return the default pipeline, and its feature frame as a table in ``folder``."""
+    from sluice.base.artifacts import ArtifactStore
+    from sluice.data.table import save_table
+    from sluice.config.pipeline import (defs_folder, find_pipeline)
+
+    settings = find_pipeline(PIPELINE, defs_folder())
+    workload = settings.loaded_workload
+    frame = workload.compute_features(workload.load_rows())
+    table = save_table(frame, ArtifactStore(folder / "artifacts"))
+    return settings, workload, workload.plan_folds(frame), table
+
+
+def _rows(workload: "Workload", table: "TableRecord", fold: "Fold", folder: Path) -> Any:
+    from sluice.base.artifacts import ArtifactStore
+    from sluice.data.table import load_table
+
+    frame = load_table(table, ArtifactStore(folder / "artifacts"))
+    return workload.examples(frame, fold.train), workload.examples(frame, fold.val)
+
+
+def _show(found: Iterator[Record | Speed], doing: str, *, as_json: bool) -> None:
+    show = Console(stderr=True)
+    speeds: list[Speed] = []
+    measured: dict[str, Any] = {}
+    with show.status(doing):
+        for record in found:
+            if isinstance(record, Speed):
+                speeds.append(record)
+                show.print(f"  {record.name}: {record.value:,.3g} {record.unit}", highlight=False)
+            else:
+                measured |= record.model_dump(mode="json")
+    if as_json:
+        rows = [speed.model_dump() | {"reached": speed.reached} for speed in speeds]
+        print(json.dumps({"speeds": rows, "measured": measured}, indent=1))
+    else:
+        results().print(speed_table(speeds))
+
+
+def _at_most(name: str, value: float, unit: str, target: float) -> Speed:
+    return Speed(name=name, value=value, unit=unit, target=target)
+
+
+def _at_least(name: str, value: float, unit: str, target: float) -> Speed:
+    return Speed(name=name, value=value, unit=unit, target=target, higher_is_better=True)

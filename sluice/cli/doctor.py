@@ -1,0 +1,262 @@
+"""``sluice doctor``: is everything there that a run needs?"""
+
+import json
+import os
+import shlex
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import Field
+from rich.markup import escape
+from rich.table import Table
+
+from sluice.base.artifacts import ArtifactStore
+from sluice.cluster.ray_token import ray_token_path
+from sluice.cli.output import results
+from sluice.cli.training_doctor import add_training_doctors
+from sluice.base.cpu_count import count_cores
+from sluice.base.pluralize import counted
+from sluice.base.errors import (GATE_SAID_NO, SluiceError, UnknownVersion)
+from sluice.base.files import (OWNER_FILE, OWNER_FOLDER, write_atomic)
+from sluice.base.home import Home
+from sluice.base.settings import (Record, Settings)
+
+if TYPE_CHECKING:
+    from sluice.registry.records import Version
+
+NAME = "doctor"
+
+PACKAGES = (
+    "dagster",
+    "dagster-webserver",
+    "torch",
+    "pandas",
+    "great-expectations",
+    "wandb",
+    "ray",
+    "arch",
+    "sqlalchemy",
+)
+
+
+class DoctorSettings(Settings):
+    """What is too little."""
+
+    min_free_gib: float = Field(1.0, gt=0, description="Free disk a run may need [GiB].")
+
+
+class Examination(Record):
+    """What one look found."""
+
+    name: str
+    healthy: bool
+    seen: str
+    fix: str = ""
+
+
+def examine(home: Home, pipelines: Path, settings: DoctorSettings) -> Iterator[Examination]:
+    """Look at everything a run needs, one thing at a time."""
+    from sluice.config.pipeline import known_pipelines
+
+    yield Examination(
+        name="python",
+        healthy=sys.version_info >= (3, 11),
+        seen=sys.version.split()[0],
+        fix="Install Python 3.11 or newer and set up again.",
+    )
+    for package in PACKAGES:
+        yield _attempt(f"package {package}", lambda p=package: _installed(p))  # type: ignore[misc]
+    yield _attempt("state folder", lambda: _writable(home))
+    yield _attempt("permissions", lambda: _private(home))
+    yield _attempt("free disk", lambda: _free(home, settings))
+    yield _attempt("registry", lambda: _registry(home))
+    for production in _productions(home):
+        yield _attempt(
+            f"production of {production.model}",
+            lambda p=production: _served(home, p),  # type: ignore[misc]
+        )
+    yield _attempt("devices", _devices)
+    for name in known_pipelines(pipelines):
+        yield _attempt(f"pipeline {name}", lambda n=name: _pipeline(n, pipelines))  # type: ignore[misc]
+
+
+def doctor_group(app: typer.Typer) -> typer.Typer:
+    """Return the group ``sluice doctor`` of an application; layers above add commands to it."""
+    for known in app.registered_groups:
+        if known.name == NAME and known.typer_instance is not None:
+            return known.typer_instance
+    group = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
+    app.add_typer(group, name=NAME)
+    return group
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``sluice doctor`` and its examinations of a training."""
+
+    @doctor_group(app).callback(invoke_without_command=True)
+    def doctor(
+        context: typer.Context,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Check that everything a run needs is there; each problem comes with its fix.
+
+        Example: sluice doctor
+        """
+        if context.invoked_subcommand is None:
+            _examine_all(as_json=as_json)
+        elif as_json:
+            raise typer.BadParameter(
+                f"Give --json after '{context.invoked_subcommand}'.", ctx=context
+            )
+
+    add_training_doctors(doctor_group(app))
+
+
+def _examine_all(*, as_json: bool) -> None:
+    from sluice.config.pipeline import defs_folder
+
+    home = Home.from_environment(os.environ, cwd=Path.cwd())
+    found = list(examine(home, defs_folder(), DoctorSettings()))
+    if as_json:
+        print(json.dumps([e.model_dump() for e in found], indent=1))
+    else:
+        results().print(_table(found))
+    if not all(e.healthy for e in found):
+        raise typer.Exit(GATE_SAID_NO)
+
+
+def _attempt(name: str, look: Callable[[], str]) -> Examination:
+    try:
+        return Examination(name=name, healthy=True, seen=look())
+    except SluiceError as error:
+        return Examination(name=name, healthy=False, seen=error.what, fix=error.fix)
+    except (OSError, ImportError) as error:
+        return Examination(
+            name=name,
+            healthy=False,
+            seen=f"{type(error).__name__}: {error}",
+            fix="Correct what the message names; for a package, set up again.",
+        )
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        raise SluiceError(
+            f"{package} is not installed.",
+            fix="Run 'make setup' in the checkout, or install Sluice again from there or from its "
+            "wheel.",
+        ) from None
+
+
+def _writable(home: Home) -> str:
+    probe = home.root / ".doctor"
+    write_atomic(probe, b"")
+    probe.unlink()
+    return str(home.root)
+
+
+def _private(home: Home) -> str:
+    """Say that nobody else reads the state folder, or the secrets outside it."""
+    private = {home.root: OWNER_FOLDER, home.registry_key: OWNER_FILE, ray_token_path(): OWNER_FILE}
+    for path, mode in private.items():
+        if path is None or not path.exists():
+            continue
+        now = stat.S_IMODE(path.stat().st_mode)
+        if now & (stat.S_IRWXG | stat.S_IRWXO):
+            raise SluiceError(
+                f"{path} must be closed to other users ({mode:04o}), and has {now:04o}.",
+                fix=f"Run: chmod {mode:o} {shlex.quote(str(path))}",
+            )
+    return "closed to other users"
+
+
+def _free(home: Home, settings: DoctorSettings) -> str:
+    there = next(folder for folder in (home.root, *home.root.parents) if folder.exists())
+    free = shutil.disk_usage(there).free / 2**30
+    if not free >= settings.min_free_gib:
+        raise SluiceError(
+            f"{free:.1f} GiB free at {there}, {settings.min_free_gib} GiB required.",
+            fix="Free disk space or point SLUICE_HOME at a larger disk.",
+        )
+    return f"{free:.0f} GiB"
+
+
+def _registry(home: Home) -> str:
+    from sluice.registry.ledger import Ledger
+
+    try:
+        opened = Ledger.open(home.registry_url, clock=lambda: datetime.now(UTC), create=False)
+    except UnknownVersion:
+        return "none yet; the first run makes it"
+    with opened as ledger:
+        findings = ledger.verify(None, store=ArtifactStore(home.artifacts))
+        models = ledger.models()
+    if findings:
+        raise SluiceError(
+            f"{counted(len(findings), 'finding')}, the first: {findings[0].what}",
+            fix=f"{findings[0].fix} All of them: sluice registry verify",
+        )
+    return f"{counted(len(models), 'model')}, every digest holds"
+
+
+def _productions(home: Home) -> "list[Version]":
+    """Return every version in production; none where the registry itself cannot be read."""
+    from sluice.registry.ledger import Ledger
+
+    try:
+        with Ledger.open(
+            home.registry_url, clock=lambda: datetime.now(UTC), create=False
+        ) as ledger:
+            found = [ledger.production(model) for model in ledger.models()]
+    except SluiceError:  # the examination of the registry reports it
+        return []
+    return [production for production in found if production is not None]
+
+
+def _served(home: Home, production: "Version") -> str:
+    """Load a version as ``sluice serve`` does, and report what its stored settings left out."""
+    from sluice.registry.loading import compare_version, removed_settings
+    from sluice.serving.deployed import load_deployed, require_finite
+
+    number = f"version {production.number}"
+    require_finite(load_deployed(production, ArtifactStore(home.artifacts)))
+    left_out = "".join(
+        f"; its setting '{removed.name}' exists no longer: {removed.effect}"
+        for removed in removed_settings(production)
+    )
+    warning = compare_version(production).warning(number)
+    return f"{number} loads{left_out}" + (f"; {warning}" if warning else "")
+
+
+def _devices() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        return ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+    return f"CPU only, {counted(count_cores(), 'core')}"
+
+
+def _pipeline(name: str, pipelines: Path) -> str:
+    from sluice.config.pipeline import find_pipeline
+
+    settings = find_pipeline(name, pipelines)
+    workload = settings.loaded_workload
+    seeds = counted(len(settings.seeds), "seed")
+    return f"{type(workload).__name__}, {settings.model.architecture}, {seeds}"
+
+
+def _table(found: list[Examination]) -> Table:
+    table = Table("", "what", "seen", "do", box=None, pad_edge=False)
+    for e in found:
+        mark = "[green]ok[/green]" if e.healthy else "[red]no[/red]"
+        table.add_row(mark, e.name, escape(e.seen), "" if e.healthy else escape(e.fix))
+    return table

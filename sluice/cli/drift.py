@@ -1,0 +1,121 @@
+"""``sluice drift``: has anything moved since the reference?"""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from sluice.cli.output import (print_json, results)
+from sluice.base.cpu_count import count_cores
+from sluice.base.digests import digest_frame
+from sluice.config.drift_settings import (SMALLEST_WINDOW, DriftSettings)
+from sluice.base.errors import GATE_SAID_NO
+from sluice.base.files import write_atomic
+
+if TYPE_CHECKING:
+    from sluice.drift.report import DriftReport
+
+_DEFAULTS = DriftSettings()
+_EXAMPLE = "Example: sluice drift training.parquet yesterday.csv --ignore time --html drift.html"
+_SHOWN = 30
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``drift`` to the command line."""
+    app.command("drift", epilog=_EXAMPLE)(drift)
+
+
+def drift(
+    reference: Annotated[
+        Path,
+        typer.Argument(
+            help="Rows known to be good, in time order: Parquet or CSV.", show_default=False
+        ),
+    ],
+    window: Annotated[
+        Path, typer.Argument(help="Rows to judge, in time order.", show_default=False)
+    ],
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Column to leave out, such as the time; may be repeated.", show_default=False
+        ),
+    ] = None,
+    alpha: Annotated[
+        float, typer.Option(help="False alarms per window, all columns together, in (0, 0.5).")
+    ] = _DEFAULTS.alpha,
+    min_rows: Annotated[
+        int, typer.Option(help="Smaller windows decide nothing [rows].")
+    ] = _DEFAULTS.min_rows,
+    max_columns: Annotated[
+        int, typer.Option(help="Of a wider table a random sample is compared [columns].")
+    ] = _DEFAULTS.max_columns,
+    seed: Annotated[int, typer.Option(min=0, help="Draws the windows to calibrate with.")] = 0,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Also write a report with pictures to this file.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Say which columns of a window drifted from the reference.
+
+    Leaves with 0 for STABLE and 1 for DRIFT or INCONCLUSIVE.
+    """
+    # Imported here: pandas' readers and pictures are not needed for the other commands.
+    from sluice.drift.judge import judge_window
+    from sluice.drift.page import drift_page
+    from sluice.drift.reference import build_reference
+    from sluice.drift.table_file import read_frame
+
+    ignored = tuple(ignore or ())
+    was, now = read_frame(reference, ignored=ignored), read_frame(window, ignored=ignored)
+    size = max(len(now), SMALLEST_WINDOW)
+    settings = DriftSettings.parse(
+        {
+            "alpha": alpha,
+            "min_rows": min_rows,
+            "window_rows": size,
+            "max_columns": max_columns,
+        },
+        where="sluice drift",
+    )
+    threads = count_cores()
+    built = build_reference(was, settings, seed=seed, threads=threads)
+    report = judge_window(built, now, window=digest_frame(now), threads=threads)
+    if html is not None:
+        title = f"{window.name} against {reference.name}"
+        write_atomic(html, drift_page(report, built, title=title).encode())
+        typer.echo(f"report: {html}", err=True)
+    if as_json:
+        print_json(report)
+    else:
+        _show(report)
+    if not report.passed:
+        raise typer.Exit(GATE_SAID_NO)
+
+
+def _number(value: float) -> str:
+    return f"{value:.2g}" if math.isfinite(value) else "-"
+
+
+def _show(report: "DriftReport") -> None:
+    table = Table(title=report.verdict, title_justify="left")
+    for name in ("column", "verdict", "adjusted p", "effect", "why"):
+        table.add_column(name, justify="right" if name in ("adjusted p", "effect") else "left")
+    quiet = [column for column in report.columns if column.verdict == "STABLE"]
+    unsure = [column for column in report.columns if column.verdict == "INCONCLUSIVE"]
+    ranked = [*report.moved, *unsure, *sorted(quiet, key=lambda column: column.p_value)]
+    for column in ranked[:_SHOWN]:
+        numbers = (_number(column.adjusted_p), _number(column.effect))
+        table.add_row(column.column, column.verdict, *numbers, column.reason)
+    console = results(markup=False)
+    console.print(table)
+    if len(ranked) > _SHOWN:
+        console.print(f"and {len(ranked) - _SHOWN} more; --json has all")
+    if report.joint is not None:
+        console.print(f"All columns together: {report.joint.verdict}. {report.joint.reason}")
+    if report.extra_columns:
+        console.print(f"Not in the reference: {', '.join(report.extra_columns)}")
+    console.print(f"{report.reason} {report.remedy}")

@@ -1,0 +1,242 @@
+"""``sluice gate``: judge files of losses, as the pipeline's promotion gate would."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sluice.cli.output import (print_json, results)
+from sluice.base.digests import digest_frame
+from sluice.base.errors import (GATE_SAID_NO, SettingsError)
+from sluice.evaluation.comparison import compare
+from sluice.evaluation.losses import LossTable, read_losses
+from sluice.evaluation.multiplicity import benjamini_hochberg, hold_cohort, holm
+from sluice.evaluation.settings import GateSettings
+from sluice.verdicts.verdict import Verdict
+from sluice.base.files import write_atomic
+
+_DEFAULTS = GateSettings()
+_EXAMPLE = "Example: sluice gate --baseline production.parquet --candidate new.csv --horizon 1"
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``gate`` to the command line."""
+    app.command("gate", epilog=_EXAMPLE)(gate)
+
+
+def gate(
+    baseline: Annotated[
+        Path,
+        typer.Option(
+            help="Losses of what is in production: Parquet or CSV with the columns seed, fold, "
+            "row, loss; seed empty for a rule without seeds. A column cluster names rows that "
+            "belong together, such as one day's assets.",
+            show_default=False,
+        ),
+    ],
+    candidate: Annotated[
+        list[Path],
+        typer.Option(
+            help="Losses of the candidate on the same rows; given several times, all of them are a "
+            "cohort: their promotions hold together (Holm).",
+            show_default=False,
+        ),
+    ],
+    horizon: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="How many rows ahead a target looks [rows]; 0 when rows are independent.",
+        ),
+    ] = 1,
+    alpha: Annotated[
+        float, typer.Option(help="One-sided rate of false promotions, in (0, 0.5).")
+    ] = _DEFAULTS.alpha,
+    min_gain: Annotated[
+        float, typer.Option(help="Smallest mean gain worth a promotion [loss units].")
+    ] = _DEFAULTS.min_gain,
+    margin_share: Annotated[
+        float,
+        typer.Option(help="Gains below this share of the baseline's mean loss do not matter."),
+    ] = _DEFAULTS.equivalence_margin_share,
+    min_seeds: Annotated[
+        int, typer.Option(help="Fewer seeds decide nothing.")
+    ] = _DEFAULTS.min_seeds,
+    min_rows: Annotated[
+        int, typer.Option(help="Fewer test rows decide nothing [rows].")
+    ] = _DEFAULTS.min_rows,
+    block_length: Annotated[
+        int | None,
+        typer.Option(
+            help="Fewest rows of a bootstrap block; the estimated length when that is longer.",
+            show_default=False,
+        ),
+    ] = None,
+    explore: Annotated[
+        bool,
+        typer.Option(
+            "--explore",
+            help="Show which candidates differ, at a rate of false findings of alpha "
+            "(Benjamini-Hochberg), and decide nothing: for ablations.",
+        ),
+    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write a report with pictures to this file; of one candidate.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Say whether the candidate is proven better than the baseline.
+
+    Leaves with 0 for PROMOTE, of several candidates for any, and with 1 otherwise.
+    """
+    if html is not None and len(candidate) > 1:
+        raise SettingsError(
+            f"A report is about one candidate, and {len(candidate)} were given.",
+            fix="Leave --html out, or ask about each of them alone after the cohort was judged.",
+        )
+    settings = GateSettings.parse(
+        {
+            "alpha": alpha,
+            "min_gain": min_gain,
+            "equivalence_margin_share": margin_share,
+            "min_seeds": min_seeds,
+            "min_rows": min_rows,
+            "block_length": block_length,
+        },
+        where="sluice gate",
+    )
+    theirs, tables = _read(baseline), [_read(path) for path in candidate]
+    verdicts = [compare(ours, theirs, settings, horizon_rows=horizon) for ours in tables]
+    if html is not None:
+        title = f"{candidate[0].name} against {baseline.name}"
+        _write_report(html, title, verdicts[0], tables[0], theirs, settings, horizon_rows=horizon)
+    if explore:
+        _explore(verdicts, candidate, as_json=as_json)
+        return
+    if len(verdicts) > 1:
+        verdicts = list(hold_cohort(verdicts, alpha=alpha))
+    if as_json:
+        plain = [verdict.model_dump(mode="json") for verdict in verdicts]
+        print_json(plain[0] if len(plain) == 1 else plain)
+    elif len(verdicts) == 1:
+        _show(verdicts[0], results())
+    else:
+        _show_cohort(verdicts, candidate, results(markup=False))
+    if not any(verdict.passed for verdict in verdicts):
+        raise typer.Exit(GATE_SAID_NO)
+
+
+def _write_report(
+    path: Path,
+    title: str,
+    verdict: Verdict,
+    candidate: LossTable,
+    baseline: LossTable,
+    settings: GateSettings,
+    *,
+    horizon_rows: int,
+) -> None:
+    # Imported here: pictures are asked for rarely.
+    from sluice.evaluation.companions import CompanionSettings, accompany
+    from sluice.evaluation.gate_page import gate_page
+
+    companions = accompany(
+        verdict, candidate, baseline, CompanionSettings(), horizon_rows=horizon_rows
+    )
+    page = gate_page(
+        verdict,
+        companions,
+        candidate,
+        baseline,
+        title=title,
+        advised_power=settings.advised_power,
+    )
+    write_atomic(path, page.encode())
+    typer.echo(f"report: {path}", err=True)
+
+
+def _read(path: Path) -> LossTable:
+    """Name the losses by their own digest, so that a file and its copy are one model."""
+    table = read_losses(path, subject="")
+    return replace(table, subject=digest_frame(table.to_frame()), source=str(path))
+
+
+def _explore(verdicts: Sequence[Verdict], files: Sequence[Path], *, as_json: bool) -> None:
+    """Show both-sided p-values adjusted for the rate of false findings."""
+    alone = [2 * min(verdict.p_value, 1 - verdict.p_value) for verdict in verdicts]
+    adjusted = benjamini_hochberg(alone)
+    rows = [
+        {
+            "candidate": file.name,
+            "gain": verdict.gain,
+            "effect_size": verdict.effect_size,
+            "p_value": p_value,
+            "adjusted_p": adjusted_p,
+            "differs": adjusted_p <= verdict.alpha and not verdict.lacking,
+        }
+        for file, verdict, p_value, adjusted_p in zip(files, verdicts, alone, adjusted, strict=True)
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    table = Table(title="Exploring: nothing is decided", title_justify="left")
+    for name in ("candidate", "gain", "effect size", "p", "p, Benjamini-Hochberg", "differs"):
+        table.add_column(name, justify="left" if name == "candidate" else "right")
+    for row in rows:
+        numbers = (f"{row[name]:.3g}" for name in ("gain", "effect_size", "p_value", "adjusted_p"))
+        table.add_row(str(row["candidate"]), *numbers, "yes" if row["differs"] else "")
+    results(markup=False).print(table)
+
+
+def _show_cohort(verdicts: Sequence[Verdict], files: Sequence[Path], console: Console) -> None:
+    table = Table(title=f"{len(verdicts)} candidates, judged together", title_justify="left")
+    for name in ("candidate", "verdict", "gain", "low", "high", "p", "p, Holm"):
+        table.add_column(name, justify="left" if name in ("candidate", "verdict") else "right")
+    together = holm([verdict.p_value for verdict in verdicts])
+    for file, v, adjusted in zip(files, verdicts, together, strict=True):
+        numbers = (v.gain, v.lower_bound, v.upper_bound, v.p_value, adjusted)
+        table.add_row(file.name, v.outcome, *(f"{number:.3g}" for number in numbers))
+    console.print(table)
+    for file, verdict in zip(files, verdicts, strict=True):
+        console.print(f"{file.name}: {verdict.reason}")
+
+
+def _show(verdict: Verdict, console: Console) -> None:
+    bound = f"{1 - verdict.alpha:.4g} one-sided"
+    seeds = str(verdict.num_reference_seeds or "none")
+    rows = (
+        (
+            "loss, candidate / baseline",
+            f"{verdict.candidate_loss:.6g} / {verdict.reference_loss:.6g}",
+        ),
+        ("gain", f"{verdict.gain:.4g}, required > {verdict.required:.4g}"),
+        (f"bounds ({bound})", f"{verdict.lower_bound:.4g} to {verdict.upper_bound:.4g}"),
+        (
+            "standard error",
+            f"{verdict.standard_error:.3g} "
+            f"(seeds {verdict.seed_se:.3g}, rows {verdict.row_se:.3g})",
+        ),
+        ("p-value, one-sided", f"{verdict.p_value:.3g}"),
+        ("effect size (Cohen's d)", f"{verdict.effect_size:.3g}"),
+        ("seeds, candidate / baseline", f"{verdict.num_seeds} / {seeds}"),
+        ("test rows", verdict.evidence_words),
+    )
+    table = Table(title=verdict.outcome, title_justify="left", show_header=False)
+    for name, value in rows:
+        table.add_row(name, value)
+    folds = Table(title="By fold", title_justify="left")
+    for name in ("fold", "gain", "low", "high", "rows"):
+        folds.add_column(name, justify="right")
+    for fold in verdict.folds:
+        numbers = (f"{value:.4g}" for value in (fold.gain, fold.low, fold.high))
+        folds.add_row(str(fold.fold_id), *numbers, str(fold.num_rows))
+    console.print(table, folds)
+    console.print(f"{verdict.reason} {verdict.remedy}", markup=False)

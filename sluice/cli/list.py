@@ -1,0 +1,49 @@
+"""``sluice list``: the pipelines that can be named."""
+
+import json
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from sluice.cli.output import results
+from sluice.base.yaml_text import load_yaml
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``sluice list``."""
+
+    @app.command(name="list")
+    def list_pipelines(
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """List the pipelines that other commands take by name.
+
+        A pipeline of your own is named by the path of its file.
+
+        Example: sluice list
+        """
+        from sluice.config.pipeline import (defs_folder, known_pipelines)
+
+        folder = defs_folder()
+        rows = []
+        for name in known_pipelines(folder):
+            file = folder / name / "defs.yaml"
+            attributes = load_yaml(file.read_text()).get("attributes", {})
+            rows.append(
+                {
+                    "name": name,
+                    "description": attributes.get("description", ""),
+                    "file": str(file),
+                }
+            )
+        if as_json:
+            print(json.dumps(rows, indent=2))
+            return
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("pipeline", no_wrap=True)
+        table.add_column("description")
+        for row in rows:
+            table.add_row(row["name"], row["description"])
+        results().print(table)

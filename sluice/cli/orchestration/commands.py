@@ -1,0 +1,297 @@
+"""The commands of the layers above the library: run, tune, dev and doctor expectations."""
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+import typer
+from rich.console import Console
+
+from sluice.base.command_lines import program_name
+from sluice.cli.doctor import doctor_group
+from sluice.cli.output import results
+from sluice.base.errors import (GATE_SAID_NO, SettingsError, StorageError)
+from sluice.base.files import (make_folder, storage_error)
+from sluice.base.home import Home
+from sluice.observability import tracing
+
+if TYPE_CHECKING:
+    from sluice.config.pipeline import PipelineSettings
+
+DEFAULT_PIPELINE = "sp500_volatility"
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="KEY=VALUE in place of what the file says, such as training.learning_rate=0.01; "
+        "several times for several keys.",
+        show_default=False,
+    ),
+]
+QUIET = ("ignore:Parameter `execution_type` of function `AssetsDefinition.__init__` is currently",)
+"""What Dagster says of itself at every start, and nobody here can change [PYTHONWARNINGS]."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``sluice run``, ``tune``, ``dev`` and ``doctor expectations``."""
+
+    @app.command()
+    def run(
+        pipeline: Annotated[
+            str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
+        ] = DEFAULT_PIPELINE,
+        rehearsal: Annotated[
+            bool, typer.Option(help="Let what is new in production pass a rollout in a sandbox.")
+        ] = True,
+        overrides: Overrides = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Take a pipeline from raw rows to a verdict; promote when the verdict says so.
+
+        Exit code 0 when the candidate is in production, or its rollout is all that is left; 1 when
+        a gate said no.
+
+        Example: sluice run sp500_volatility
+        """
+        started = time.perf_counter()
+        from sluice.config.pipeline import (defs_folder, find_pipeline)
+
+        settings = find_pipeline(pipeline, defs_folder(), overrides or ())
+        _require_sound(settings)
+        home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
+        _run(settings, home, given=pipeline, rehearsal=rehearsal, as_json=as_json, started=started)
+
+    @app.command()
+    def tune(
+        pipeline: Annotated[
+            str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
+        ] = DEFAULT_PIPELINE,
+        trials: Annotated[
+            int | None, typer.Option(help="Trials; with pbt, its population. [as in the file]")
+        ] = None,
+        scheduler: Annotated[
+            str | None,
+            typer.Option(
+                help="auto, asha, median, pbt, none to stop no trial early, or a scheduler of Ray "
+                "Tune as module:Class; its arguments are set in the file. [as in the file]"
+            ),
+        ] = None,
+        address: Annotated[
+            str | None, typer.Option(help="Ray cluster, 'host:port' or 'auto'. [this machine]")
+        ] = None,
+        workers: Annotated[int | None, typer.Option(help="Trainings at a time.")] = None,
+        gpus: Annotated[
+            float | None, typer.Option(help="GPUs a trial reserves; shares below 1.")
+        ] = None,
+        seed: Annotated[int | None, typer.Option(help="Base seed of the search.")] = None,
+        overrides: Overrides = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Search for better settings on Ray, after the gates, on rows that no test reads.
+
+        Stopped at any moment and started again, it goes on to the same decisions. Exit code 1
+        when a gate said no.
+
+        Example: sluice tune sp500_volatility --trials 50 --scheduler asha
+        """
+        from sluice.config.pipeline import (defs_folder, find_pipeline)
+        from sluice.cli.orchestration.tune import tune as search
+        from sluice.cli.orchestration.tune import with_search
+
+        asked = {"num_trials": trials, "scheduler": scheduler, "seed": seed}
+        machines = {"address": address, "workers": workers, "gpus_per_worker": gpus}
+        settings = with_search(
+            find_pipeline(pipeline, defs_folder(), overrides or ()),
+            search={name: value for name, value in asked.items() if value is not None},
+            compute={name: value for name, value in machines.items() if value is not None},
+        )
+        _require_sound(settings)
+        home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
+        search(settings, home, as_json=as_json)
+
+    @app.command()
+    def dev(
+        pipeline: Annotated[
+            list[str] | None, typer.Argument(help="Pipeline files to add to the shipped ones.")
+        ] = None,
+        port: Annotated[int, typer.Option(help="Port on loopback.", min=1, max=65535)] = 3000,
+        trusted_hosts: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--trusted-host",
+                help="Name beside localhost under which a proxy of yours serves the pages; "
+                "several times for several names.",
+                show_default=False,
+            ),
+        ] = None,
+    ) -> None:
+        """Open the Dagster UI with schedules and sensors on http://127.0.0.1:3000.
+
+        Pages of other sites cannot use it: it takes GraphQL only as JSON by POST, from its own
+        pages and from programs, under the names localhost and 127.0.0.1.
+
+        The pages of SLUICE_HOME/reports, which checks link to, are served beside it: on port 3001,
+        where runs outside the UI expect them, or the next free one, unless SLUICE_REPORTS_URL
+        names a port of this machine.
+
+        Example: sluice dev --port 3001
+        """
+        from sluice.config.pipeline import (defs_folder, locate_pipeline, read_pipeline)
+        from sluice.pipelines.definitions import EXTRA
+        from sluice.pipelines.instance import close_ghost_runs, open_instance
+
+        _require_free(port)
+        home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
+        files = [locate_pipeline(name, defs_folder()).resolve() for name in pipeline or []]
+        for file in files:
+            read_pipeline(file)
+        shipped = defs_folder().resolve()
+        extra = [str(file) for file in files if not file.is_relative_to(shipped)]
+        with open_instance(home) as instance:
+            close_ghost_runs(instance)
+        os.environ |= {
+            "SLUICE_HOME": str(home.root),
+            "DAGSTER_HOME": str(home.dagster),
+            EXTRA: os.pathsep.join(extra),
+            "PYTHONWARNINGS": ",".join([os.environ.get("PYTHONWARNINGS", ""), *QUIET]).strip(","),
+        }
+        if home.registry_key is not None:  # the component resolves it at the project's root
+            os.environ["SLUICE_REGISTRY_KEY"] = str(home.registry_key)
+        names = trusted_hosts or []
+        reports = _serve_reports(home, port=port, trusted_hosts=names)
+        print(
+            f"Sluice starts on http://127.0.0.1:{port}, reports on {reports} (Ctrl-C ends both)",
+            file=sys.stderr,
+            flush=True,
+        )
+        # A script ignores it for what it starts in the background, and Dagster's children, which
+        # end when they get it, would inherit that and never end.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        services = ["-P", "-m", "sluice.pipelines.dev_services", str(port), *names]
+        os.execv(sys.executable, [sys.executable, *services])
+
+    @doctor_group(app).command()
+    def expectations(
+        pipeline: Annotated[
+            str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
+        ] = DEFAULT_PIPELINE,
+        window_rows: Annotated[
+            int, typer.Option(help="Rows of a window of good data.", min=10)
+        ] = 250,
+        step_rows: Annotated[
+            int, typer.Option(help="Rows from one window's start to the next.", min=1)
+        ] = 50,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Measure each expectation's false alarms on good rows, and what it lets through.
+
+        Good rows are the pipeline's own, in rolling windows; typical corruptions are planted in
+        them. The result is also kept as a page in SLUICE_HOME/reports. Exit code 0.
+
+        Example: sluice doctor expectations sp500_volatility --window-rows 500
+        """
+        from sluice.cli.orchestration.expectation_doctor import examine_expectations
+
+        home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
+        examine_expectations(
+            pipeline, home, window_rows=window_rows, step_rows=step_rows, as_json=as_json
+        )
+
+
+def _require_free(port: int) -> None:
+    """Refuse a port now that the UI could not open seconds after it was announced."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise SettingsError(
+                f"The UI must listen on 127.0.0.1 port {port}, and cannot: {error.strerror}.",
+                cause="Another process listens there, or the system keeps the port for itself.",
+                fix="Stop the other one, or give --port another number.",
+            ) from None
+
+
+def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> str:
+    """Start the report server; runs started from the UI learn its address."""
+    from sluice.pipelines.report_server import LOOPBACK, start_server
+    from sluice.reports.folder import ADDRESS_VARIABLE, DEFAULT_PORT
+
+    wanted = urlsplit(os.environ.get(ADDRESS_VARIABLE, ""))
+    here = wanted.hostname in (LOOPBACK, "localhost")
+    try:
+        first_port = wanted.port if here and wanted.port else DEFAULT_PORT
+    except ValueError as error:
+        raise SettingsError(
+            f"{ADDRESS_VARIABLE} must be an address like http://127.0.0.1:3001, got "
+            f"'{wanted.geturl()}': {error}.",
+            fix="Correct the variable or unset it.",
+        ) from None
+    address = start_server(
+        home.reports, first_port=first_port, kept_free=port, trusted_hosts=trusted_hosts
+    )
+    if here or not wanted.hostname:  # another host's is a proxy in front of this server
+        os.environ[ADDRESS_VARIABLE] = address
+    return address
+
+
+def _prepared(home: Home) -> Home:
+    try:
+        make_folder(home.root)
+    except OSError as error:
+        raise storage_error(home.root, error) from None
+    if not os.access(home.root, os.W_OK):
+        raise StorageError(
+            f"Cannot write {home.root} (Permission denied).",
+            fix="Make the folder writable, or point SLUICE_HOME at one that is.",
+        )
+    return home
+
+
+def _require_sound(settings: "PipelineSettings") -> None:
+    """Refuse here what would else cost a start of the orchestrator."""
+    from sluice.cluster.places import count_places
+    from sluice.cluster.ray_address import require_cluster
+    from sluice.base.cpu_count import count_cores
+
+    _ = settings.loaded_workload
+    compute = settings.compute
+    require_cluster(compute.address)
+    if compute.address is None and compute.gpus_per_worker > 0:
+        import torch
+
+        count_places([{"CPU": count_cores(), "GPU": torch.cuda.device_count()}], compute)
+
+
+def _run(
+    settings: "PipelineSettings",
+    home: Home,
+    *,
+    given: str,
+    rehearsal: bool,
+    as_json: bool,
+    started: float,
+) -> None:
+    from sluice.pipelines.console import RunConsole
+    from sluice.pipelines.rehearsal import with_rehearsal
+    from sluice.pipelines.run import run_pipeline
+    from sluice.pipelines.summary import summary
+
+    stderr = Console(stderr=True)
+    with tracing.span("sluice run", pipeline=settings.name), RunConsole(stderr) as console:
+        report = run_pipeline(settings, home, console, started=started)
+    if rehearsal:
+        report = with_rehearsal(report, settings, home, stderr)
+    if as_json:
+        print(report.model_dump_json(indent=1))
+    else:
+        program = program_name(sys.argv[0], cwd=Path.cwd(), path=os.environ.get("PATH"))
+        summary(report, home, results(), pipeline=given, program=program)
+    if not report.gate_said_yes:
+        raise typer.Exit(GATE_SAID_NO)

@@ -1,0 +1,152 @@
+"""``sluice doctor expectations``: measure, show, and keep as a page."""
+
+import os
+import sys
+from html import escape as html_escape
+
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from sluice.checks.alarm_rates import measure_alarms
+from sluice.checks.alarm_report import AlarmReport, AlarmSettings, Rate
+from sluice.cli.output import results
+from sluice.base.home import Home
+from sluice.config.pipeline import (defs_folder, find_pipeline)
+from sluice.reports.folder import save_page
+from sluice.reports.page import html_page, table
+
+_MOST_COLUMNS = 4
+
+
+def examine_expectations(
+    pipeline: str, home: Home, *, window_rows: int, step_rows: int, as_json: bool
+) -> None:
+    """Measure a pipeline's expectations and print what they are worth."""
+    settings = find_pipeline(pipeline, defs_folder())
+    asked = AlarmSettings(window_rows=window_rows, step_rows=step_rows)
+    show = Console(stderr=True)
+    report = measure_alarms(
+        settings.loaded_workload,
+        asked,
+        name=settings.name,
+        progress=lambda text: show.print(f"  {text}", highlight=False, markup=False),
+    )
+    page = save_page(
+        alarm_page(report),
+        f"expectations/{settings.name}/alarm_rates",
+        home=home,
+        environ=os.environ,
+    )
+    print(f"page: {page.path}", file=sys.stderr)
+    if as_json:
+        print(report.model_dump_json(indent=1))
+    else:
+        results().print(alarm_tables(report))
+
+
+def alarm_tables(report: AlarmReport) -> Group:
+    """Return the report for a terminal."""
+    expectations = Table("table", "expectation", "false alarms", "caught", box=None, pad_edge=False)
+    for found in report.expectations:
+        expectations.add_row(
+            found.table, escape(found.sentence), _false(found.false_alarms), f"{found.caught:,}"
+        )
+    corruptions = Table(
+        "planted in", "corruption", "times", "caught", "refused", "missed", "missed in", box=None,
+        pad_edge=False,
+    )  # fmt: skip
+    for row in report.corruptions:
+        corruptions.add_row(
+            row.planted_in,
+            escape(row.corruption),
+            f"{row.planted:,}",
+            f"{row.caught:,}",
+            f"{row.refused:,}",
+            _rate(row.missed),
+            escape(_places(row.missed_in)),
+        )
+    return Group(
+        Text(_said(report)), Text(), expectations, Text(), Text(_MEANING), Text(), corruptions
+    )
+
+
+def alarm_page(report: AlarmReport) -> str:
+    """Return the report as a page."""
+    expectations = [
+        [found.table, html_escape(found.sentence), _false(found.false_alarms), f"{found.caught:,}"]
+        for found in report.expectations
+    ]
+    corruptions = [
+        [
+            row.planted_in,
+            html_escape(row.corruption),
+            f"{row.planted:,}",
+            f"{row.caught:,}",
+            f"{row.refused:,}",
+            _rate(row.missed),
+            html_escape(_places(row.missed_in)),
+            html_escape(_keenest(row.caught_by)),
+        ]
+        for row in report.corruptions
+    ]
+    body = [
+        f"<h1>What the expectations of {html_escape(report.workload)} are worth</h1>",
+        f"<p>{html_escape(_said(report))}</p>",
+        "<h2>False alarms on good rows</h2>",
+        '<div class="card">',
+        table(
+            ["table", "expectation", "false alarms", "caught"],
+            expectations,
+            numbers=frozenset({2, 3}),
+        ),
+        "</div>",
+        "<h2>Planted corruptions</h2>",
+        f'<p class="soft">{html_escape(_MEANING)}</p>',
+        '<div class="card">',
+        table(
+            ["planted in", "corruption", "times", "caught", "refused", "missed", "missed in",
+             "who notices most"],
+            corruptions,
+            numbers=frozenset({2, 3, 4, 5}),
+        ),
+        "</div>",
+    ]  # fmt: skip
+    return html_page(f"Alarm rates of expectations: {report.workload}", "\n".join(body))
+
+
+_MEANING = (
+    "Caught: by an expectation. Refused: by a schema or the feature code alone. Missed: by all."
+)
+
+
+def _said(report: AlarmReport) -> str:
+    judged = [found for found in report.expectations if found.false_alarms is not None]
+    crying = sum(found.false_alarms.count > 0 for found in judged if found.false_alarms)
+    return (
+        f"{crying} of {len(judged)} expectations raised a false alarm on {report.num_windows} "
+        f"windows of {report.settings.window_rows} good rows. The windows overlap: as evidence "
+        f"they count as the {report.disjoint_windows} that fit side by side, which is what the "
+        f"{report.settings.confidence:.0%} intervals say. {report.refused_windows} good windows "
+        "were refused by a schema or the feature code. Row counts are about whole tables and are "
+        "not judged on windows."
+    )
+
+
+def _false(rate: Rate | None) -> str:
+    return "not judged" if rate is None else _rate(rate)
+
+
+def _rate(rate: Rate) -> str:
+    return f"{rate.count}/{rate.of} ({rate.low:.0%} to {rate.high:.0%})"
+
+
+def _keenest(caught_by: dict[str, int]) -> str:
+    return next((who for who in caught_by if ": " in who), next(iter(caught_by), "nobody"))
+
+
+def _places(missed_in: dict[str, int]) -> str:
+    shown = list(missed_in)[:_MOST_COLUMNS]
+    more = len(missed_in) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -1,0 +1,132 @@
+"""``sluice tune``: search for a pipeline's settings, and say what to write into its file."""
+
+import json
+import os
+import shlex
+from typing import Any
+
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from sluice.assets.best_config import BestConfig, search_folder
+from sluice.cli.output import results
+from sluice.base.home import Home
+from sluice.config.pipeline import PipelineSettings
+from sluice.pipelines.console import RunConsole
+from sluice.pipelines.run import search_pipeline
+from sluice.reports.folder import save_page
+from sluice.tuning.lanes import idle_workers
+from sluice.tuning.live_table import cell_text, short_names
+from sluice.tuning.recipe import WITHOUT_SEARCH, changed_settings, settings_yaml
+from sluice.tuning.settings import SearchSettings
+from sluice.tuning.strategy import plan_search
+from sluice.tuning.study import STATES, Study, shown
+from sluice.tuning.study_folder import results_path
+from sluice.tuning.study_page import study_page
+
+_BEST = 5
+
+
+def with_search(
+    pipeline: PipelineSettings, *, search: dict[str, Any], compute: dict[str, Any]
+) -> PipelineSettings:
+    """Return the pipeline with options of the command line in place of what its file says.
+
+    A scheduler with a dot or a colon in its name is the import path of a class.
+
+    Raises:
+        SettingsError: An option has a value that the settings refuse, or the space does not suit
+            the pipeline.
+    """
+    scheduler = str(search.get("scheduler", ""))
+    if set(scheduler) & {".", ":"}:
+        search = search | {"scheduler": {"class": scheduler}}
+    own = (pipeline.search or SearchSettings()).model_dump(mode="python")
+    options = SearchSettings.parse(own | search, where="search")
+    plan_search(pipeline.searched, options, pipeline.setup)
+    machines = pipeline.compute.model_dump(mode="python")
+    return pipeline.model_copy(
+        update={
+            "search": options,
+            "compute": type(pipeline.compute).parse(machines | compute, where="compute"),
+        }
+    )
+
+
+def tune(pipeline: PipelineSettings, home: Home, *, as_json: bool) -> None:
+    """Search, and print what was found."""
+    with RunConsole(Console(stderr=True)) as console:
+        best, study = search_pipeline(pipeline, home, console)
+    results_at = results_path(search_folder(home, best.subject), pipeline.compute.storage_path)
+    unit = pipeline.loaded_workload.loss_unit
+    page = save_page(
+        study_page(study, title=pipeline.name, unit=unit, results=results_at),
+        f"searches/{pipeline.name}",
+        home=home,
+        environ=os.environ,
+    )
+    if as_json:
+        told = study.model_dump(mode="json") | {
+            "setup": best.setup.model_dump(mode="json"),
+            "found": best.found,
+            "page": str(page.path),
+            "results": results_at,
+        }
+        print(json.dumps(told, indent=1))
+        return
+    report = _report(pipeline, best, study, page=str(page.path), results_at=results_at)
+    results().print(report)
+
+
+def _report(
+    pipeline: PipelineSettings, best: BestConfig, study: Study, *, page: str, results_at: str
+) -> Group:
+    result = study.result
+    parts: list[Any] = [
+        Text(
+            f"\n{pipeline.name}: trial {result.best} of {result.num_trials} has the lowest "
+            f"validation loss, {result.winner.loss:.4g}.",
+            style="bold",
+        ),
+        Text(f"  {result.strategy.reason}\n"),
+        _best_trials(study),
+    ]
+    idle = idle_workers(pipeline.search, pipeline.compute) if pipeline.search else ""
+    parts += [Text(f"\n  note: {line}") for line in (*study.warnings, idle) if line]
+    changed = changed_settings(study.base, best.setup)
+    if changed:
+        parts.append(Text("\nto write into the pipeline's file", style="bold"))
+        parts.append(Text(settings_yaml(changed)))
+        if best.setup.training.changes:
+            parts.append(Text(f"note: {WITHOUT_SEARCH}\n"))
+    else:
+        parts.append(Text("\nNothing found is better than the settings as written.\n"))
+    parts.append(Text(f"page: {page}"))
+    parts.append(Text(f"curves: tensorboard --logdir {shlex.quote(results_at)}"))
+    parts.append(
+        Text(
+            "What the winner is worth, on all seeds and on rows the search never saw, 'sluice run' "
+            "measures."
+        )
+    )
+    return Group(*parts)
+
+
+def _best_trials(study: Study) -> Table:
+    ranking = study.ranking[:_BEST]
+    names = short_names(list(dict.fromkeys(path for trial in ranking for path in trial.params)))
+    table = Table("trial", "state", "epochs", "loss", *names.values())
+    table.box, table.pad_edge = None, False
+    for column in (table.columns[0], *table.columns[2:]):
+        column.justify = "right"
+    for trial in ranking:
+        table.add_row(
+            str(trial.id),
+            STATES.get(trial.state, trial.state),
+            str(len(trial.epochs)),
+            cell_text(trial.loss),
+            *[escape(cell_text(shown(trial.params, path))) for path in names],
+        )
+    return table

@@ -1,0 +1,121 @@
+"""``sluice poc``: the gate alone, on a pipeline or on anyone's workload, without Dagster."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.cli.output import results
+from sluice.base.errors import (GATE_SAID_NO, SettingsError)
+from sluice.base.home import Home
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``sluice poc``."""
+
+    @app.command()
+    def poc(
+        target: Annotated[
+            str | None,
+            typer.Argument(
+                help="A pipeline's name or defs.yaml, or 'module:Workload'.", show_default=False
+            ),
+        ] = None,
+        minimum: Annotated[
+            bool,
+            typer.Option(
+                "--minimum",
+                help="Only POC-1 to POC-5 and the data they stand on: leaks, labels and "
+                "checkpoints are not looked at.",
+            ),
+        ] = False,
+        log: Annotated[
+            Path | None,
+            typer.Option(
+                "--log",
+                help="Validate this event log instead; a torn or unfinished one is valid.",
+                show_default=False,
+            ),
+        ] = None,
+        schema: Annotated[
+            bool, typer.Option("--schema", help="Print the JSON schema of --json instead.")
+        ] = False,
+        seed: Annotated[int, typer.Option(help="Seeds weights and order.", min=0)] = 0,
+        overrides: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--set",
+                help="KEY=VALUE in place of what the pipeline's file says, such as "
+                "model.hidden=64; several times for several keys.",
+                show_default=False,
+            ),
+        ] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Run the proof-of-concept gate: what seconds on real data say about hours of training.
+
+        Exit code 1 when the gate fails. Nothing is left behind but the gate's log.
+
+        Example: sluice poc sp500_volatility --minimum
+        """
+        if overrides and (schema or log is not None):
+            raise SettingsError(
+                "--set is for a gate that runs: a log and the schema stand as they are.",
+                fix="Leave --set out.",
+            )
+        if schema:
+            _print_schema()
+        elif log is not None:
+            _validate_log(log, target, as_json=as_json)
+        elif target is not None:
+            _gate(target, overrides or (), minimum=minimum, seed=seed, as_json=as_json)
+        else:
+            raise SettingsError(
+                "sluice poc needs something to look at: a pipeline, a workload or a log.",
+                fix="Name it, as in 'sluice poc sp500_volatility' or 'sluice poc my_file:MyClass'.",
+            )
+
+
+def _gate(
+    target: str, overrides: Sequence[str], *, minimum: bool, seed: int, as_json: bool
+) -> None:
+    from sluice.failfast.gate.display import LiveLines, report_page, stderr_console
+    from sluice.failfast.gate.request import GateRequest, NamedTarget
+    from sluice.failfast.gate.supervisor import supervise
+
+    request = GateRequest(
+        target=NamedTarget(name=target, overrides=tuple(overrides)),
+        level="minimum" if minimum else "full",
+        seed=seed,
+    )
+    home = Home.from_environment(os.environ, cwd=Path.cwd())
+    show = stderr_console()
+    with LiveLines(show) as lines:
+        run = supervise(request, folder=home.gates, on_event=lines)
+    if run.log is not None:
+        show.print(f"log: {run.log}", markup=False, highlight=False, soft_wrap=True, style="dim")
+    if as_json:
+        from sluice.failfast.gate.report_schema import report_json
+
+        print(report_json(run.report))
+    else:
+        results().print(report_page(run.report))
+    if not run.report.passed:
+        raise typer.Exit(GATE_SAID_NO)
+
+
+def _validate_log(log: Path, target: str | None, *, as_json: bool) -> None:
+    from sluice.cli.poc_log import validate_file
+
+    if not validate_file(log, target, as_json=as_json):
+        raise typer.Exit(GATE_SAID_NO)
+
+
+def _print_schema() -> None:
+    import json
+
+    from sluice.failfast.gate.report_schema import poc_report_schema
+
+    print(json.dumps(poc_report_schema(), indent=2))

@@ -1,0 +1,286 @@
+"""``sluice registry``: look at versions, move the production pointer, check what is stored."""
+
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from sluice.cli import (registry_audit, registry_erase, registry_files)
+from sluice.cli.output import print_json
+from sluice.cli.registry_access import (Actor, AnyModel, AsJson, KeyFile, Model, Number, Reason, artifact_store, as_moment, current_user, known, newest_own, open_ledger, read_key, show_result)
+from sluice.base.pluralize import counted
+from sluice.base.errors import (IntegrityError, SettingsError, UnknownVersion)
+from sluice.registry import display
+from sluice.registry.ledger import Ledger
+from sluice.registry.records import Finding, Promotion, Version
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``registry`` and its commands to the command line."""
+    group = typer.Typer(
+        name="registry",
+        help="Versions of models: what is in production, why, and how to go back.",
+        epilog="Example: sluice registry show sp500_volatility",
+        no_args_is_help=True,
+    )
+    for name, command, example in (
+        ("list", list_versions, "list sp500_volatility"),
+        ("show", show, "show sp500_volatility 2"),
+        ("history", history, "history sp500_volatility"),
+        ("promote", promote, "promote sp500_volatility 2 --reason 'agreed in review'"),
+        ("approve", approve, "approve sp500_volatility 2 --reason 'reviewed' --key ada.key"),
+        ("rollback", rollback, "rollback sp500_volatility --reason 'errors since noon'"),
+        ("at", at, "at sp500_volatility 2026-03-14T09:00:00Z"),
+        ("verify", verify, "verify"),
+        ("audit", registry_audit.audit, "audit --since 2026-03-14T00:00:00Z > audit.jsonl"),
+        ("restore-triggers", restore_triggers, "restore-triggers"),
+        (
+            "export",
+            registry_files.export_file,
+            "export sp500_volatility 2 sp500_volatility-2.sluice",
+        ),
+        ("import", registry_files.import_file, "import sp500_volatility-2.sluice"),
+        ("erase", registry_erase.erase, "erase sp500_volatility --user ada"),
+        ("new-key", registry_files.new_key, "new-key exports.pem --name team_a"),
+        ("sign", registry_files.sign, "sign --key registry.key"),
+    ):
+        group.command(name, epilog=f"Example: sluice registry {example}")(command)
+    app.add_typer(group)
+
+
+def list_versions(model: AnyModel = None, as_json: AsJson = False) -> None:
+    """List versions and their states."""
+    with open_ledger() as ledger:
+        names = ledger.models() if model is None else [known(ledger, model)]
+        versions = [version for name in names for version in ledger.versions(name)]
+    if as_json:
+        print_json([_brief(version) for version in versions])
+    elif versions:
+        show_result(display.version_list(versions))
+    else:
+        show_result(Text("The registry holds no version yet. Run a pipeline first: sluice run"))
+
+
+def show(
+    model: Model,
+    version: Annotated[
+        int | None,
+        typer.Argument(
+            min=1,
+            help="Number of the version; the one in production, or else the newest that was "
+            "trained here, when left out.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one version: state, the gate's numbers, lineage, metrics, receipts."""
+    with open_ledger() as ledger:
+        found = _chosen(ledger, model, version)
+        receipts = [linked.receipt for linked in ledger.receipts(model, found.number)]
+        imported = ledger.imported_receipts(model, found.number)
+        judged = [receipt for receipt in receipts if receipt.gate == "promotion"]
+        digest = judged[-1].subject.get("reference", "") if judged else ""
+        reference = ledger.version_of(model, digest)
+    if as_json:
+        filed = [r.model_dump(mode="json") | {"digest": r.digest} for r in receipts]
+        foreign = [r.model_dump(mode="json") | {"digest": r.digest} for r in imported]
+        print_json(
+            found.model_dump(mode="json") | {"receipts": filed, "imported_receipts": foreign}
+        )
+    else:
+        page = display.version_page(found, receipts, imported, reference=reference)
+        show_result(page)
+
+
+def history(model: Model, as_json: AsJson = False) -> None:
+    """Show who registered, promoted and rolled back what, when and why."""
+    with open_ledger() as ledger:
+        entries = ledger.history(known(ledger, model))
+    if as_json:
+        print_json([entry.model_dump(mode="json") for entry in entries])
+    else:
+        show_result(display.history_table(entries))
+
+
+def at(
+    model: Model,
+    time: Annotated[
+        str,
+        typer.Argument(help="ISO 8601 with its zone: 2026-03-14T09:00:00Z", show_default=False),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Show what was in production at a moment, who put it there, and on which receipt."""
+    when = as_moment(time)
+    with open_ledger() as ledger:
+        move = ledger.production_at(model, when)
+    if as_json:
+        print_json(None if move is None else move.model_dump(mode="json"))
+    elif move is None:
+        show_result(Text(f"{model}: nothing was in production at {when.isoformat()}."))
+    else:
+        show_result(
+            Text(f"{model}: version {move.to_version} was in production. It came there by:")
+        )
+        show_result(display.history_table([move]))
+
+
+def promote(
+    model: Model,
+    version: Number,
+    reason: Reason,
+    actor: Actor = None,
+    reinstate: Annotated[
+        bool,
+        typer.Option(
+            "--reinstate",
+            help="Accept a version that was rolled back since its gate passed. Gates still apply.",
+        ),
+    ] = False,
+    key: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a version into production, on the receipts recorded for it."""
+    with open_ledger(key) as ledger:
+        done = ledger.promote(
+            model,
+            version,
+            expected=ledger.production_number(model),
+            actor=actor or current_user(),
+            reason=reason,
+            store=artifact_store(),
+            reinstate=reinstate,
+        )
+    _print_move(done, as_json=as_json)
+
+
+def approve(
+    model: Model,
+    version: Number,
+    reason: Reason,
+    actor: Actor = None,
+    key: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Agree to a promotion as a second person, signed with your own key.
+
+    The approval is of the present verdict and of what is in production now. Where
+    known_keys.yaml says two_person_since, nobody can promote a version that only they approve.
+    """
+    if key is None:
+        raise SettingsError(
+            "A key file is required to approve.",
+            fix="Name your own with --key or SLUICE_REGISTRY_KEY; make it with: "
+            "openssl genpkey -algorithm ed25519 -out NAME.key",
+        )
+    with open_ledger(key) as ledger:
+        receipt = ledger.approve(model, version, actor=actor or current_user(), reason=reason)
+    if as_json:
+        print_json(receipt.model_dump(mode="json") | {"digest": receipt.digest})
+    else:
+        who = receipt.evidence["actor"]
+        show_result(Text(f"{model} version {version} is approved by {who}."))
+
+
+def rollback(
+    model: Model,
+    reason: Reason,
+    actor: Actor = None,
+    key: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put the last good production version before the present one back, once it loads.
+
+    Repeat it to go further back. It never returns to a version that was rolled back. The code does
+    not move: the answer says whether the code here is that of the version.
+    """
+    with open_ledger(key) as ledger:
+        production = ledger.production_number(known(ledger, model))
+        if production is None:
+            raise UnknownVersion(
+                f"{model} has nothing in production to roll back.",
+                fix=f"See what there is: sluice registry list {model}",
+            )
+        done = ledger.rollback(
+            model,
+            expected=production,
+            actor=actor or current_user(),
+            reason=reason,
+            store=artifact_store(),
+        )
+    _print_move(done, as_json=as_json)
+
+
+def verify(model: AnyModel = None, key: KeyFile = None, as_json: AsJson = False) -> None:
+    """Check that everything stored is what it says it is: artifacts, receipts, history, the log.
+
+    Also that the code here is that of what is in production, where it is importable. With a key
+    also that every line of the log is signed with it.
+    """
+    with open_ledger() as ledger:
+        findings = ledger.verify(model, store=artifact_store(), key=read_key(key))
+        names = ledger.models() if model is None else [model]
+        if not findings:
+            findings = [f for name in names for f in _code_findings(ledger.production(name))]
+        # Damaged lineage is a finding, and versions() would stop at it.
+        num_versions = 0 if findings else sum(len(ledger.versions(name)) for name in names)
+    if as_json:
+        print_json({"findings": [finding.model_dump(mode="json") for finding in findings]})
+        if findings:
+            raise typer.Exit(IntegrityError.exit_code)
+    elif findings:
+        show_result(display.findings_table(findings))
+    else:
+        show_result(Text(f"Nothing wrong found in {counted(num_versions, 'version')}."))
+    if findings:
+        raise IntegrityError(
+            f"Registry and artifacts do not agree: {counted(len(findings), 'finding')}."
+            if all(finding.problem == "artifact" for finding in findings)
+            else f"The registry does not hold together: {counted(len(findings), 'finding')}.",
+            fix="Do what the list says, then verify again.",
+        )
+
+
+def restore_triggers(as_json: AsJson = False) -> None:
+    """Create the triggers that keep tables append-only again, once the log is found to hold.
+
+    For a database that lost them, such as a copy made without triggers. Any other trigger on the
+    registry's tables is dropped.
+    """
+    with open_ledger() as ledger:
+        created = ledger.restore_triggers()
+    if as_json:
+        print_json({"triggers": created})
+    else:
+        show_result(Text(f"The log holds. Created {counted(created, 'trigger')} again."))
+
+
+def _chosen(ledger: Ledger, model: str, number: int | None) -> Version:
+    if number is None:
+        number = ledger.production_number(model)
+    if number is None:
+        return newest_own(ledger, model)
+    return ledger.version(model, number)
+
+
+def _code_findings(production: Version | None) -> list[Finding]:
+    if production is None or production.lineage.code_identity is None:
+        return []
+    from sluice.registry import loading  # brings torch, which looking around does not need
+
+    return loading.code_findings(production)
+
+
+def _brief(version: Version) -> dict[str, Any]:
+    brief = version.model_dump(
+        mode="json", include={"model", "number", "state", "candidate", "registered_at"}
+    )
+    return brief | {"metrics": version.lineage.metrics}
+
+
+def _print_move(done: Promotion, *, as_json: bool) -> None:
+    if as_json:
+        print_json(done.model_dump(mode="json") | {"summary": done.summary})
+    else:
+        show_result(Text(done.summary))

@@ -1,0 +1,170 @@
+"""``sluice registry export|import|new-key|sign``: versions as files, keys, and signed history."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from sluice.cli.output import print_json
+from sluice.cli.registry_access import (Actor, AsJson, KeyFile, Model, Number, artifact_store, current_user, open_ledger, pipeline_code, read_key, show_result)
+from sluice.base.pluralize import counted
+from sluice.base.errors import SettingsError
+from sluice.registry import display
+from sluice.registry.public_keys import PrivateKey, TrustedKeys, make_key_pair
+from sluice.registry.transfer import export_version, import_version
+
+File = Annotated[Path, typer.Argument(help="The file.", show_default=False)]
+
+
+def export_file(
+    model: Model,
+    version: Number,
+    file: File,
+    private_key: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SLUICE_PRIVATE_KEY",
+            help="Ed25519 key that signs the file, from sluice registry new-key.",
+            show_default=False,
+        ),
+    ] = None,
+    key: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write one version to one file: lineage, receipts, history, weights, every digest.
+
+    The same version gives the same bytes. With a private key, everybody who has the public half can
+    tell that the file is yours and unchanged; with --key those who have the same secret can.
+    """
+    with open_ledger() as ledger:
+        digest = export_version(
+            ledger,
+            model,
+            version,
+            store=artifact_store(),
+            target=file,
+            key=read_key(key),
+            private_key=None if private_key is None else PrivateKey.read(private_key),
+        )
+    if as_json:
+        print_json({"model": model, "version": version, "file": str(file), "sha256": digest})
+    else:
+        show_result(Text(f"{model} version {version} is in {file} (SHA-256 {digest})."))
+
+
+def import_file(
+    file: File,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trust",
+            metavar="MODULE:CLASS",
+            help="Code that the version names and that may run here, with the modules stored in "
+            "the file. The code of the pipeline here, and of Sluice, needs no trust.",
+            show_default=False,
+        ),
+    ] = None,
+    trusted_keys: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SLUICE_TRUSTED_KEYS",
+            help="Text file with a line 'NAME ed25519:KEY' for each key of which one must have "
+            "signed the file.",
+            show_default=False,
+        ),
+    ] = None,
+    actor: Actor = None,
+    key: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """File the version in a file as dev, once every part of it was checked.
+
+    Nothing in the file is run. Its receipts come along and promote nothing: the gates have to pass
+    here. With trusted keys, or with a key, the file must be signed; who signed it is printed and
+    kept in the history.
+    """
+    with open_ledger(key, create=True) as ledger:
+        done = import_version(
+            ledger,
+            file,
+            store=artifact_store(),
+            actor=actor or current_user(),
+            key=read_key(key),
+            trusted=None if trusted_keys is None else TrustedKeys.read(trusted_keys),
+            own=pipeline_code,
+            trust=trust or (),
+        )
+    version = done.version
+    if as_json:
+        print_json(
+            {
+                "model": version.model,
+                "version": version.number,
+                "state": version.state,
+                "created": done.created,
+                "signed_by": done.signed_by,
+            }
+        )
+        return
+    known = "" if done.created else " It was known already; nothing was changed."
+    said = f"{version.model} version {version.number}, {version.state}.{known}"
+    show_result(Text(f"{said} The file is {done.signed_by}."))
+
+
+def new_key(
+    file: File,
+    name: Annotated[
+        str,
+        typer.Option(help="Of the key's owner, for those who trust it.", show_default=False),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Make an Ed25519 key pair that signs exported versions.
+
+    The private key is for you alone. Give the line of the .pub file to those who import your
+    versions, on a way that nobody else writes to; they add it to their list of trusted keys.
+    """
+    public = make_key_pair(file, name=name)
+    if as_json:
+        print_json({"private_key": str(file), "name": name, "public_key": public.text})
+    else:
+        show_result(Text(f"The private key is in {file}, the public one in {file}.pub:"))
+        show_result(Text(f"{name} {public.text}"))
+
+
+def sign(
+    actor: Actor = None,
+    key: KeyFile = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Sign without asking.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Sign the lines of the log that no key has signed, once you have seen them.
+
+    They were written without a key, or not by Sluice: only this command signs such lines. The
+    signature says that it was given on your word. Note the digest somewhere else: it names
+    everything that the registry holds up to now.
+    """
+    if key is None:
+        raise SettingsError(
+            "A key file is required to sign.",
+            fix="Name one with --key or SLUICE_REGISTRY_KEY; make it with: "
+            "openssl rand -out registry.key 32",
+        )
+    with open_ledger(key) as ledger:
+        head, lines = ledger.unsigned()
+        if lines and not as_json:
+            show_result(display.unsigned_table(lines))
+        if lines and not yes:
+            question = f"Sign {counted(len(lines), 'line')} that no key has signed?"
+            typer.confirm(question, abort=True, err=True)
+        ledger.sign(head, actor=actor or current_user())
+    if as_json:
+        covered = [line.model_dump(mode="json") for line in lines]
+        print_json({"lines": head.lines, "digest": head.digest, "covered": covered})
+    elif lines:
+        show_result(Text(f"Signed {head.lines} lines; the last one is {head.digest}."))
+    else:
+        show_result(
+            Text(f"All {head.lines} lines are signed already; the last one is {head.digest}.")
+        )

@@ -1,0 +1,267 @@
+"""``sluice suites``: rows that every candidate is looked at on."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from sluice.base.artifacts import ArtifactStore
+from sluice.cli.output import (print_json, results)
+from sluice.cli.registry_access import newest_own
+from sluice.base.pluralize import counted
+from sluice.base.errors import (GATE_SAID_NO, SettingsError)
+from sluice.base.home import Home
+
+if TYPE_CHECKING:
+    from sluice.evaluation.suites.library import SuiteLibrary
+    from sluice.evaluation.suites.result import SuiteReport
+    from sluice.evaluation.suites.suite import Suite
+    from sluice.config.pipeline import PipelineSettings
+    from sluice.registry.ledger import Ledger
+
+Pipeline = Annotated[
+    str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.", show_default=False)
+]
+Name = Annotated[str, typer.Argument(help="Name of the suite.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+_SHOWN = 20
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``suites`` and its commands to the command line."""
+    group = typer.Typer(
+        name="suites",
+        help="Regression suites: named rows that every candidate is looked at on.",
+        epilog="Example: sluice suites run sp500_volatility",
+        no_args_is_help=True,
+    )
+    for name, command, example in (
+        ("list", list_suites, "list sp500_volatility"),
+        ("show", show, "show sp500_volatility hard"),
+        ("add", add, "add sp500_volatility crashes --query 'returns_vs < -2'"),
+        ("run", run, "run sp500_volatility --version 3"),
+    ):
+        group.command(name, epilog=f"Example: sluice suites {example}")(command)
+    app.add_typer(group)
+
+
+def list_suites(pipeline: Pipeline, as_json: AsJson = False) -> None:
+    """List every version of every suite."""
+    library = _library(_settings(pipeline).name)
+    entries = [entry for name in library.names() for entry in library.entries(name)]
+    if as_json:
+        print_json([entry.model_dump(mode="json") for entry in entries])
+        return
+    if not entries:
+        results().print("There is no suite yet. Add one: sluice suites add --help")
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("suite", "version", "rows", "chosen by", "added", "digest"):
+        table.add_column(column)
+    for entry in entries:
+        added = f"{entry.added_at:%Y-%m-%d %H:%M}"
+        numbers = (str(entry.version), str(entry.num_rows))
+        table.add_row(entry.name, *numbers, entry.kind.replace("_", " "), added, entry.digest[:12])
+    results().print(table)
+
+
+def show(
+    pipeline: Pipeline,
+    name: Name,
+    version: Annotated[
+        int | None, typer.Option(min=1, help="Number of the version.", show_default="the newest")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a suite's rows and why each is in it."""
+    from sluice.evaluation.suites.suite import origin_words
+
+    filed = _library(_settings(pipeline).name).load(name, version)
+    if as_json:
+        print_json(filed.model_dump(mode="json") | {"digest": filed.suite.digest})
+        return
+    table = Table(title=f"{name} version {filed.version}", title_justify="left", box=None)
+    table.add_column("row")
+    table.add_column("why")
+    for row in filed.suite.rows[:_SHOWN]:
+        table.add_row(row.label, row.reason)
+    console = results(markup=False)
+    console.print(table)
+    if len(filed.suite.rows) > _SHOWN:
+        console.print(f"and {len(filed.suite.rows) - _SHOWN} more; --json has all")
+    console.print(origin_words(filed.suite.origin))
+
+
+def add(
+    pipeline: Pipeline,
+    name: Name,
+    query: Annotated[
+        str | None,
+        typer.Option(
+            help="Condition on the features: column names, numbers, texts, comparisons, 'in', "
+            "'and', 'or', 'not' and arithmetic. 'index' is the row's label.",
+            show_default=False,
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV or Parquet with a column 'row' and, if wanted, 'reason'.", show_default=False
+        ),
+    ] = None,
+    hard: Annotated[
+        bool,
+        typer.Option(
+            "--hard", help="Rows that production, or the newest version trained here, does worst."
+        ),
+    ] = False,
+    revise: Annotated[
+        bool, typer.Option("--revise", help="Make the next version of a suite that there is.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Add a suite: by a query on the features, by a file of rows, or the hardest rows."""
+    if (query is not None) + (file is not None) + hard != 1:
+        raise SettingsError(
+            "A suite is made by one of --query, --file and --hard, got "
+            f"{(query is not None) + (file is not None) + hard} of them.",
+            fix="Give exactly one; see sluice suites add --help.",
+        )
+    settings = _settings(pipeline)
+    suite = _made(settings, name, query, file)
+    library, now = _library(settings.name), datetime.now(UTC)
+    entry = library.revise(suite, at=now) if revise else library.add(suite, at=now)
+    if as_json:
+        print_json(entry.model_dump(mode="json"))
+    else:
+        results(markup=False).print(
+            f"Suite {entry.name} version {entry.version}: {counted(entry.num_rows, 'row')}."
+        )
+
+
+def run(
+    pipeline: Pipeline,
+    version: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Number of the registered version.", show_default="the newest trained here"
+        ),
+    ] = None,
+    examples: Annotated[int, typer.Option(min=1, help="Rows of a suite on the page.")] = 40,
+    as_json: AsJson = False,
+) -> None:
+    """Run all suites on a registered version, on the rows there are now.
+
+    Writes a page to SLUICE_HOME/reports. Leaves with 1 when a guard does not pass.
+    """
+    from sluice.evaluation.suites.page import suites_page
+    from sluice.reports.folder import save_page
+
+    settings = _settings(pipeline)
+    report, number = _report(settings, version)
+    saved = save_page(
+        suites_page(report, title=f"{settings.name} version {number}", examples=examples),
+        f"suites/{settings.name}/version-{number}",
+        home=_home(),
+        environ=os.environ,
+    )
+    if as_json:
+        told = report.model_dump(mode="json") | {"outcome": report.outcome, "version": number}
+        print_json(told | {"page": str(saved.path)})
+    else:
+        _print_report(report)
+        results(markup=False).print(f"{report.reason}\nPage: {saved.path}", soft_wrap=True)
+    if not report.passed:
+        raise typer.Exit(GATE_SAID_NO)
+
+
+def _made(settings: "PipelineSettings", name: str, query: str | None, file: Path | None) -> "Suite":
+    from sluice.evaluation.suites.chosen_rows import file_suite, query_suite
+    from sluice.evaluation.suites.hard_rows import hard_suite
+    from sluice.evaluation.suites.versions import Rows, score_registered
+
+    workload = settings.loaded_workload
+    rows = Rows.load(workload)
+    if query is not None:
+        return query_suite(name, query, rows.frame)
+    if file is not None:
+        return file_suite(name, file, rows.frame.index)
+    with _ledger() as ledger:
+        version = ledger.production(settings.name) or newest_own(ledger, settings.name)
+    store = ArtifactStore(_home().artifacts)
+    return hard_suite(
+        name,
+        score_registered(version, workload, rows, store, code=settings.production_code).losses,
+        rows.frame,
+        workload.feature_columns,
+        share=settings.suites.hard_share,
+    )
+
+
+def _report(settings: "PipelineSettings", number: int | None) -> "tuple[SuiteReport, int]":
+    from sluice.evaluation.suites.run import run_suites
+    from sluice.evaluation.suites.versions import Rows, score_arms
+
+    suites = _library(settings.name).newest()
+    if not suites:
+        raise SettingsError(
+            f"{settings.name} has no suite to run.", fix="Add one: sluice suites add --help"
+        )
+    workload = settings.loaded_workload
+    with _ledger() as ledger:
+        model = settings.name
+        version = ledger.version(model, number) if number else newest_own(ledger, model)
+        rows = Rows.load(workload)
+        store = ArtifactStore(_home().artifacts)
+        code = settings.production_code
+        arms = score_arms(
+            version, ledger, workload, rows, store, code=code, simple_rules=settings.baseline
+        )
+    report = run_suites(
+        suites, arms, workload, rows.frame, version.lineage.members, settings.suites
+    )
+    return report, version.number
+
+
+def _print_report(report: "SuiteReport") -> None:
+    from sluice.evaluation.suites.result import CHANGES
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("suite", "scored", *CHANGES, "reference", "candidate", "gain"):
+        table.add_column(column, justify="left" if column == "suite" else "right")
+    for result in report.results:
+        table.add_row(
+            f"{result.name} v{result.version}",
+            f"{len(result.rows)}/{result.num_rows}",
+            *(str(result.count(change)) for change in CHANGES),
+            f"{result.reference_loss:.4g}",
+            f"{result.candidate_loss:.4g}",
+            f"{result.gain.gain:.3g} {result.gain.outcome}",
+        )
+    results(markup=False).print(table)
+
+
+def _settings(pipeline: str) -> "PipelineSettings":
+    from sluice.config.pipeline import (defs_folder, find_pipeline)
+
+    return find_pipeline(pipeline, defs_folder())
+
+
+def _ledger() -> "Ledger":
+    from sluice.registry.ledger import Ledger
+
+    return Ledger.open(_home().registry_url, clock=lambda: datetime.now(UTC), create=False)
+
+
+def _library(pipeline: str) -> "SuiteLibrary":
+    from sluice.evaluation.suites.library import SuiteLibrary
+
+    home = _home()
+    return SuiteLibrary(home.suites / pipeline, ArtifactStore(home.artifacts))
+
+
+def _home() -> Home:
+    return Home.from_environment(os.environ, cwd=Path.cwd())

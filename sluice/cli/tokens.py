@@ -1,0 +1,96 @@
+"""``sluice tokens``: the file of named tokens that ``sluice serve --tokens`` reads."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sluice.cli.output import print_json
+from sluice.base.errors import SettingsError
+
+if TYPE_CHECKING:
+    from sluice.serving.token_file import TokenFile
+
+_FILE = typer.Option("--file", help="The file; it is made when there is none.", show_default=False)
+_JSON = typer.Option("--json", help="Print JSON for machines.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``tokens`` to the command line."""
+    group = typer.Typer(no_args_is_help=True, help="Named tokens of a server.")
+    app.add_typer(group, name="tokens")
+    group.command(
+        "add", epilog="Example: sluice tokens add web-shop --file tokens.json --scope predict"
+    )(add)
+    group.command("remove", epilog="Example: sluice tokens remove web-shop --file tokens.json")(
+        remove
+    )
+
+
+def add(
+    name: Annotated[str, typer.Argument(help="Name of the token, for logs.", show_default=False)],
+    file: Annotated[Path, _FILE],
+    scope: Annotated[
+        list[str],
+        typer.Option(
+            help="What it may do: predict, hook, metrics or admin; may be repeated.",
+            show_default=False,
+        ),
+    ],
+    requests_per_s: Annotated[
+        float | None,
+        typer.Option(
+            help="Predictions of its holders per server process [1/s]; an equal share of the "
+            "server's rate when left out.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Make a token, add its digest to the file and print the token: it is stored nowhere.
+
+    A running server takes it over within a second. To rotate one, add another under a new name,
+    change the clients, and remove the first.
+    """
+    from sluice.serving.token_file import TokenFile, make_secret
+
+    known = _read(file)
+    if name in known.tokens:
+        raise SettingsError(
+            f"The name '{name}' must be free, and {file} has a token of that name.",
+            fix=f"Take another name, or first: sluice tokens remove {name} --file {file}",
+        )
+    secret, digest = make_secret()
+    entry = {"sha256": digest, "scopes": scope, "requests_per_s": requests_per_s}
+    tokens = known.model_dump()["tokens"] | {name: entry}
+    TokenFile.parse({"tokens": tokens}, where="sluice tokens add").write(file)
+    if as_json:
+        print_json({"name": name, "token": secret})
+    else:
+        print(secret)
+
+
+def remove(
+    name: Annotated[str, typer.Argument(help="Name of the token.", show_default=False)],
+    file: Annotated[Path, _FILE],
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Remove a token; a running server refuses it within a second."""
+    from sluice.serving.token_file import TokenFile
+
+    known = _read(file)
+    if name not in known.tokens:
+        raise SettingsError(
+            f"{file} has no token '{name}'; it has {', '.join(known.tokens) or 'none'}.",
+            fix="Name one of them.",
+        )
+    rest = {key: entry for key, entry in known.tokens.items() if key != name}
+    TokenFile(tokens=rest).write(file)
+    if as_json:
+        print_json({"removed": name})
+
+
+def _read(file: Path) -> "TokenFile":
+    from sluice.serving.token_file import TokenFile
+
+    return TokenFile.read(file) if file.exists() else TokenFile(tokens={})

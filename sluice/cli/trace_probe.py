@@ -1,0 +1,95 @@
+"""``sluice trace probe``: what a recorded run cannot show, asked of a workload."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sluice.cli.output import (print_json, results)
+from sluice.base.errors import GATE_SAID_NO
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from sluice.probes.result import ProbeResult
+    from sluice.probes.subject import Subject
+
+_COLOURS = {"pass": "green", "fail": "red", "insufficient": "yellow", "skipped": "dim"}
+
+
+def add_probe(group: typer.Typer) -> None:
+    """Add ``sluice trace probe``."""
+
+    @group.command("probe", epilog="Example: sluice trace probe my_file:MyWorkload --only modes")
+    def probe(
+        target: Annotated[
+            str,
+            typer.Argument(help="'module:Workload', or a pipeline's name or defs.yaml."),
+        ],
+        only: Annotated[
+            str,
+            typer.Option(help="Some probes only, such as 'causality,padding'.", show_default=False),
+        ] = "",
+        seed: Annotated[int, typer.Option(help="Seeds weights and changes.", min=0)] = 0,
+        as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    ) -> None:
+        """Ask a workload what no recorded run can show.
+
+        Causality and padding by changing inputs, tokenizers, gradients in double precision, the
+        schedule driven dry, evaluation mode, seeds, and the rows of several ranks. Exit code 1
+        when one fails.
+        """
+        from sluice.probes.library import run_probes
+
+        names = [name.strip() for name in only.split(",") if name.strip()]
+        answers = list(run_probes(_subject(target, seed), names))
+        if as_json:
+            print_json([answer.model_dump() for answer in answers])
+        else:
+            results().print(_table(answers))
+        if any(answer.outcome == "fail" for answer in answers):
+            raise typer.Exit(GATE_SAID_NO)
+
+
+def _subject(target: str, seed: int) -> "Subject":
+    from pathlib import Path
+
+    from sluice.models.settings import ModelSettings
+    from sluice.config.pipeline import (defs_folder, find_pipeline)
+    from sluice.probes.subject import Subject
+    from sluice.training.settings import TrainSettings
+    from sluice.workloads.load import load_workload
+
+    if ":" in target and not Path(target).exists():
+        return Subject(
+            workload=load_workload(target, {}, where=target),
+            model=ModelSettings(),
+            training=TrainSettings(),
+            seed=seed,
+        )
+    pipeline = find_pipeline(target, defs_folder())
+    return Subject(
+        workload=pipeline.loaded_workload,
+        model=pipeline.model,
+        training=pipeline.training,
+        seed=seed,
+    )
+
+
+def _table(answers: "Sequence[ProbeResult]") -> "Table":
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("probe", "outcome", "seen", box=None, pad_edge=False)
+    for answer in answers:
+        said = [answer.seen]
+        said += [f"why: {answer.why}"] if answer.why else []
+        said += [f"do:  {answer.fix}"] if answer.fix else []
+        colour = _COLOURS[answer.outcome]
+        table.add_row(
+            f"{answer.name}\n[dim]{answer.requirement}[/dim]",
+            f"[{colour}]{answer.outcome}[/{colour}]",
+            escape("\n".join(said)),
+        )
+    return table

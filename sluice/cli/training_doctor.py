@@ -1,0 +1,214 @@
+"""``sluice doctor randomness``, ``learning-rate`` and ``batch-size``: examine before training."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from sluice.cli.output import results
+from sluice.base.errors import GATE_SAID_NO
+from sluice.base.home import Home
+
+if TYPE_CHECKING:
+    from sluice.config.pipeline import PipelineSettings
+    from sluice.training.batch_size_search import BatchSizeResult
+    from sluice.training.randomness_report import RandomnessReport
+    from sluice.training.range_test import RangeTest
+    from sluice.workloads.workload import Examples, Workload
+
+_GIB = 2**30
+_Pipeline = Annotated[str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def add_training_doctors(group: typer.Typer) -> None:
+    """Add the examinations of a pipeline's training to ``sluice doctor``."""
+
+    @group.command()
+    def randomness(pipeline: _Pipeline, as_json: _Json = False) -> None:
+        """List every source of randomness of a training, and whether it is seeded.
+
+        The workload's parts are run once, training on one batch; what moves a global generator
+        and what has no deterministic form is named with its place. Exit code 0.
+
+        Example: sluice doctor randomness sp500_volatility
+        """
+        from sluice.training.randomness_report import examine_randomness
+
+        settings = _find(pipeline)
+        report = examine_randomness(
+            settings.loaded_workload, settings.model, settings.training, seed=settings.seeds[0]
+        )
+        _show(report.model_dump_json(indent=1), _randomness_tables(report), as_json=as_json)
+
+    @group.command()
+    def learning_rate(
+        pipeline: _Pipeline,
+        steps: Annotated[int, typer.Option(help="Rates tried, one a step.", min=20)] = 200,
+        as_json: _Json = False,
+    ) -> None:
+        """Raise the learning rate step by step and say where the loss falls most steeply.
+
+        The curve is also kept as a page in SLUICE_HOME/reports. Exit code 1 when it falls nowhere.
+
+        Example: sluice doctor learning-rate sp500_volatility --steps 400
+        """
+        settings = _find(pipeline)
+        result = _test_rates(settings, steps)
+        _keep_curve(result, settings)
+        said = Text("\n".join(part for part in (result.summary, result.fix) if part))
+        _show(result.model_dump_json(indent=1), said, as_json=as_json)
+        if result.rate is None:
+            raise typer.Exit(GATE_SAID_NO)
+
+    @group.command()
+    def batch_size(
+        pipeline: _Pipeline,
+        limit_rows: Annotated[
+            int, typer.Option(help="Largest batch of interest [rows].", min=1)
+        ] = 4096,
+        memory_gib: Annotated[
+            float | None,
+            typer.Option(help="Memory that training may take; half of what is free when not set."),
+        ] = None,
+        as_json: _Json = False,
+    ) -> None:
+        """Find the largest batch that fits into memory, by running real steps with it.
+
+        Example: sluice doctor batch-size sp500_volatility --memory-gib 2
+        """
+        result = _search_batch(_find(pipeline), limit_rows, memory_gib)
+        _show(result.model_dump_json(indent=1), _batch_table(result), as_json=as_json)
+
+
+def _find(pipeline: str) -> "PipelineSettings":
+    from sluice.config.pipeline import (defs_folder, find_pipeline)
+
+    return find_pipeline(pipeline, defs_folder())
+
+
+def _show(as_text: str, shown: Group | Text, *, as_json: bool) -> None:
+    if as_json:
+        print(as_text)
+    else:
+        results().print(shown)
+
+
+def _train_rows(settings: "PipelineSettings") -> tuple["Workload", "Examples"]:
+    """Return the workload and the train rows of its first fold."""
+    workload = settings.loaded_workload
+    frame = workload.compute_features(workload.load_rows())
+    return workload, workload.examples(frame, workload.plan_folds(frame)[0].train)
+
+
+def _test_rates(settings: "PipelineSettings", steps: int) -> "RangeTest":
+    from sluice.models.scaled import prepare_model
+    from sluice.training.descent import RangeTestSettings
+    from sluice.training.range_test import range_test
+    from sluice.base.seeding import deterministic
+
+    asked = RangeTestSettings.parse({"num_steps": steps}, where="--steps")
+    workload, train = _train_rows(settings)
+    with deterministic():
+        model = prepare_model(workload, settings.model, train, seed=settings.seeds[0])
+        return range_test(
+            model,
+            workload.loss,
+            train,
+            asked,
+            training=settings.training,
+            seed=settings.seeds[0],
+            groups=workload.parameter_groups(model.network),
+        )
+
+
+def _keep_curve(result: "RangeTest", settings: "PipelineSettings") -> None:
+    import base64
+    from html import escape as html_escape
+
+    from sluice.reports.folder import save_page
+    from sluice.reports.page import html_page
+    from sluice.training.range_test_plot import range_test_png
+
+    picture = base64.b64encode(range_test_png(result, unit=settings.loaded_workload.loss_unit))
+    title = f"Learning rates of {settings.name}"
+    body = (
+        f"<h1>{html_escape(title)}</h1>\n<p>{html_escape(result.summary)}</p>\n"
+        f"<p>{html_escape(result.fix)}</p>\n"
+        f"<p class=soft>The settings have {settings.training.learning_rate:g}.</p>\n"
+        f'<div class="card"><img alt="loss over learning rate" '
+        f'src="data:image/png;base64,{picture.decode()}"></div>'
+    )
+    page = save_page(
+        html_page(title, body),
+        f"learning_rate/{settings.name}/range_test",
+        home=Home.from_environment(os.environ, cwd=Path.cwd()),
+        environ=os.environ,
+    )
+    print(f"page: {page.path}", file=sys.stderr)
+
+
+def _search_batch(
+    settings: "PipelineSettings", limit_rows: int, memory_gib: float | None
+) -> "BatchSizeResult":
+    import torch
+
+    from sluice.base.memory import available_bytes
+    from sluice.training.batch_size_search import largest_batch
+    from sluice.training.device import resolve_device
+
+    device = resolve_device(settings.training.device)
+    if memory_gib is not None:
+        memory_bytes = int(memory_gib * _GIB)
+    elif device.type == "cuda":
+        memory_bytes = torch.cuda.mem_get_info(device)[0] // 2
+    else:
+        memory_bytes = available_bytes() // 2
+    workload, train = _train_rows(settings)
+    return largest_batch(
+        workload,
+        settings.model,
+        train,
+        settings.training,
+        limit_rows=limit_rows,
+        memory_bytes=memory_bytes,
+        gap_share=0.1,
+        device=device,
+        seed=settings.seeds[0],
+    )
+
+
+def _randomness_tables(report: "RandomnessReport") -> Group:
+    sources = Table("source", "status", "detail", box=None, pad_edge=False)
+    for source in report.audit.sources:
+        colour = "green" if source.status in ("seeded", "not started") else "yellow"
+        sources.add_row(source.name, f"[{colour}]{source.status}[/{colour}]", escape(source.detail))
+    draws = Table("part", "moves", box=None, pad_edge=False)
+    for draw in report.draws:
+        draws.add_row(draw.operation, escape(", ".join(draw.moved)) or "nothing")
+    said = "\n".join(report.findings) or "Nothing that is random is without a seed of its own."
+    return Group(sources, Text(), draws, Text(), Text(said))
+
+
+def _batch_table(result: "BatchSizeResult") -> Group:
+    tried = Table("rows", "fits", "memory", "s", "problem", box=None, pad_edge=False)
+    for attempt in result.attempts:
+        tried.add_row(
+            f"{attempt.rows:,}",
+            "yes" if attempt.fits else "no",
+            f"{attempt.peak_bytes / _GIB:.3f} GiB",
+            f"{attempt.seconds:.2f}",
+            escape(attempt.problem),
+        )
+    bound = "memory" if result.bound == "memory" else "the limit and the rows there are"
+    said = (
+        f"The largest batch that was run and fitted has {result.rows:,} rows, bounded by {bound} "
+        f"({result.memory_bytes / _GIB:.2f} GiB allowed)."
+    )
+    return Group(tried, Text(), Text(said))

@@ -1,0 +1,203 @@
+"""What training writes down while it runs: one JSON object a line, checked before and after."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from io import BufferedWriter
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sluice.base.errors import ContractError
+from sluice.eventlog.event_fields import (declared_fields, find_field_problems)
+from sluice.eventlog.event_lines import (EventLine, parse_line, read_lines, write_line)
+from sluice.eventlog.log_report import (LogReport, inspect_log)
+from sluice.eventlog.log_response import respond_to
+from sluice.base.files import (make_folder, storage_error)
+
+_STAMP = ("event", "timestamp")
+_SHOWN = 5
+"""Problems in a message; all are in the report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsRead:
+    """The events of one log, in order, and the unfinished last line if there is one."""
+
+    events: list[dict[str, Any]]
+    torn_line: str | None
+
+
+class EventLog:
+    """An append-only writer of one log; use as a context manager.
+
+    ::
+
+        with EventLog("run/events.ndjson") as log:
+            log.write("epoch_complete", epoch=1, train_loss=0.7, val_loss=0.8)
+
+    Event types and the fields each must have; any further fields are kept as well:
+
+    - experiment_start: architecture (text), features (list of names), config (mapping)
+    - fold_start: fold_id, train_size, val_size, test_size (whole numbers)
+    - epoch_complete: epoch (whole number), train_loss, val_loss (numbers)
+    - fold_complete: fold_id (whole number); usually numbers named test_*, the fold's metrics
+    - experiment_complete: total_folds (whole number), elapsed_seconds (number); usually a number
+      named mean_*, the headline metric
+    - gate_start: workload, level (text), checks (list of names)
+    - check_start: name, requirement (text)
+    - check_complete: name, requirement, outcome, summary (text), seconds (number)
+    - gate_complete: outcome (text), seconds (number)
+    - gate_stopped: reason, check (text)
+
+    Args:
+        path: The NDJSON file; its folder is made. A log that is there is continued, and a torn
+            last line, which only a crash leaves, is cut off and kept in ``torn_line``.
+        clock: Gives the time of an event, with a time zone; the system's own, in UTC, by default.
+
+    Raises:
+        StorageError: The file cannot be made, written or flushed.
+    """
+
+    def __init__(
+        self, path: str | Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self.path = Path(path)
+        self.torn_line: str | None = None
+        self._clock = clock
+        self._file: BufferedWriter | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            make_folder(self.path.parent)
+            self.torn_line = _cut_torn_line(self.path)
+            self._file = self.path.open("ab")
+        except OSError as error:
+            raise storage_error(self.path, error) from error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            file.close()
+        except OSError as problem:
+            raise storage_error(self.path, problem) from problem
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Check one event against its declared type, write it as one line and flush.
+
+        Further fields (``seed`` and the like) are allowed; nothing is written on an error.
+
+        Raises:
+            ContractError: Unknown event type, a field missing or of the wrong type.
+            StorageError: The line cannot be written.
+        """
+        if self._file is None:
+            raise ContractError(
+                f"{self.path}: an event log must be open to be written, got '{event}' after close.",
+                fix="Write inside 'with EventLog(...) as log:'.",
+            )
+        declared = declared_fields(event, test_metrics=(), headline="")
+        problems = [problem.what for problem in find_field_problems(event, fields, declared)]
+        problems += [f"field '{name}' is reserved" for name in _STAMP if name in fields]
+        if problems:
+            raise ContractError(
+                f"{self.path}: event '{event}': {'; '.join(problems)}.",
+                fix="Give every declared field of the event as a plain Python value.",
+            )
+        record = {"event": event, "timestamp": self._clock().isoformat(), **fields}
+        try:
+            line = write_line(record)
+        except (TypeError, ValueError) as error:
+            raise ContractError(
+                f"{self.path}: event '{event}' cannot be written as JSON ({error}).",
+                fix="Give plain Python numbers, text, lists and mappings.",
+            ) from error
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            raise storage_error(self.path, error) from error
+
+
+def read_events(path: str | Path) -> EventsRead:
+    """Read a log back; a torn last line, one without its line end, is reported, not fatal.
+
+    Raises:
+        ContractError: Another line is not a JSON object; the message names it.
+        StorageError: The file cannot be read.
+    """
+    events: list[dict[str, Any]] = []
+    bad: EventLine | None = None
+    for line in read_lines(path):
+        if bad is not None:
+            raise _damaged(path, bad)
+        if line.record is None:
+            bad = line
+        else:
+            events.append(line.record)
+    if bad is not None and bad.ended:
+        raise _damaged(path, bad)
+    return EventsRead(events=events, torn_line=bad.text if bad is not None else None)
+
+
+def _damaged(path: str | Path, line: EventLine) -> ContractError:
+    response = respond_to("no json")
+    return ContractError(
+        f"{path}, line {line.number}: the line must be one JSON object, got {line.text[:60]!a}.",
+        cause=response.cause,
+        fix=response.fix,
+    )
+
+
+def validate_log(
+    path: str | Path, *, test_metrics: tuple[str, ...] | None, headline: str | None
+) -> LogReport:
+    """Return the report of a log in which every event has its fields; refuse any other (LOG-1).
+
+    Non-finite numbers, a torn last line, a missing end and notes are in the report; they do not
+    make a log invalid.
+
+    Args:
+        path: The NDJSON file.
+        test_metrics: Names every ``fold_complete`` must carry; None when they are not known.
+        headline: Name every ``experiment_complete`` must carry; empty for none, None when it is
+            not known. See ``inspect_log`` for what is asked then.
+
+    Raises:
+        ContractError: An event has a field missing or of the wrong type, a line other than a torn
+            one is no event, or there is none; the message names line, event and field.
+        StorageError: The file cannot be read.
+    """
+    report = inspect_log(path, test_metrics=test_metrics, headline=headline)
+    if not report.valid:
+        response = respond_to(report.problems[0].kind)
+        shown = "; ".join(map(str, report.problems[:_SHOWN]))
+        more = report.num_problems - _SHOWN
+        also = f" (and {more} more)" if more > 0 else ""
+        raise ContractError(f"{path}: {shown}{also}.", cause=response.cause, fix=response.fix)
+    return report
+
+
+def _cut_torn_line(path: Path) -> str | None:
+    if not path.exists():
+        return None
+    content = path.read_bytes()
+    if not content or content.endswith(b"\n"):
+        return None
+    keep = content.rfind(b"\n") + 1
+    tail = content[keep:].decode(errors="replace")
+    with path.open("r+b") as file:
+        if parse_line(tail) is not None:  # complete but for its line end
+            file.seek(0, 2)
+            file.write(b"\n")
+            return None
+        file.truncate(keep)
+    return tail

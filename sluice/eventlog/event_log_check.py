@@ -1,0 +1,89 @@
+"""POC-3: can the event log of this workload be written, read back and validated, here?"""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from sluice.base.errors import (ContractError, StorageError)
+from sluice.eventlog.event_log import (EventLog, read_events, validate_log)
+from sluice.failfast.result import Finding
+from sluice.base.files import storage_error
+
+
+def check_event_log(
+    folder: Path,
+    *,
+    architecture: str,
+    features: tuple[str, ...],
+    config: Mapping[str, Any],
+    headline: str,
+    clock: Callable[[], datetime],
+) -> Finding:
+    """Write one event of every type, read them while the log is open, and validate (POC-3).
+
+    Args:
+        folder: An existing folder on the disk that will hold the real logs; a folder is made in it
+            for the check and removed.
+        architecture: As the real log will name it.
+        features: The workload's feature names.
+        config: The settings, as the real log will hold them.
+        headline: The workload's headline metric.
+        clock: Stamps the events.
+    """
+    events = _one_of_each(architecture, features, dict(config), headline)
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix="poc-event-log-") as made:
+            path = Path(made) / "events.ndjson"
+            with EventLog(path, clock=clock) as log:
+                for event, fields in events:
+                    log.write(event, **fields)
+                flushed = read_events(path).events
+            validate_log(path, test_metrics=(headline,), headline=headline)
+    except OSError as error:
+        return _not_writable(storage_error(folder, error))
+    except StorageError as error:
+        return _not_writable(error)
+    except ContractError as error:
+        return Finding(
+            outcome="fail",
+            summary=error.what,
+            kind="log validation failed",
+            fix=error.fix,
+        )
+    expected = [{"event": event, **fields} for event, fields in events]
+    seen = [{k: v for k, v in event.items() if k != "timestamp"} for event in flushed]
+    if seen != expected:
+        lines = [n for n, event in enumerate(expected, 1) if seen[n - 1 : n] != [event]]
+        return Finding(
+            outcome="fail",
+            summary=f"The log does not read back as written: {len(seen)} of {len(expected)} events "
+            f"were on disk after the flush, and lines {lines} differ.",
+            kind="log validation failed",
+        )
+    return Finding(
+        outcome="pass",
+        summary=f"{len(events)} events were written, flushed, read back and validated.",
+        numbers={"events": len(events)},
+    )
+
+
+def _not_writable(error: StorageError) -> Finding:
+    return Finding(outcome="fail", summary=error.what, kind="log not writable", fix=error.fix)
+
+
+def _one_of_each(
+    architecture: str, features: tuple[str, ...], config: dict[str, Any], headline: str
+) -> list[tuple[str, dict[str, Any]]]:
+    # Infinity on purpose: a diverged loss must survive the trip (NaN equals nothing, so inf).
+    return [
+        (
+            "experiment_start",
+            {"architecture": architecture, "features": list(features), "config": config},
+        ),
+        ("fold_start", {"fold_id": 0, "train_size": 3, "val_size": 2, "test_size": 1}),
+        ("epoch_complete", {"epoch": 1, "train_loss": 1.0, "val_loss": float("inf")}),
+        ("fold_complete", {"fold_id": 0, headline: 0.5}),
+        ("experiment_complete", {"total_folds": 1, headline: 0.5, "elapsed_seconds": 0.1}),
+    ]

@@ -1,0 +1,102 @@
+"""Metrics of rankings, query by query (EVAL-1).
+
+Shape legend: N = documents of all queries, n = documents of one query.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sluice.base.errors import ContractError
+from sluice.metrics.task_metrics import (TaskMetrics, all_absent, predicted_values, truth_values, why_not_finite)
+
+
+def ranking_metrics(
+    relevance: ArrayLike, score: ArrayLike, query: ArrayLike, *, at: int
+) -> TaskMetrics:
+    """Return ndcg, precision, map and mrr, means over queries, and the share that was judged.
+
+    Judged are queries whose documents differ in relevance: any order of the others is as good.
+
+    - ndcg@k: gains are the relevances themselves; documents of equal score share their places;
+    - precision@k: share of the first k places that hold something relevant, which means above 0;
+      of documents of equal score that share the last places, the share that is relevant counts;
+      places that a query has no document for hold nothing relevant;
+    - map: mean average precision;
+    - mrr: one over the place of the first relevant document; of equal scores the last place, so
+      that a model that scores all alike earns nothing by the order of the rows;
+    - judged_share: judged queries among all.
+
+    Precision, map and mrr are absent when no judged query has a document of relevance 0; all but
+    the share when no query can be judged; all of them for scores that are not finite.
+
+    Args:
+        relevance: Of each document (N,), at least 0; graded or 0 and 1.
+        score: By which the model orders the documents (N,), highest first.
+        query: Which query each document belongs to (N,), any labels.
+        at: The k of ndcg@k and precision@k, at least 1.
+
+    Raises:
+        ContractError: Shapes disagree, a relevance is negative or not finite, or ``at`` is below 1.
+    """
+    if at < 1:
+        raise ContractError(
+            f"ndcg@k and precision@k need a k of at least 1, got {at}.", fix="Raise it."
+        )
+    relevance_N = truth_values(relevance, what="relevances")
+    if relevance_N.min() < 0:
+        raise ContractError(
+            f"Relevances must be at least 0, got {relevance_N.min():g} at row "
+            f"{int(relevance_N.argmin())}.",
+            fix="Give 0 to what is not relevant.",
+        )
+    score_N = predicted_values(score, relevance_N.shape, what="scores")
+    query_N = np.asarray(query)
+    if query_N.shape != relevance_N.shape:
+        raise ContractError(
+            f"Queries must be {relevance_N.shape}, got {query_N.shape}.",
+            fix="Name the query of every document.",
+        )
+    names = (f"ndcg@{at}", f"precision@{at}", "map", "mrr")
+    if reason := why_not_finite(score_N, what="scores"):
+        return all_absent((*names, "judged_share"), reason)
+    whole = [query_N == one for one in np.unique(query_N)]
+    judged = [rows for rows in whole if np.ptp(relevance_N[rows]) > 0]
+    values = {"judged_share": len(judged) / len(whole)}
+    if not judged:
+        reason = f"in none of {len(whole)} queries do documents differ in relevance"
+        return TaskMetrics(values=values, absent=dict.fromkeys(names, reason))
+    pairs = [(relevance_N[rows], score_N[rows]) for rows in judged]
+    values[names[0]] = float(np.mean([_ndcg(*pair, at=at) for pair in pairs]))
+    binary = [(wanted, given) for wanted, given in pairs if wanted.min() == 0]
+    if not binary:
+        reason = "every document of every judged query is relevant"
+        return TaskMetrics(values=values, absent=dict.fromkeys(names[1:], reason))
+    values[names[1]] = float(np.mean([_precision(*pair, at=at) for pair in binary]))
+    values["map"] = float(np.mean([_average_precision(*pair) for pair in binary]))
+    values["mrr"] = float(np.mean([_reciprocal_rank(*pair) for pair in binary]))
+    return TaskMetrics(values=values)
+
+
+def _ndcg(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64], *, at: int) -> float:
+    from sklearn.metrics import ndcg_score
+
+    return float(ndcg_score(relevance_n[None], score_n[None], k=at))
+
+
+def _precision(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64], *, at: int) -> float:
+    last = np.sort(score_n)[-min(at, score_n.size)]
+    above_n, level_n = score_n > last, score_n == last
+    left = min(at, score_n.size) - int(above_n.sum())
+    relevant_n = relevance_n > 0
+    return float(relevant_n[above_n].sum() + left * relevant_n[level_n].mean()) / at
+
+
+def _average_precision(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64]) -> float:
+    from sklearn.metrics import average_precision_score
+
+    return float(average_precision_score(relevance_n > 0, score_n))
+
+
+def _reciprocal_rank(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64]) -> float:
+    best = score_n[relevance_n > 0].max()
+    return 1.0 / int((score_n >= best).sum())

@@ -1,0 +1,106 @@
+"""Metrics of forecasts of numbers and of quantiles (EVAL-1).
+
+Shape legend: N = rows, Q = quantiles.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sluice.base.errors import ContractError
+from sluice.metrics.task_metrics import (TaskMetrics, all_absent, predicted_values, truth_values, why_not_finite)
+
+NAMES = ("mae", "mse", "rmse", "mape", "r2", "spearman")
+
+
+def regression_metrics(target: ArrayLike, forecast: ArrayLike) -> TaskMetrics:
+    """Return mae and rmse [target units], mse [their square], mape [rate], r2, and spearman.
+
+    Spearman's is the correlation of ranks.
+
+    Absent where not defined: mape when a target is 0; r2 and spearman when the targets are
+    constant, spearman when the forecasts are; all of them for forecasts that are not finite.
+
+    Args:
+        target: What came true (N,).
+        forecast: What was forecast (N,).
+
+    Raises:
+        ContractError: Shapes disagree, or a target is not finite.
+    """
+    target_N = truth_values(target, what="targets")
+    forecast_N = predicted_values(forecast, target_N.shape, what="forecasts")
+    if reason := why_not_finite(forecast_N, what="forecasts"):
+        return all_absent(NAMES, reason)
+    # Imported here: both take about a second and Dagster loads every module.
+    from scipy.stats import spearmanr
+    from sklearn.metrics import (
+        mean_absolute_error,
+        mean_absolute_percentage_error,
+        mean_squared_error,
+        r2_score,
+    )
+
+    mse = float(mean_squared_error(target_N, forecast_N))
+
+    values = {
+        "mae": float(mean_absolute_error(target_N, forecast_N)),
+        "mse": mse,
+        "rmse": math.sqrt(mse),
+    }
+    absent: dict[str, str] = {}
+    if zeros := int((target_N == 0).sum()):
+        absent["mape"] = f"{zeros} targets are 0"
+    else:
+        values["mape"] = float(mean_absolute_percentage_error(target_N, forecast_N))
+    constant = "the targets are constant" if np.ptp(target_N) == 0 else ""
+    if constant:
+        absent["r2"] = constant
+    else:
+        values["r2"] = float(r2_score(target_N, forecast_N))
+    if constant or np.ptp(forecast_N) == 0:
+        absent["spearman"] = constant or "the forecasts are constant"
+    else:
+        values["spearman"] = float(spearmanr(target_N, forecast_N).statistic)
+    return TaskMetrics(values=values, absent=absent)
+
+
+def quantile_metrics(
+    target: ArrayLike, forecast: ArrayLike, *, levels: Sequence[float]
+) -> TaskMetrics:
+    """Return the pinball loss [target units] and the share of targets below, for each quantile.
+
+    The names are ``pinball_0.1`` and ``below_0.1`` for the level 0.1; ``below`` is to be near its
+    level. Absent for a quantile whose forecasts are not finite.
+
+    Args:
+        target: What came true (N,).
+        forecast: Forecast quantiles (N, Q).
+        levels: The Q levels, rising, each in (0, 1).
+
+    Raises:
+        ContractError: Shapes disagree, a target is not finite, or the levels are not rising.
+    """
+    if not levels or not all(
+        low < high for low, high in zip((0.0, *levels), (*levels, 1.0), strict=True)
+    ):
+        raise ContractError(
+            f"Levels of quantiles must rise and lie in (0, 1), got {tuple(levels)}.",
+            fix="Sort them and leave out repeats.",
+        )
+    target_N = truth_values(target, what="targets")
+    forecast_NQ = predicted_values(forecast, (target_N.size, len(levels)), what="quantiles")
+    from sklearn.metrics import mean_pinball_loss
+
+    values: dict[str, float] = {}
+    absent: dict[str, str] = {}
+    for level, forecast_N in zip(levels, forecast_NQ.T, strict=True):
+        names = (f"pinball_{level:g}", f"below_{level:g}")
+        if reason := why_not_finite(forecast_N, what="forecasts"):
+            absent |= dict.fromkeys(names, reason)
+            continue
+        values[names[0]] = float(mean_pinball_loss(target_N, forecast_N, alpha=level))
+        values[names[1]] = float((target_N < forecast_N).mean())
+    return TaskMetrics(values=values, absent=absent)

@@ -1,0 +1,159 @@
+"""The header of a safetensors file of weights, read strictly before anything is made from it.
+
+The header is text that the author of a file wrote. It names no code and decides about no code: it
+states how many columns a network has and whether they are scaled, and every other key is refused.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import Field, ValidationError
+
+from sluice.models.weights_limits import ImportLimits
+from sluice.base.settings import Settings
+from sluice.base.strict_json import parse_strict_json
+
+FACTS = "sluice"
+"""The one entry that the metadata of our files has."""
+
+_METADATA = "__metadata__"
+_LENGTH_BYTES = 8
+_ENTRY = {"dtype", "shape", "data_offsets"}
+_DTYPE_BYTES: Mapping[str, int] = {
+    "BOOL": 1,
+    "U8": 1,
+    "I8": 1,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "F8_E8M0": 1,
+    "I16": 2,
+    "U16": 2,
+    "F16": 2,
+    "BF16": 2,
+    "I32": 4,
+    "U32": 4,
+    "F32": 4,
+    "I64": 8,
+    "U64": 8,
+    "F64": 8,
+    "C64": 8,
+}
+"""Size of one number of each type [bytes]."""
+
+
+class WeightsFacts(Settings):
+    """What the header of a model's weights states besides the tensors; nothing else is accepted."""
+
+    num_features: int = Field(ge=1, description="Columns of the input.")
+    num_outputs: int = Field(ge=1, description="Columns of the prediction.")
+    scale_inputs: bool = Field(description="Whether the model standardises its inputs.")
+    scale_target: bool = Field(description="Whether the model scales its output back.")
+
+    @classmethod
+    def read(cls, content: bytes, limits: ImportLimits) -> Self:
+        """Return the facts of a file, whose tensors must agree with them.
+
+        Args:
+            content: The whole file.
+            limits: Bounds of sizes and counts.
+
+        Raises:
+            ValueError: The header or a fact in it is malformed, out of bounds or contradicts the
+                shape of a tensor; the message completes "the file is refused because ...".
+        """
+        tensors, metadata = read_header(content, limits)
+        if set(metadata) != {FACTS}:
+            raise ValueError(f"its metadata must have the entry {FACTS!r} alone")
+        try:
+            facts = cls.model_validate(parse_strict_json(metadata[FACTS].encode(), finite=True))
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(str(part)[:80] for part in first["loc"])
+            raise ValueError(f"its fact {name!r} is refused: {first['msg']}") from None
+        for name, num_columns in (
+            ("x_mean", facts.num_features),
+            ("x_std", facts.num_features),
+            ("y_mean", facts.num_outputs),
+            ("y_std", facts.num_outputs),
+        ):
+            if num_columns > limits.max_features:
+                raise ValueError(f"it states {num_columns:,} columns (max {limits.max_features:,})")
+            if tensors.get(name) != (num_columns,):
+                raise ValueError(
+                    f"its tensor {name} must have shape ({num_columns},), as its facts state, and "
+                    f"has {tensors.get(name, 'none')}"
+                )
+        return facts
+
+
+def read_header(
+    content: bytes, limits: ImportLimits
+) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+    """Return the shape of every tensor by name, and the metadata.
+
+    Args:
+        content: The whole file.
+        limits: Bounds of sizes and counts.
+
+    Raises:
+        ValueError: The header is malformed: its length, its JSON, a key, a type, a shape, or
+            offsets that overlap, leave a gap or do not fit the shape.
+    """
+    length = int.from_bytes(content[:_LENGTH_BYTES], "little")
+    start = _LENGTH_BYTES + length
+    if len(content) < _LENGTH_BYTES or start > len(content):
+        raise ValueError(f"its header has {length:,} bytes, which are not there")
+    if length > limits.max_header_bytes:
+        raise ValueError(f"its header has {length:,} bytes (max {limits.max_header_bytes:,})")
+    header = parse_strict_json(content[_LENGTH_BYTES:start], finite=True)
+    if not isinstance(header, dict):
+        raise ValueError("its header must be a JSON object")
+    metadata = header.pop(_METADATA, {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise ValueError("its metadata must be texts by name")
+    if not 1 <= len(header) <= limits.max_tensors:
+        raise ValueError(f"it holds {len(header):,} tensors (1 to {limits.max_tensors:,})")
+    spans, shapes = [], {}
+    for name, entry in header.items():
+        shapes[name], span = _read_tensor(name, entry, limits)
+        spans.append((*span, name))
+    at = 0
+    for begin, end, name in sorted(spans):
+        if begin != at:
+            raise ValueError(f"tensor {name[:80]!r} begins at byte {begin:,}, required {at:,}")
+        at = end
+    if at != len(content) - start:
+        raise ValueError(f"its tensors have {at:,} bytes, the file {len(content) - start:,}")
+    return shapes, metadata
+
+
+def _read_tensor(
+    name: str, entry: Any, limits: ImportLimits
+) -> tuple[tuple[int, ...], tuple[int, int]]:
+    who = f"tensor {name[:80]!r}"
+    if not name or not name.isprintable() or len(name) > limits.max_text:
+        raise ValueError(f"{who} must have a name of printable characters")
+    if not isinstance(entry, dict) or set(entry) != _ENTRY:
+        raise ValueError(f"{who} must have exactly dtype, shape and data_offsets")
+    size = _DTYPE_BYTES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
+    if size is None:
+        raise ValueError(f"{who} has the unknown dtype {str(entry['dtype'])[:80]!r}")
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    if not _are_sizes(shape) or len(shape) > limits.max_dimensions:
+        raise ValueError(
+            f"{who} must have a shape of up to {limits.max_dimensions} integers from 0, got "
+            f"{str(shape)[:80]}"
+        )
+    if not _are_sizes(offsets) or len(offsets) != 2:
+        raise ValueError(f"{who} must have two offsets from 0, got {str(offsets)[:80]}")
+    begin, end = offsets
+    if end - begin != math.prod(shape) * size:
+        raise ValueError(f"{who} has {end - begin:,} bytes, its shape and dtype make others")
+    return tuple(shape), (begin, end)
+
+
+def _are_sizes(values: Any) -> bool:
+    return isinstance(values, list) and all(
+        type(value) is int and 0 <= value < 2**63 for value in values
+    )

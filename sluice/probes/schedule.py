@@ -1,0 +1,294 @@
+"""A learning-rate schedule driven dry over the planned steps (TRACE-11)."""
+
+import copy
+import itertools
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+
+import torch
+from pydantic import Field, model_validator
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from sluice.base.errors import ContractError
+from sluice.base.settings import Settings
+from sluice.probes.result import (ProbeResult, failed, skipped)
+from sluice.training.schedule import rate_at
+from sluice.training.settings import TrainSettings
+
+NAME, REQUIREMENT = "schedule", "TRACE-11"
+
+_EXACT = 1e-9
+"""Share of the peak that is taken for rounding."""
+
+
+class RatePlan(Settings):
+    """What a schedule is meant to do; step 0 is the first that the optimizer takes."""
+
+    total_steps: int = Field(ge=2, description="Steps that the optimizer takes.")
+    peak_step: int = Field(ge=0, description="Steps of warmup: the first step at the peak.")
+    peak_rate: float = Field(gt=0, description="Largest learning rate.")
+    final_rate: float = Field(ge=0, description="Rate at the end; the peak's for no decay.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "RatePlan":
+        if self.peak_step >= self.total_steps:
+            raise ValueError(
+                f"peak_step must lie before the end: got {self.peak_step} of {self.total_steps}"
+            )
+        if self.final_rate > self.peak_rate:
+            raise ValueError(
+                f"final_rate must not be above peak_rate: got {self.final_rate:g} above "
+                f"{self.peak_rate:g}"
+            )
+        return self
+
+
+def probe_scheduler(scheduler: LRScheduler, plan: RatePlan) -> ProbeResult:
+    """Drive a copy of a scheduler and its optimizer through all steps and compare with the plan.
+
+    The rate of the first parameter group is looked at.
+
+    Raises:
+        ContractError: It is no scheduler of torch.
+    """
+    if isinstance(scheduler, ReduceLROnPlateau):
+        return skipped(NAME, REQUIREMENT, "ReduceLROnPlateau follows a metric: no plan of steps.")
+    if not isinstance(scheduler, LRScheduler):
+        raise ContractError(
+            f"A scheduler of torch.optim.lr_scheduler is needed, got {type(scheduler).__name__}.",
+            fix="Hand over the scheduler, made; rates that are computed go to judge_rates.",
+        )
+    early = scheduler.last_epoch
+    taken = getattr(scheduler.optimizer, "_opt_called", False)
+    if early > 0 and not taken:
+        return failed(
+            NAME,
+            REQUIREMENT,
+            f"The scheduler was stepped {_times(early)} before the optimizer's first step: the "
+            f"rates of the first {early} steps are never used.",
+            "scheduler.step() before optimizer.step(), or once more after it was made.",
+            "Step the scheduler after the optimizer, once for each of its steps.",
+            {"early_steps": early},
+        )
+    if early > 0:
+        raise ContractError(
+            f"A schedule is driven from its beginning, this one has taken {early} steps.",
+            fix="Make optimizer and scheduler anew for the probe.",
+        )
+    return judge_rates(_driven(scheduler, plan.total_steps + 1), plan)
+
+
+def probe_train_settings(settings: TrainSettings, *, steps_per_epoch: int) -> ProbeResult:
+    """Compare the trainer's own schedule with what its settings say, step by step.
+
+    Rates are shares of the peak in effect, which settings may change while it trains.
+
+    Raises:
+        ContractError: There are fewer than two steps.
+    """
+    total = steps_per_epoch * settings.max_epochs
+    if total < 2:
+        raise ContractError(
+            f"A schedule needs at least two steps, got {total}.", fix="Train for longer."
+        )
+    shares = []
+    for step in range(total):
+        now = settings.at(step // steps_per_epoch + 1)
+        shares.append(rate_at(step, total, now) / now.learning_rate)
+    plan = RatePlan(
+        total_steps=total,
+        peak_step=min(round(settings.warmup_share * total), total - 1),
+        peak_rate=1.0,
+        final_rate=settings.final_rate_share if total > 1 else 1.0,
+    )
+    if plan.peak_step == total - 1:
+        plan = plan.model_copy(update={"final_rate": 1.0})
+    return judge_rates(shares, plan)
+
+
+def judge_rates(rates: Sequence[float], plan: RatePlan) -> ProbeResult:
+    """Compare the rate of every step with the plan; pure.
+
+    Args:
+        rates: In the order of the optimizer's steps. One more may follow: some schedules reach
+            their end just behind the last step.
+        plan: What is meant.
+
+    Raises:
+        ContractError: There are fewer rates than steps.
+    """
+    if len(rates) < plan.total_steps:
+        raise ContractError(
+            f"A rate for each of {plan.total_steps} steps is needed, got {len(rates)}.",
+            fix="Drive the schedule to the end of the plan.",
+        )
+    taken = list(rates[: plan.total_steps])
+    slack = _EXACT * plan.peak_rate
+    numbers: dict[str, float | int | str] = {
+        "total_steps": plan.total_steps,
+        "first_rate": taken[0],
+        "planned_peak_step": plan.peak_step,
+        "last_rate": taken[-1],
+    }
+    bad = next((i for i, rate in enumerate(taken) if not (math.isfinite(rate) and rate >= 0)), None)
+    if bad is not None:
+        return failed(
+            NAME,
+            REQUIREMENT,
+            f"The rate of step {bad} is {taken[bad]}.",
+            "The formula leaves its range: a division by zero, or more steps than it is made for.",
+            "Give the schedule the number of steps that are really taken.",
+            numbers | {"step": bad},
+        )
+    top = max(taken)
+    peak = next(i for i, rate in enumerate(taken) if rate >= top - slack)
+    numbers |= {"peak_step": peak, "peak_rate": top}
+    found = next(
+        (f for f in _offences(list(rates), taken, plan, peak=peak, top=top, slack=slack)), None
+    )
+    if found is not None:
+        return failed(NAME, REQUIREMENT, *found, numbers)
+    held = sum(rate >= top - slack for rate in taken)
+    return ProbeResult(
+        name=NAME,
+        requirement=REQUIREMENT,
+        outcome="pass",
+        seen=f"{plan.total_steps} steps: {taken[0]:.4g} at step 0, the peak {top:.4g} at step "
+        f"{peak} as planned ({_times(held)}), {taken[-1]:.4g} at the last step "
+        f"{plan.total_steps - 1}.",
+        numbers=numbers,
+    )
+
+
+def _offences(
+    rates: list[float], taken: list[float], plan: RatePlan, *, peak: int, top: float, slack: float
+) -> Iterator[tuple[str, str, str]]:
+    """Yield what is seen, why and what to do, the most telling first."""
+    zeros = sum(1 for _ in itertools.takewhile(lambda rate: rate == 0, taken))
+    if zeros == len(taken):
+        yield (
+            f"The rate is 0 at all {zeros} steps: it never leaves 0.",
+            "Whole-number division in the warmup, or a schedule of epochs that is never stepped.",
+            "Divide as floats, and step the scheduler once for each step of the optimizer.",
+        )
+    elif zeros > 1:
+        yield (
+            f"The rate is 0 for the first {zeros} steps.",
+            "Whole-number division in the warmup, or a schedule of epochs stepped once an epoch.",
+            "Let the warmup rise from the first step: (step + 1) / (warmup + 1).",
+        )
+    if abs(top - plan.peak_rate) > slack and peak == 0 == plan.peak_step:
+        yield _wrong_top(top, plan)
+    if peak != plan.peak_step:
+        off = peak - plan.peak_step
+        side = "late" if off > 0 else "early"
+        yield (
+            f"The warmup ends at step {peak}, planned is step {plan.peak_step}: {_times(abs(off))} "
+            f"{side}{', off by one' if abs(off) == 1 else ''}.",
+            "The scheduler is stepped before the optimizer or once too often."
+            if off == -1
+            else "A step counted from 1 where 0 is meant, or a step of the scheduler left out."
+            if off == 1
+            else "The warmup is counted in other units than the scheduler's steps.",
+            "Step it after the optimizer, and count steps from 0.",
+        )
+    if abs(top - plan.peak_rate) > slack:
+        yield _wrong_top(top, plan)
+    falls = next((i for i in range(1, peak + 1) if taken[i] < taken[i - 1] - slack), None)
+    if falls is not None:
+        yield (
+            f"The rate falls within the warmup, at step {falls}: {taken[falls - 1]:.4g} to "
+            f"{taken[falls]:.4g}.",
+            "Two schedules are chained with a gap between them.",
+            "Let the second begin where the first ends.",
+        )
+    rises = next((i for i in range(peak + 1, len(taken)) if taken[i] > taken[i - 1] + slack), None)
+    end = _end(rates, taken, plan, slack=slack)
+    if end is not None and (rises is None or end[0] <= rises):
+        yield end[1:]
+    if rises is not None:
+        yield (
+            f"The rate rises again at step {rises}: {taken[rises - 1]:.4g} to {taken[rises]:.4g}.",
+            "A cosine goes on beyond its half period, or a schedule restarts.",
+            "Give the schedule the number of steps that are really taken.",
+        )
+
+
+def _end(
+    rates: list[float], taken: list[float], plan: RatePlan, *, slack: float
+) -> tuple[int, str, str, str] | None:
+    """Return the step at which the end is missed, what is seen, why and what to do."""
+    if plan.final_rate >= plan.peak_rate - slack:
+        return None
+    last = plan.total_steps - 1
+    reached = next(
+        (i for i in range(plan.peak_step + 1, len(rates)) if rates[i] <= plan.final_rate + slack),
+        None,
+    )
+    if reached is None:
+        return (
+            last,
+            f"The rate is {taken[-1]:.4g} at the last step {last}, planned is "
+            f"{plan.final_rate:.4g}: the schedule does not come to its end.",
+            "It is made for more steps than are taken, or stepped too rarely.",
+            "Give the schedule the number of steps that are really taken.",
+        )
+    if reached < last:
+        early = last - reached
+        return (
+            reached,
+            f"The schedule ends early: the final rate is reached at step {reached}, "
+            f"{_times(early)} before the last step {last}{', off by one' if early == 1 else ''}.",
+            "It is made for fewer steps than are taken, or stepped before the optimizer."
+            if early == 1
+            else "It is made for fewer steps than are taken, such as one for epochs that is "
+            "stepped at every batch.",
+            "Give the schedule the number of steps that are really taken.",
+        )
+    if taken[-1] < plan.final_rate - slack:
+        return (
+            last,
+            f"The rate falls to {taken[-1]:.4g}, below the planned end {plan.final_rate:.4g}.",
+            "The floor of the schedule is not the planned one.",
+            "Set the smallest rate of the schedule.",
+        )
+    return None
+
+
+def _driven(scheduler: LRScheduler, num_rates: int) -> list[float]:
+    """Return the rate at each step of a copy that is stepped after its optimizer."""
+    optimizer, twin = copy.deepcopy((scheduler.optimizer, scheduler))
+    rates = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for index in range(num_rates):
+            rates.append(float(optimizer.param_groups[0]["lr"]))
+            if index == num_rates - 1:
+                break
+            _step(optimizer)
+            try:
+                twin.step()
+            except ValueError:  # OneCycleLR takes no step beyond its own end
+                if index < num_rates - 2:
+                    raise
+                break
+    return rates
+
+
+def _step(optimizer: torch.optim.Optimizer) -> None:
+    """Step without gradients: no parameter moves, the optimizer counts."""
+    optimizer.zero_grad(set_to_none=True)
+    optimizer.step()
+
+
+def _wrong_top(top: float, plan: RatePlan) -> tuple[str, str, str]:
+    return (
+        f"The largest rate is {top:.6g}, planned is {plan.peak_rate:.6g}.",
+        "The warmup ends before its last part, or the decay begins within it.",
+        "Let warmup and decay meet at the peak.",
+    )
+
+
+def _times(count: int) -> str:
+    return f"{count} step" if count == 1 else f"{count} steps"
