@@ -19,13 +19,13 @@ from sluice.assets.run_records import write_run
 from sluice.assets.searched_features import require_same_features
 from sluice.assets.subjects import poc_subject, require_same, search_subject
 from sluice.assets.traced import traced
-from sluice.data.table import TableRecord
-from sluice.base.digests import (digest_json, short)
+from sluice.base.digests import digest_json, short
 from sluice.base.home import Home
-from sluice.config.pipeline import PipelineSettings
-from sluice.base.receipts import (Receipt, require)
-from sluice.reports.folder import save_page
+from sluice.base.receipts import Receipt, require
 from sluice.base.settings import Record
+from sluice.config.pipeline import PipelineSettings
+from sluice.data.table import TableRecord
+from sluice.reports.folder import save_page
 from sluice.tracking.wandb_trials import trial_callbacks
 from sluice.training.device import device_type
 from sluice.tuning.lanes import idle_workers

@@ -18,9 +18,9 @@ from sluice.assets.subjects import candidate_subject, poc_subject, require_same
 from sluice.assets.traced import traced
 from sluice.assets.verdict_metadata import guard_table, verdict_pictures
 from sluice.base.digests import short
-from sluice.config.pipeline import PipelineSettings
+from sluice.base.environment import read_environment, read_git
 from sluice.base.receipts import require
-from sluice.base.environment import (read_environment, read_git)
+from sluice.config.pipeline import PipelineSettings
 from sluice.registry.lineage import Lineage
 from sluice.registry.own_code import collect_own_modules
 from sluice.registry.records import Registration

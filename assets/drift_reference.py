@@ -11,11 +11,11 @@ from sluice.assets.resources import RECORDS, State
 from sluice.assets.subjects import require_same
 from sluice.assets.traced import traced
 from sluice.base.cpu_count import count_cores
-from sluice.data.table import load_table
 from sluice.base.digests import short
-from sluice.drift.held_out import KeptReference, keep_reference
-from sluice.config.pipeline import PipelineSettings
 from sluice.base.settings import Record
+from sluice.config.pipeline import PipelineSettings
+from sluice.data.table import load_table
+from sluice.drift.held_out import KeptReference, keep_reference
 from sluice.training.members import TrainedModels
 from sluice.training.weights import load_member
 

@@ -14,8 +14,10 @@ from sluice.assets.records import newest_record
 from sluice.assets.resources import RECORDS, State, utc_now
 from sluice.assets.traced import traced
 from sluice.base.cpu_count import count_cores
+from sluice.base.errors import GateBlocked, SluiceError
+from sluice.base.home import Home
+from sluice.config.pipeline import PipelineSettings
 from sluice.data.table import load_table
-from sluice.rollout_control.drive import live_servers
 from sluice.drift.held_out import KeptReference, keep_reference
 from sluice.drift.plots import overview_png
 from sluice.drift.reference import OnProgress, no_progress
@@ -23,17 +25,15 @@ from sluice.drift.reference_file import load_reference
 from sluice.drift.watch import SUBJECTS, DriftWatch, Episode
 from sluice.drift.watch_page import watch_page
 from sluice.drift.watching import Look, Seen, look_for_drift
-from sluice.base.errors import (GateBlocked, SluiceError)
 from sluice.findings.user_code import users_code
-from sluice.base.home import Home
 from sluice.observability.alerts import Alert, raise_alert
-from sluice.config.pipeline import PipelineSettings
 from sluice.registry.loading import load_members, rebuild
 from sluice.registry.observations import KEPT_SAMPLES
 from sluice.registry.records import Version
 from sluice.registry.rollouts import RolloutLedger
 from sluice.reports.folder import save_page
 from sluice.rollout.samples import Sample
+from sluice.rollout_control.drive import live_servers
 
 DRIFT_REPORT = "drift_report"
 _WINDOWS_READ = 8

@@ -6,11 +6,11 @@ import pandas as pd
 from pydantic import Field
 
 from sluice.base.artifacts import ArtifactStore
+from sluice.base.settings import Record
 from sluice.evaluation.guards import GuardEvidence
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.metric_table import MetricTable
 from sluice.evaluation.suites.result import SuiteReport
-from sluice.base.settings import Record
 
 
 class StoredTable(Record):

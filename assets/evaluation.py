@@ -12,8 +12,9 @@ from sluice.assets.metadata import picture, table
 from sluice.assets.resources import RECORDS, State, utc_now
 from sluice.assets.subjects import candidate_subject, require_same
 from sluice.assets.traced import traced
+from sluice.base.digests import digest_json, short
+from sluice.config.pipeline import PipelineSettings
 from sluice.data.table import TableRecord, load_table
-from sluice.base.digests import (digest_json, short)
 from sluice.evaluation.plots import loss_over_time_png
 from sluice.evaluation.reference import score_version
 from sluice.evaluation.scoring import (
@@ -30,7 +31,6 @@ from sluice.evaluation.suites.plots import changes_png
 from sluice.evaluation.suites.renewal import renew_hard_suite
 from sluice.evaluation.suites.result import CHANGES, SuiteReport
 from sluice.evaluation.suites.run import Arms, run_suites
-from sluice.config.pipeline import PipelineSettings
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE
 from sluice.registry.records import Version

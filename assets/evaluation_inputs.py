@@ -2,9 +2,9 @@
 
 from sluice.assets.resources import State
 from sluice.assets.subjects import candidate_subject
+from sluice.config.pipeline import PipelineSettings
 from sluice.evaluation.inputs import open_evaluation_inputs
 from sluice.evaluation.suites.library import SuiteLibrary
-from sluice.config.pipeline import PipelineSettings
 
 
 def open_inputs(pipeline: PipelineSettings, state: State, *, data: str) -> tuple[str, ...]:

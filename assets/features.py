@@ -8,12 +8,12 @@ from sluice.assets.metadata import column_schema, preview, table
 from sluice.assets.resources import RECORDS, State
 from sluice.assets.subjects import maker, raw_subject
 from sluice.assets.traced import traced
+from sluice.base.receipts import require
+from sluice.base.settings import Record
+from sluice.config.pipeline import PipelineSettings
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table, save_table
 from sluice.findings.user_code import users_code
-from sluice.config.pipeline import PipelineSettings
-from sluice.base.receipts import require
-from sluice.base.settings import Record
 
 
 class FeatureSet(Record):

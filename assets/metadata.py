@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import dagster as dg
 import pandas as pd
 
-from sluice.data.schema import Schema
 from sluice.base.redaction import redact
+from sluice.data.schema import Schema
 
 
 def picture(png: bytes, alt: str) -> dg.MarkdownMetadataValue:

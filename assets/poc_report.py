@@ -8,6 +8,8 @@ from sluice.assets.metadata import table
 from sluice.assets.resources import RECORDS, Progress, State, utc_now
 from sluice.assets.subjects import features_subject, maker, poc_subject, require_same
 from sluice.assets.traced import traced
+from sluice.base.receipts import require
+from sluice.config.pipeline import PipelineSettings
 from sluice.data.table import TableRecord
 from sluice.failfast.gate.inputs import StoredData
 from sluice.failfast.gate.messages import Started
@@ -15,8 +17,6 @@ from sluice.failfast.gate.plan import Plan
 from sluice.failfast.gate.request import GateRequest, StoredTarget
 from sluice.failfast.gate.supervisor import supervise
 from sluice.failfast.result import CheckResult, GateReport
-from sluice.config.pipeline import PipelineSettings
-from sluice.base.receipts import require
 
 
 def poc_report_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:

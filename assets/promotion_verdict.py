@@ -5,24 +5,24 @@ from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
-from sluice.base.artifacts import ArtifactStore
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.evaluated import Evaluation
 from sluice.assets.metadata import table
 from sluice.assets.resources import RECORDS, State, utc_now
 from sluice.assets.traced import traced
 from sluice.assets.verdict_metadata import guard_table, verdict_pictures
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.receipts import Receipt
+from sluice.base.settings import Record
+from sluice.config.pipeline import PipelineSettings
 from sluice.evaluation.companions import Companions, CompanionSettings, accompany
 from sluice.evaluation.gate_page import gate_page
 from sluice.evaluation.judgement import judge
 from sluice.evaluation.mcnemar import McNemarReport, mcnemar
 from sluice.metrics.directions import direction_of
-from sluice.verdicts.verdict import Verdict
-from sluice.config.pipeline import PipelineSettings
-from sluice.base.receipts import Receipt
 from sluice.reports.folder import save_page
-from sluice.base.settings import Record
 from sluice.training.code import identify_code
+from sluice.verdicts.verdict import Verdict
 from sluice.workloads.workload import Workload
 
 

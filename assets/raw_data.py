@@ -6,9 +6,9 @@ from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.metadata import column_schema, preview
 from sluice.assets.resources import RECORDS, State
 from sluice.assets.traced import traced
+from sluice.config.pipeline import PipelineSettings
 from sluice.data.table import TableRecord, save_table
 from sluice.findings.user_code import users_code
-from sluice.config.pipeline import PipelineSettings
 
 
 def raw_data_asset(pipeline: PipelineSettings) -> dg.AssetsDefinition:

@@ -7,11 +7,11 @@ from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import table
 from sluice.assets.resources import RECORDS, State
 from sluice.assets.traced import traced
-from sluice.data.table import load_table
-from sluice.rollout_control.start import start_delivery
 from sluice.config.pipeline import PipelineSettings
+from sluice.data.table import load_table
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout, Transition
+from sluice.rollout_control.start import start_delivery
 
 ROLLOUT = "rollout"
 

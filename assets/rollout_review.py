@@ -11,14 +11,14 @@ from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.resources import RECORDS, State, utc_now
 from sluice.assets.rollout import ROLLOUT
 from sluice.assets.traced import traced
-from sluice.rollout_control.failures import (FailedRows, keep_failures)
-from sluice.rollout_control.quality import note_quality_of
-from sluice.rollout_control.report import save_rollout_page
 from sluice.base.errors import ContractError
+from sluice.base.settings import Record
+from sluice.config.pipeline import PipelineSettings
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.findings.user_code import users_code
-from sluice.config.pipeline import PipelineSettings
-from sluice.base.settings import Record
+from sluice.rollout_control.failures import FailedRows, keep_failures
+from sluice.rollout_control.quality import note_quality_of
+from sluice.rollout_control.report import save_rollout_page
 
 REVIEW = "rollout_review"
 

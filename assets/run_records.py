@@ -3,8 +3,8 @@
 import inspect
 from pathlib import Path
 
-from sluice.base.artifacts import ArtifactStore
 from sluice.assets.resources import utc_now
+from sluice.base.artifacts import ArtifactStore
 from sluice.base.files import write_atomic
 from sluice.base.home import Home
 from sluice.config.pipeline import PipelineSettings

@@ -1,10 +1,10 @@
 """Searched settings of a workload must leave its features as they are."""
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.data.table import TableRecord, load_table
 from sluice.base.errors import SettingsError
-from sluice.findings.user_code import users_code
 from sluice.config.pipeline import PipelineSettings
+from sluice.data.table import TableRecord, load_table
+from sluice.findings.user_code import users_code
 from sluice.tuning.parameters import ends
 from sluice.tuning.spaces import WORKLOAD, split_path
 from sluice.workloads.load import load_workload

@@ -4,12 +4,12 @@ A receipt about other data, other settings, other code or other rules does not c
 that was made by other settings or code than the present ones is not used.
 """
 
+from sluice.base.digests import digest_json, short
+from sluice.base.errors import GateBlocked
+from sluice.config.pipeline import PipelineSettings
 from sluice.data.expectations import Expectation
 from sluice.data.schema import Schema
-from sluice.base.digests import (digest_json, short)
-from sluice.base.errors import GateBlocked
 from sluice.failfast.gate.checks import CHECKS
-from sluice.config.pipeline import PipelineSettings
 from sluice.training.code import code_digest
 from sluice.tuning.code import search_code
 from sluice.tuning.spaces import Space

@@ -7,7 +7,6 @@ import time
 import dagster as dg
 import pandas as pd
 
-from sluice.base.artifacts import ArtifactStore
 from sluice.assets.best_config import BestConfig, gpu_pool, with_best
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.evaluation_inputs import open_inputs
@@ -18,12 +17,13 @@ from sluice.assets.resources import RECORDS, Progress, State
 from sluice.assets.run_records import write_run
 from sluice.assets.subjects import candidate_subject, poc_subject, require_same
 from sluice.assets.traced import traced
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.receipts import require
+from sluice.config.pipeline import PipelineSettings
 from sluice.data.table import load_table
 from sluice.evaluation.plots import training_curves_png
 from sluice.evaluation.reference import require_scorable
 from sluice.eventlog.event_log import read_events
-from sluice.config.pipeline import PipelineSettings
-from sluice.base.receipts import require
 from sluice.training.code import identify_code
 from sluice.training.member_diagnosis import diagnose_members
 from sluice.training.members import TrainedModels

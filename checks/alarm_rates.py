@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pandas as pd
 
+from sluice.base.errors import ContractError
 from sluice.checks.alarm_report import (
     AlarmReport,
     AlarmSettings,
@@ -27,7 +28,6 @@ from sluice.checks.suite_report import columns_of, describe
 from sluice.checks.window_outcomes import alarms
 from sluice.checks.window_trials import Trial, follow, plant_features, plant_raw, spread, windows
 from sluice.data.expectations import EngineExpectation, Expectation, RowCount
-from sluice.base.errors import ContractError
 from sluice.workloads.workload import Workload
 
 Progress = Callable[[str], None]

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from sluice.base.settings import (Record, Settings)
+from sluice.base.settings import Record, Settings
 
 Table = Literal["raw_data", "features"]
 

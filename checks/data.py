@@ -11,19 +11,19 @@ from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import table
 from sluice.assets.resources import State, utc_now
 from sluice.assets.subjects import features_subject, maker, raw_subject, require_same
+from sluice.base.errors import ContractError, SchemaError
+from sluice.base.home import Home
+from sluice.base.receipts import Receipt
 from sluice.checks.data_docs import expectations_page
 from sluice.checks.expectations import Judgement, judge
 from sluice.checks.outcomes import blocking, result
 from sluice.checks.suite_report import SuiteReport
+from sluice.config.pipeline import PipelineSettings
 from sluice.data.expectations import Expectation
 from sluice.data.schema import Schema
 from sluice.data.table import TableRecord, load_table
 from sluice.data.validation import validate_schema
-from sluice.base.errors import (ContractError, SchemaError)
 from sluice.failfast.data.look_ahead import find_look_ahead
-from sluice.base.home import Home
-from sluice.config.pipeline import PipelineSettings
-from sluice.base.receipts import Receipt
 from sluice.reports.folder import save_page
 
 SCHEMA = "schema_holds"

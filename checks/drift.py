@@ -3,8 +3,8 @@
 import dagster as dg
 
 from sluice.assets.drift_report import DRIFT_REPORT
-from sluice.drift.watch import DriftWatch
 from sluice.config.pipeline import PipelineSettings
+from sluice.drift.watch import DriftWatch
 
 NO_DRIFT = "no_drift"
 

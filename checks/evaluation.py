@@ -6,8 +6,8 @@ import dagster as dg
 
 from sluice.assets.evaluated import Evaluation
 from sluice.assets.resources import State
-from sluice.checks.outcomes import blocking, result
 from sluice.base.errors import ContractError
+from sluice.checks.outcomes import blocking, result
 from sluice.config.pipeline import PipelineSettings
 
 PAIRED = "both_arms_stand_on_the_same_rows"

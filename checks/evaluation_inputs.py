@@ -5,8 +5,8 @@ import dagster as dg
 from sluice.assets.evaluation_inputs import open_inputs
 from sluice.assets.features import FeatureSet
 from sluice.assets.resources import State
-from sluice.checks.outcomes import result
 from sluice.base.errors import SluiceError
+from sluice.checks.outcomes import result
 from sluice.config.pipeline import PipelineSettings
 
 OPENS = "what_evaluation_reads_can_be_opened"

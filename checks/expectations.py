@@ -17,6 +17,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sluice.base.errors import ContractError, SluiceError
+from sluice.base.imports import import_named
+from sluice.base.settings import nearest
 from sluice.checks.measurements import exception_text, read_result, unmeasurable
 from sluice.checks.suite_report import SuiteReport, columns_of, describe
 from sluice.data.expectations import (
@@ -30,9 +33,6 @@ from sluice.data.expectations import (
     StdBetween,
     declare,
 )
-from sluice.base.errors import (ContractError, SluiceError)
-from sluice.base.imports import import_named
-from sluice.base.settings import nearest
 
 MAX_EXAMPLES = 5
 BRIEF = {"result_format": "SUMMARY", "partial_unexpected_count": MAX_EXAMPLES}

@@ -6,10 +6,10 @@ from typing import Any
 import dagster as dg
 
 from sluice.checks.outcomes import blocking, result
+from sluice.config.pipeline import PipelineSettings
 from sluice.failfast.gate.checks import CHECKS
 from sluice.failfast.gate.timing import WHOLE_GATE
 from sluice.failfast.result import CheckResult, GateReport
-from sluice.config.pipeline import PipelineSettings
 
 
 def poc_checks(pipeline: PipelineSettings) -> dg.AssetChecksDefinition:

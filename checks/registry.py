@@ -3,8 +3,8 @@
 import dagster as dg
 
 from sluice.assets.resources import State
-from sluice.checks.outcomes import blocking, result
 from sluice.base.pluralize import counted
+from sluice.checks.outcomes import blocking, result
 from sluice.config.pipeline import PipelineSettings
 from sluice.registry.signing import SigningKey
 

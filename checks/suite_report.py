@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from sluice.base.settings import Record
 from sluice.data.expectations import (
     AtLeast,
     Between,
@@ -14,7 +15,6 @@ from sluice.data.expectations import (
     RowCount,
     StdBetween,
 )
-from sluice.base.settings import Record
 
 Outcome = Literal["pass", "fail", "unmeasurable"]
 

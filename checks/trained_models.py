@@ -11,13 +11,13 @@ from sluice.assets.metadata import table
 from sluice.assets.replays import errors_of, shared_errors
 from sluice.assets.resources import State
 from sluice.assets.trained_models import epochs
-from sluice.checks.outcomes import blocking, result
-from sluice.data.table import load_table
 from sluice.base.errors import ContractError
-from sluice.evaluation.outputs import predict
-from sluice.failfast.learning.predictions import prediction_spread
-from sluice.eventlog.event_log import validate_log
+from sluice.checks.outcomes import blocking, result
 from sluice.config.pipeline import PipelineSettings
+from sluice.data.table import load_table
+from sluice.evaluation.outputs import predict
+from sluice.eventlog.event_log import validate_log
+from sluice.failfast.learning.predictions import prediction_spread
 from sluice.training.members import TrainedModels
 from sluice.training.weights import load_member
 

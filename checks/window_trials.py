@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from sluice.base.errors import ContractError
+from sluice.base.seeding import derive_seed
 from sluice.checks.alarm_report import AlarmSettings
 from sluice.checks.corruptions import CORRUPTIONS, Corruption, targets
 from sluice.data.schema import Schema
 from sluice.data.validation import validate_schema
-from sluice.base.errors import ContractError
 from sluice.findings.user_code import users_code
-from sluice.base.seeding import derive_seed
 from sluice.workloads.workload import Workload
 
 

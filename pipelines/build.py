@@ -17,6 +17,7 @@ from sluice.assets.raw_data import raw_data_asset
 from sluice.assets.rollout import rollout_asset
 from sluice.assets.rollout_review import rollout_review_asset
 from sluice.assets.trained_models import trained_models_asset
+from sluice.base.errors import SettingsError
 from sluice.checks.best_config import best_config_checks
 from sluice.checks.candidate import candidate_checks
 from sluice.checks.data import features_checks, raw_data_checks
@@ -28,7 +29,6 @@ from sluice.checks.promotion_verdict import verdict_check
 from sluice.checks.registry import registry_check
 from sluice.checks.rollout import rollout_check
 from sluice.checks.trained_models import trained_models_checks
-from sluice.base.errors import SettingsError
 from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.drift_sensor import drift_sensor
 from sluice.pipelines.jobs import (

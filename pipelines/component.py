@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from sluice.base.home import Home
 from sluice.config.pipeline import PipelineSettings
-from sluice.config.pipeline_file import (BASED_ON, compose)
+from sluice.config.pipeline_file import BASED_ON, compose
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.resources import with_resources
 
@@ -36,8 +36,8 @@ class Attributes(BaseModel):
 class ModelPipeline(dg.Component):
     """A gated line from raw rows to a model in production.
 
-    The YAML's attributes are ``sluice.config.pipeline.PipelineSettings`` itself, so the command line, the
-    component and ``dg check yaml`` read one schema.
+    The YAML's attributes are ``sluice.config.pipeline.PipelineSettings`` itself, so the command line,
+    the component and ``dg check yaml`` read one schema.
     """
 
     def __init__(self, settings: PipelineSettings) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import dagster as dg
 
 from sluice.base.home import Home
-from sluice.config.pipeline import (defs_folder, known_pipelines, read_pipeline)
+from sluice.base.redaction import redact_logs
+from sluice.config.pipeline import defs_folder, known_pipelines, read_pipeline
 from sluice.pipelines.broken import load_or_explain
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.resources import sealed, with_resources
-from sluice.base.redaction import redact_logs
 
 EXTRA = "SLUICE_PIPELINES"
 """Environment variable: further pipeline files outside ``defs``, separated like PATH."""

@@ -8,16 +8,17 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from dagster._core.storage.tags import RUN_KEY_TAG
 from pydantic import Field, ValidationError
 
-from sluice.base.artifacts import ArtifactStore
 from sluice.assets.drift_report import DRIFT_REPORT, newest_samples, production_since
 from sluice.assets.records import newest_record
 from sluice.assets.resources import State, utc_now
+from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_json
+from sluice.base.errors import SluiceError
+from sluice.base.settings import Record
+from sluice.config.pipeline import PipelineSettings
 from sluice.drift.held_out import KeptReference, known_until
 from sluice.drift.news import Labels, News, what_is_new
 from sluice.drift.watch import DriftWatch
-from sluice.base.errors import SluiceError
-from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.asked_run import AskedRun, asked_run
 from sluice.pipelines.jobs import drift_name, training_name
 from sluice.pipelines.source_look import NoAnswer, SourceLook
@@ -25,7 +26,6 @@ from sluice.pipelines.under_way import under_way
 from sluice.registry.records import Version
 from sluice.registry.rollouts import RolloutLedger
 from sluice.serving.deployed import deployed_members
-from sluice.base.settings import Record
 
 EVERY_S = 300
 TRAIN_AGAIN = timedelta(hours=1)

@@ -14,11 +14,11 @@ from dagster._core.instance.types import _EventListenerLogHandler
 from sqlalchemy import Engine, event
 from sqlalchemy.engine import ExceptionContext
 
-from sluice.base.errors import (SettingsError, StorageError)
-from sluice.base.files import (disk_full_error, read_regular, storage_error, write_secret)
+from sluice.base.errors import SettingsError, StorageError
+from sluice.base.files import disk_full_error, read_regular, storage_error, write_secret
 from sluice.base.home import Home
-from sluice.pipelines.run_process import RunProcess
 from sluice.base.yaml_text import load_yaml
+from sluice.pipelines.run_process import RunProcess
 
 HANDLERS = "dagster_handler_config"
 CONFIG = b"""# Written by Sluice when the folder was new; yours to change.

@@ -8,14 +8,14 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from sluice.assets.resources import State, utc_now
 from sluice.assets.rollout import ROLLOUT, rollout_metadata
-from sluice.checks.rollout import evaluation
-from sluice.rollout_control.aftermath import tell
-from sluice.rollout_control.drive import try_drive
 from sluice.base.errors import StorageError
+from sluice.checks.rollout import evaluation
 from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.jobs import PRODUCTION, promotion_name, review_name
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Rollout, Transition
+from sluice.rollout_control.aftermath import tell
+from sluice.rollout_control.drive import try_drive
 
 EVERY_S = 5
 REVIEW_EVERY_S = 600

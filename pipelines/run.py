@@ -8,16 +8,17 @@ import dagster as dg
 from dagster._core.errors import DagsterAssetCheckFailedError, DagsterExecutionInterruptedError
 from pydantic import Field
 
-from sluice.base.artifacts import ArtifactStore
 from sluice.assets.best_config import BestConfig
 from sluice.assets.candidate import NEW, REASON, VERDICT, VERSION, WORSE
 from sluice.assets.evaluated import Evaluation
 from sluice.assets.resources import State, utc_now
 from sluice.assets.traced import TRACEPARENT
-from sluice.base.errors import (GateBlocked, Interrupted, SluiceError)
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import GateBlocked, Interrupted, SluiceError
 from sluice.base.home import Home
-from sluice.observability import tracing
+from sluice.base.settings import Record
 from sluice.config.pipeline import PipelineSettings
+from sluice.observability import tracing
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.console import RunConsole
 from sluice.pipelines.instance import close_ghost_runs, open_instance
@@ -25,7 +26,6 @@ from sluice.pipelines.jobs import search_name
 from sluice.pipelines.resources import with_resources
 from sluice.pipelines.run_process import RunProcess
 from sluice.pipelines.sensors import request_promotion, situation
-from sluice.base.settings import Record
 from sluice.tuning.study import Study
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}

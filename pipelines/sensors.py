@@ -10,13 +10,13 @@ from dagster._core.storage.tags import RUN_KEY_TAG
 from sluice.assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
 from sluice.assets.resources import State, utc_now
 from sluice.assets.rollout import ROLLOUT
-from sluice.rollout_control.drive import live_servers
 from sluice.base.errors import GateBlocked
 from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.asked_run import asked_run
 from sluice.pipelines.jobs import PRODUCTION, promotion_name, rollout_name
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Rollout
+from sluice.rollout_control.drive import live_servers
 
 START_EVERY_S = 600
 """A start that failed is tried again after this long at most: a run key is good for one run."""

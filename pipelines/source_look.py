@@ -7,8 +7,8 @@ import pandas as pd
 
 from sluice.base.digests import digest_frame
 from sluice.base.errors import SluiceError
-from sluice.findings.user_code import users_code
 from sluice.config.pipeline import PipelineSettings
+from sluice.findings.user_code import users_code
 from sluice.serving.background import in_background
 
 PATIENCE_S = 40.0

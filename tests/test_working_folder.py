@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sluice.base.errors import SettingsError
-from sluice.base.imports import (import_named, search_beside)
+from sluice.base.imports import import_named, search_beside
 from tests.pipelines.test_users_folder import project
 
 ROOT = Path(__file__).resolve().parents[1]

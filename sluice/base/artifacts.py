@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from sluice.base.digests import digest_bytes
-from sluice.base.errors import (ContractError, IntegrityError, StorageError)
-from sluice.base.files import (read_regular, write_atomic)
+from sluice.base.errors import ContractError, IntegrityError, StorageError
+from sluice.base.files import read_regular, write_atomic
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 

@@ -28,8 +28,8 @@ A message has up to three parts: what was seen, why it is likely, what to do.
 
 from typing import Any, ClassVar
 
-from sluice.base.terminal_text import printable
 from sluice.base.redaction import redact
+from sluice.base.terminal_text import printable
 
 GATE_SAID_NO = 1
 INTERRUPTED = 130

@@ -1,14 +1,14 @@
-"""Errors of an allocator: how they are recognised, and what their message tells the user."""
+"""Recognises out-of-memory errors and turns them into errors that say what to change."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
+from sluice.base.error_location import place_of, told
 from sluice.base.errors import OutOfMemory
 from sluice.base.memory import available_bytes
-from sluice.training.settings import TrainSettings
 
 _PHRASES = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """Phrases by which torch reports exhausted memory in a plain RuntimeError."""
@@ -51,46 +51,29 @@ def out_of_memory(error: BaseException, work: str, *, fix: str = "") -> OutOfMem
         work: What was computed, with its number of rows where known.
         fix: What to change first; that of a training with unknown settings when empty.
     """
-    from sluice.findings.user_code import (place_of, told)  # which imports this module
-
     return OutOfMemory(
         f"Out of memory in {work}: {told(error).rstrip('.')} (raised {place_of(error)}). "
         f"{_amounts(str(error))}",
         cause="The batch's activations, the weights with their gradients and optimizer moments, "
         "and the loaded rows together need more memory than there is.",
-        fix=fix or first_steps(None),
+        fix=fix or memory_advice(MEMORY_SETTINGS),
     )
 
 
-def step_of(training: TrainSettings, num_rows: int) -> str:
-    """Return how a training step with at most ``num_rows`` rows is called in a message."""
-    micro = training.micro_batch_rows
-    at_once = num_rows if micro is None else min(micro, num_rows)
-    return (
-        f"a training step that computes {at_once} rows at once (training.batch_rows "
-        f"{training.batch_rows}, training.micro_batch_rows {micro or 'not set'})"
-    )
+MEMORY_SETTINGS = (
+    "a smaller training.micro_batch_rows",
+    "training.precision: bf16",
+    "training.recompute_activations: true",
+)
+"""Changes of settings that reduce memory, in the order in which to try them."""
 
 
-def first_steps(training: TrainSettings | None, num_rows: int | None = None) -> str:
-    """Return which settings to change, in the order in which to try them.
+def memory_advice(steps: Sequence[str]) -> str:
+    """Return what to do about exhausted memory, with the changes of settings to try first.
 
     Args:
-        training: Settings in effect; without them all that save memory are named.
-        num_rows: Largest batch in effect; that of ``training`` when absent.
+        steps: Changes that the settings in effect still allow; may be empty.
     """
-    steps = []
-    if training is None:
-        steps.append("a smaller training.micro_batch_rows")
-    else:
-        rows = min(training.batch_rows, num_rows or training.batch_rows)
-        at_once = min(training.micro_batch_rows or rows, rows)
-        if at_once > 1:
-            steps.append(f"training.micro_batch_rows: {at_once // 2}, halved until it fits")
-    if training is None or training.precision == "fp32":
-        steps.append("training.precision: bf16")
-    if training is None or not training.recompute_activations:
-        steps.append("training.recompute_activations: true")
     tried = f"Try in this order: {'; '.join(steps)}. " if steps else ""
     return (
         f"{tried}micro_batch_rows keeps the gradient of the whole batch; a network with batch "

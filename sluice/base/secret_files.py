@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from sluice.base.errors import (SettingsError, StorageError)
+from sluice.base.errors import SettingsError, StorageError
 
 MAX_SECRET_BYTES = 2**20
 _OTHERS = 0o077

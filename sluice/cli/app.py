@@ -1,7 +1,7 @@
 """``sluice``: the command line. Exit codes: 0 done, 1 a gate said no, 2 your mistake, 3 broken.
 
-Commands live in ``sluice.cli`` and in whatever registers itself under the entry point group
-``sluice.cli``; that way the library does not import the orchestrator above it.
+Each module of ``sluice.cli`` registers one group of commands. Those that need Dagster are in
+``sluice.cli.orchestration``, so that the other commands start without it.
 """
 
 import importlib
@@ -10,17 +10,16 @@ import os
 import signal
 import sys
 import traceback
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sluice import __version__
-from sluice.base.command_lines import (program_name, runnable)
-from sluice.base.errors import (BROKEN, INTERRUPTED, USER_MISTAKE, SluiceError)
+from sluice.base.command_lines import program_name, runnable
+from sluice.base.errors import BROKEN, INTERRUPTED, USER_MISTAKE, SluiceError
+from sluice.base.redaction import redact, redact_logs
 from sluice.observability import tracing
-from sluice.base.redaction import (redact, redact_logs)
 
 TYPER_INTERRUPTED = 130
 """What Typer leaves with on Ctrl-C."""
@@ -29,7 +28,9 @@ _WORLD_WRITABLE = 0o002
 """Permission that no file of a command has, whatever the umask: a socket that everybody can write
 to takes orders from everybody, that of Dagster's code server among them."""
 
-ENTRY_POINTS = "sluice.cli"
+SHARED = ("orchestration.commands", "bench.app")
+"""Modules that are always registered: each adds several commands, or adds to a group of others."""
+
 COMMANDS = (
     "list",
     "poc",
@@ -62,11 +63,7 @@ def build_app(wanted: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_start)
-    # A set: under the distribution's earlier name the same points may be installed once more.
-    points = {(point.name, point.value): point for point in entry_points(group=ENTRY_POINTS)}
-    for _, point in sorted(points.items()):
-        point.load()(app)
-    for name in (wanted,) if wanted in COMMANDS else COMMANDS:
+    for name in (*SHARED, *((wanted,) if wanted in COMMANDS else COMMANDS)):
         importlib.import_module(f"sluice.cli.{name}").register(app)
     return app
 

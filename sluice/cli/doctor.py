@@ -18,15 +18,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.cluster.ray_token import ray_token_path
+from sluice.base.cpu_count import count_cores
+from sluice.base.errors import GATE_SAID_NO, SluiceError, UnknownVersion
+from sluice.base.files import OWNER_FILE, OWNER_FOLDER, write_atomic
+from sluice.base.home import Home
+from sluice.base.pluralize import counted
+from sluice.base.settings import Record, Settings
 from sluice.cli.output import results
 from sluice.cli.training_doctor import add_training_doctors
-from sluice.base.cpu_count import count_cores
-from sluice.base.pluralize import counted
-from sluice.base.errors import (GATE_SAID_NO, SluiceError, UnknownVersion)
-from sluice.base.files import (OWNER_FILE, OWNER_FOLDER, write_atomic)
-from sluice.base.home import Home
-from sluice.base.settings import (Record, Settings)
+from sluice.cluster.ray_token import ray_token_path
 
 if TYPE_CHECKING:
     from sluice.registry.records import Version

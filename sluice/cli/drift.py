@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from sluice.cli.output import (print_json, results)
 from sluice.base.cpu_count import count_cores
 from sluice.base.digests import digest_frame
-from sluice.config.drift_settings import (SMALLEST_WINDOW, DriftSettings)
 from sluice.base.errors import GATE_SAID_NO
 from sluice.base.files import write_atomic
+from sluice.cli.output import print_json, results
+from sluice.config.drift_settings import SMALLEST_WINDOW, DriftSettings
 
 if TYPE_CHECKING:
     from sluice.drift.report import DriftReport

@@ -9,15 +9,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sluice.cli.output import (print_json, results)
 from sluice.base.digests import digest_frame
-from sluice.base.errors import (GATE_SAID_NO, SettingsError)
+from sluice.base.errors import GATE_SAID_NO, SettingsError
+from sluice.base.files import write_atomic
+from sluice.cli.output import print_json, results
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable, read_losses
 from sluice.evaluation.multiplicity import benjamini_hochberg, hold_cohort, holm
 from sluice.evaluation.settings import GateSettings
 from sluice.verdicts.verdict import Verdict
-from sluice.base.files import write_atomic
 
 _DEFAULTS = GateSettings()
 _EXAMPLE = "Example: sluice gate --baseline production.parquet --candidate new.csv --horizon 1"

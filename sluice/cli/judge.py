@@ -7,8 +7,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from sluice.cli.output import (print_json, results)
-from sluice.base.errors import (GATE_SAID_NO, SettingsError)
+from sluice.base.errors import GATE_SAID_NO, SettingsError
+from sluice.cli.output import print_json, results
 from sluice.evaluation.llm_judge.settings import JudgeSettings
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ def judge(
     from rich.console import Console
     from rich.progress import Progress
 
+    from sluice.base.imports import import_named
     from sluice.evaluation.llm_judge.pairs import read_pairs
     from sluice.evaluation.llm_judge.report import judge_pairs
-    from sluice.base.imports import import_named
 
     settings = JudgeSettings.parse(
         {

@@ -7,8 +7,8 @@ import typer
 from rich import box
 from rich.table import Table
 
-from sluice.cli.output import results
 from sluice.base.yaml_text import load_yaml
+from sluice.cli.output import results
 
 
 def register(app: typer.Typer) -> None:
@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
         Example: sluice list
         """
-        from sluice.config.pipeline import (defs_folder, known_pipelines)
+        from sluice.config.pipeline import defs_folder, known_pipelines
 
         folder = defs_folder()
         rows = []

@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from sluice.base.terminal_text import printable
 from sluice.base.settings import Record
+from sluice.base.terminal_text import printable
 
 PLAIN_WIDTH = 120
 """Characters per line in a file or a pipe, where there is no window to fit."""

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli.output import results
-from sluice.base.errors import (GATE_SAID_NO, SettingsError)
+from sluice.base.errors import GATE_SAID_NO, SettingsError
 from sluice.base.home import Home
+from sluice.cli.output import results
 
 
 def register(app: typer.Typer) -> None:

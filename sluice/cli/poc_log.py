@@ -8,10 +8,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sluice.cli.output import results
 from sluice.base.pluralize import counted
+from sluice.cli.output import results
 from sluice.eventlog.event_lines import encode_numbers
-from sluice.eventlog.log_report import (LogProblem, LogReport, inspect_log)
+from sluice.eventlog.log_report import LogProblem, LogReport, inspect_log
 from sluice.eventlog.log_response import respond_to
 
 _SHOWN = 20
@@ -73,7 +73,7 @@ def log_page(report: LogReport) -> RenderableType:
 def _headline(target: str) -> str:
     """Return the headline metric of the workload that ``target`` means."""
     # Here, because they import torch, and a log is looked at without it.
-    from sluice.config.pipeline import (defs_folder, find_pipeline)
+    from sluice.config.pipeline import defs_folder, find_pipeline
     from sluice.workloads.load import load_workload
 
     if ":" in target:

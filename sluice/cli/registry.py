@@ -5,11 +5,27 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from sluice.cli import (registry_audit, registry_erase, registry_files)
-from sluice.cli.output import print_json
-from sluice.cli.registry_access import (Actor, AnyModel, AsJson, KeyFile, Model, Number, Reason, artifact_store, as_moment, current_user, known, newest_own, open_ledger, read_key, show_result)
+from sluice.base.errors import IntegrityError, SettingsError, UnknownVersion
 from sluice.base.pluralize import counted
-from sluice.base.errors import (IntegrityError, SettingsError, UnknownVersion)
+from sluice.cli import registry_audit, registry_erase, registry_files
+from sluice.cli.output import print_json
+from sluice.cli.registry_access import (
+    Actor,
+    AnyModel,
+    AsJson,
+    KeyFile,
+    Model,
+    Number,
+    Reason,
+    artifact_store,
+    as_moment,
+    current_user,
+    known,
+    newest_own,
+    open_ledger,
+    read_key,
+    show_result,
+)
 from sluice.registry import display
 from sluice.registry.ledger import Ledger
 from sluice.registry.records import Finding, Promotion, Version

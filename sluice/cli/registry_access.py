@@ -10,9 +10,9 @@ import typer
 from rich.console import RenderableType
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.cli.output import results
-from sluice.base.errors import (ContractError, UnknownVersion)
+from sluice.base.errors import ContractError, UnknownVersion
 from sluice.base.home import Home
+from sluice.cli.output import results
 from sluice.registry.admission import require_text
 from sluice.registry.ledger import Ledger
 from sluice.registry.records import Version
@@ -126,7 +126,7 @@ def pipeline_code(model: str) -> tuple[str, ...]:
     Raises:
         SettingsError: The pipeline's file is wrong.
     """
-    from sluice.config.pipeline import (defs_folder, find_pipeline, known_pipelines)
+    from sluice.config.pipeline import defs_folder, find_pipeline, known_pipelines
 
     if model not in known_pipelines(defs_folder()):
         return ()

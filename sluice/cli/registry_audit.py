@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli.registry_access import (KeyFile, as_moment, open_ledger, read_key)
 from sluice.base.errors import ContractError
+from sluice.cli.registry_access import KeyFile, as_moment, open_ledger, read_key
 
 
 def audit(

@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from sluice.cli.output import print_json
-from sluice.cli.registry_access import (AsJson, Model, as_text, known, open_rollouts, show_result)
 from sluice.base.pluralize import counted
+from sluice.cli.output import print_json
+from sluice.cli.registry_access import AsJson, Model, as_text, known, open_rollouts, show_result
 
 User = Annotated[
     str,

@@ -6,10 +6,22 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from sluice.cli.output import print_json
-from sluice.cli.registry_access import (Actor, AsJson, KeyFile, Model, Number, artifact_store, current_user, open_ledger, pipeline_code, read_key, show_result)
-from sluice.base.pluralize import counted
 from sluice.base.errors import SettingsError
+from sluice.base.pluralize import counted
+from sluice.cli.output import print_json
+from sluice.cli.registry_access import (
+    Actor,
+    AsJson,
+    KeyFile,
+    Model,
+    Number,
+    artifact_store,
+    current_user,
+    open_ledger,
+    pipeline_code,
+    read_key,
+    show_result,
+)
 from sluice.registry import display
 from sluice.registry.public_keys import PrivateKey, TrustedKeys, make_key_pair
 from sluice.registry.transfer import export_version, import_version

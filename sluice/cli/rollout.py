@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sluice.cli import rollout_control
-from sluice.cli.output import (print_json, results)
-from sluice.cli.registry_access import (AsJson, Model)
-from sluice.cli.rollout_rehearsal import rehearse
 from sluice.base.home import Home
+from sluice.cli import rollout_control
+from sluice.cli.output import print_json, results
+from sluice.cli.registry_access import AsJson, Model
+from sluice.cli.rollout_rehearsal import rehearse
 
 if TYPE_CHECKING:
-    from sluice.rollout_control.standing import Standing
     from sluice.registry.rollouts import RolloutLedger
+    from sluice.rollout_control.standing import Standing
 
 _LOOK_S = 1.0
 
@@ -79,7 +79,7 @@ def _draw(standings: "Iterator[Standing]") -> None:
     """On a terminal one picture that changes; elsewhere the last one, and what happened before."""
     from rich.live import Live
 
-    from sluice.rollout_control.view import (standing_view, transitions_table)
+    from sluice.rollout_control.view import standing_view, transitions_table
 
     console = results()
     if console.is_terminal:

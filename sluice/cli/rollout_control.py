@@ -8,9 +8,19 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from sluice.cli.output import (print_json, results)
-from sluice.cli.registry_access import (Actor, AsJson, KeyFile, Model, as_text, current_user, known, open_rollouts, show_result)
-from sluice.base.errors import (RolloutConflict, UnknownVersion)
+from sluice.base.errors import RolloutConflict, UnknownVersion
+from sluice.cli.output import print_json, results
+from sluice.cli.registry_access import (
+    Actor,
+    AsJson,
+    KeyFile,
+    Model,
+    as_text,
+    current_user,
+    known,
+    open_rollouts,
+    show_result,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +54,7 @@ def status(model: Model, as_json: AsJson = False) -> None:
     """Say where a model's last rollout stands, and what a look at it would do now."""
     from sluice.rollout_control.drive import look_at
     from sluice.rollout_control.standing import read_standing
-    from sluice.rollout_control.view import (drift_words, standing_view)
+    from sluice.rollout_control.view import drift_words, standing_view
 
     now = datetime.now(UTC)
     with open_rollouts() as ledger:

@@ -11,18 +11,18 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from sluice.cli.output import (print_json, results)
-from sluice.cli.registry_access import (AsJson, artifact_store, open_ledger)
-from sluice.base.errors import (GATE_SAID_NO, SettingsError)
+from sluice.base.errors import GATE_SAID_NO, SettingsError
 from sluice.base.home import Home
 from sluice.base.settings import nearest
+from sluice.cli.output import print_json, results
+from sluice.cli.registry_access import AsJson, artifact_store, open_ledger
 
 if TYPE_CHECKING:
-    from sluice.rollout_control.standing import Standing
     from sluice.rehearsal.faults import Fault
     from sluice.rehearsal.result import Rehearsal
     from sluice.rehearsal.run import Tell
     from sluice.rehearsal.traffic import Counts
+    from sluice.rollout_control.standing import Standing
 
 DEFAULT_PIPELINE = "sp500_volatility"
 
@@ -52,7 +52,7 @@ def rehearse(
     The challenger is a twin of what is in production. The real registry and what is in production
     stay as they are. Exit code 0 when it ended as it should, 1 when not.
     """
-    from sluice.config.pipeline import (defs_folder, find_pipeline)
+    from sluice.config.pipeline import defs_folder, find_pipeline
     from sluice.rehearsal.page import save_rehearsal
     from sluice.rehearsal.run import rehearse as run
 
@@ -87,7 +87,7 @@ def watching(console: Console, *, quiet: bool) -> "Iterator[Tell]":
 
     The table of them all is the result's, and goes where results go.
     """
-    from sluice.rollout_control.view import (standing_view, transition_line)
+    from sluice.rollout_control.view import standing_view, transition_line
 
     if not console.is_terminal or quiet:
         told = 0
@@ -133,8 +133,8 @@ def _fault(name: str) -> "Fault":
 
 
 def _show(found: "Rehearsal", report: str) -> None:
-    from sluice.rollout_control.view import transitions_table
     from sluice.rehearsal.page import PLANTED
+    from sluice.rollout_control.view import transitions_table
 
     console = results(markup=True)
     colour = "green" if found.as_expected else "red"

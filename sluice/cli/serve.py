@@ -106,7 +106,7 @@ def serve_command(
     object a line (with --ray into Ray's own logs). SIGTERM drains: /readyz says no first, requests
     under way are answered.
     """
-    from sluice.config.pipeline import (defs_folder, find_pipeline)
+    from sluice.config.pipeline import defs_folder, find_pipeline
     from sluice.serving.arm_environment import hide_from_children
     from sluice.serving.log import json_log
     from sluice.serving.log_writer import LogWriter

@@ -9,17 +9,17 @@ import typer
 from rich.table import Table
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.cli.output import (print_json, results)
-from sluice.cli.registry_access import newest_own
-from sluice.base.pluralize import counted
-from sluice.base.errors import (GATE_SAID_NO, SettingsError)
+from sluice.base.errors import GATE_SAID_NO, SettingsError
 from sluice.base.home import Home
+from sluice.base.pluralize import counted
+from sluice.cli.output import print_json, results
+from sluice.cli.registry_access import newest_own
 
 if TYPE_CHECKING:
+    from sluice.config.pipeline import PipelineSettings
     from sluice.evaluation.suites.library import SuiteLibrary
     from sluice.evaluation.suites.result import SuiteReport
     from sluice.evaluation.suites.suite import Suite
-    from sluice.config.pipeline import PipelineSettings
     from sluice.registry.ledger import Ledger
 
 Pipeline = Annotated[
@@ -245,7 +245,7 @@ def _print_report(report: "SuiteReport") -> None:
 
 
 def _settings(pipeline: str) -> "PipelineSettings":
-    from sluice.config.pipeline import (defs_folder, find_pipeline)
+    from sluice.config.pipeline import defs_folder, find_pipeline
 
     return find_pipeline(pipeline, defs_folder())
 

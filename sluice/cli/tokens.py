@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sluice.cli.output import print_json
 from sluice.base.errors import SettingsError
+from sluice.cli.output import print_json
 
 if TYPE_CHECKING:
     from sluice.serving.token_file import TokenFile

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from sluice.base.errors import GATE_SAID_NO, SettingsError
+from sluice.base.settings import nearest
 from sluice.cli.output import results
 from sluice.cli.trace_probe import add_probe
-from sluice.base.errors import (GATE_SAID_NO, SettingsError)
-from sluice.base.settings import nearest
 
 _RUN = "run"
 _EXAMPLE = "Example: sluice trace --out traces -- python train.py --epochs 3"

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sluice.cli.output import (print_json, results)
 from sluice.base.errors import GATE_SAID_NO
+from sluice.cli.output import print_json, results
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,8 +55,8 @@ def add_probe(group: typer.Typer) -> None:
 def _subject(target: str, seed: int) -> "Subject":
     from pathlib import Path
 
+    from sluice.config.pipeline import defs_folder, find_pipeline
     from sluice.models.settings import ModelSettings
-    from sluice.config.pipeline import (defs_folder, find_pipeline)
     from sluice.probes.subject import Subject
     from sluice.training.settings import TrainSettings
     from sluice.workloads.load import load_workload

@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from sluice.cli.output import results
 from sluice.base.errors import GATE_SAID_NO
 from sluice.base.home import Home
+from sluice.cli.output import results
 
 if TYPE_CHECKING:
     from sluice.config.pipeline import PipelineSettings
@@ -88,7 +88,7 @@ def add_training_doctors(group: typer.Typer) -> None:
 
 
 def _find(pipeline: str) -> "PipelineSettings":
-    from sluice.config.pipeline import (defs_folder, find_pipeline)
+    from sluice.config.pipeline import defs_folder, find_pipeline
 
     return find_pipeline(pipeline, defs_folder())
 
@@ -108,10 +108,10 @@ def _train_rows(settings: "PipelineSettings") -> tuple["Workload", "Examples"]:
 
 
 def _test_rates(settings: "PipelineSettings", steps: int) -> "RangeTest":
-    from sluice.models.scaled import prepare_model
+    from sluice.base.seeding import deterministic
     from sluice.training.descent import RangeTestSettings
     from sluice.training.range_test import range_test
-    from sluice.base.seeding import deterministic
+    from sluice.workloads.prepare_model import prepare_model
 
     asked = RangeTestSettings.parse({"num_steps": steps}, where="--steps")
     workload, train = _train_rows(settings)

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from sluice.base.errors import SettingsError
 from sluice.cluster.places import count_places
 from sluice.cluster.ray_session import machines
 from sluice.cluster.settings import ComputeSettings
-from sluice.base.errors import SettingsError
 
 Autoscaler = Literal["present", "absent", "unknown"]
 

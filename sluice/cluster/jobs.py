@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sluice.base.errors import (SluiceError, TrainingFailed)
+from sluice.base.errors import SluiceError, TrainingFailed
 
 Tell = Callable[[Any], None]
 

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from sluice.cluster.settings import ComputeSettings
 from sluice.base.errors import SettingsError
+from sluice.cluster.settings import ComputeSettings
 
 _ROUNDING = 1e-9
 """Three shares of a third make one."""

@@ -9,11 +9,11 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 
+from sluice.base.cpu_count import count_cores
 from sluice.cluster.jobs import Arrival, Done, Job, Losses, read_news
 from sluice.cluster.places import count_places
 from sluice.cluster.process import Process, stop
 from sluice.cluster.settings import ComputeSettings
-from sluice.base.cpu_count import count_cores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

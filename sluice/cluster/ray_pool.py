@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sluice.base.errors import SluiceError, TrainingFailed
 from sluice.cluster.jobs import Arrival, Job, Losses, Lost, Told, read_news
 from sluice.cluster.process import WORKER_ENVIRONMENT, worker_path
 from sluice.cluster.ray_session import count_actors, join_ray
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.shared_folders import Marks, marked, not_shared
-from sluice.base.errors import (SluiceError, TrainingFailed)
 
 _START_S = 120.0
 """A worker imports torch when it starts; this long without any worker is a fault."""

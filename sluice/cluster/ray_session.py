@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from sluice.base.cpu_count import count_cores
+from sluice.base.errors import SettingsError
+from sluice.base.files import own_temporary_folder
 from sluice.cluster.places import count_places
 from sluice.cluster.process import WORKER_ENVIRONMENT
 from sluice.cluster.ray_address import require_cluster, unreachable
 from sluice.cluster.ray_token import keep_token_private
 from sluice.cluster.runtime_env import hide_values, resolve_runtime_env
 from sluice.cluster.settings import ComputeSettings
-from sluice.base.cpu_count import count_cores
-from sluice.base.errors import SettingsError
-from sluice.base.files import own_temporary_folder
 
 T = TypeVar("T")
 _ANSWER_S = 60.0

@@ -4,7 +4,7 @@ import os
 import secrets
 from pathlib import Path
 
-from sluice.base.files import (OWNER_FILE, write_secret)
+from sluice.base.files import OWNER_FILE, write_secret
 
 
 def ray_token_path() -> Path:

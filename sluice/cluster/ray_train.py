@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import sluice
+from sluice.base.errors import SettingsError, SluiceError, TrainingFailed
+from sluice.base.files import storage_error
 from sluice.cluster.leftovers import own_prefix, remove_leftovers
 from sluice.cluster.places import require_places
 from sluice.cluster.ray_session import join_ray, machines
 from sluice.cluster.settings import ComputeSettings
-from sluice.base.errors import (SettingsError, SluiceError, TrainingFailed)
-from sluice.base.files import storage_error
 
 T = TypeVar("T")
 Tell = Callable[[Any], None]

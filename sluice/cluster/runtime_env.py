@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
-from sluice.cluster.process import WORKER_ENVIRONMENT
 from sluice.base.errors import SettingsError
-from sluice.base.redaction import (MASK, redact_data)
-from sluice.base.settings import (Settings, nearest)
+from sluice.base.redaction import MASK, redact_data
+from sluice.base.settings import Settings, nearest
+from sluice.cluster.process import WORKER_ENVIRONMENT
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _MIN_HIDDEN_LENGTH = 4

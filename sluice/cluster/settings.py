@@ -2,9 +2,9 @@
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from sluice.cluster.runtime_env import RuntimeEnvSettings
-from sluice.base.redaction import (has_credential, redact)
+from sluice.base.redaction import has_credential, redact
 from sluice.base.settings import Settings
+from sluice.cluster.runtime_env import RuntimeEnvSettings
 
 
 class ComputeSettings(Settings):

@@ -5,9 +5,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sluice.cluster.leftovers import own_prefix, remove_leftovers
 from sluice.base.errors import SettingsError
 from sluice.base.files import storage_error
+from sluice.cluster.leftovers import own_prefix, remove_leftovers
 
 Marks = tuple[tuple[Path, bytes], ...]
 """Files that were written here, and what is in them."""

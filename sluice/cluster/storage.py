@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from sluice.base.errors import SettingsError, StorageError
+from sluice.base.files import storage_error
 from sluice.cluster.leftovers import own_prefix, remove_leftovers
 from sluice.cluster.ray_session import ask_every_machine, has_several_machines
 from sluice.cluster.settings import ComputeSettings
-from sluice.base.errors import (SettingsError, StorageError)
-from sluice.base.files import storage_error
 
 _RETRY_LIMIT_S = 60
 """Google's client tries for 15 minutes of its own choice."""

@@ -3,10 +3,10 @@
 import math
 from typing import Any
 
+from sluice.base.cpu_count import count_cores
 from sluice.cluster.places import count_places
 from sluice.cluster.ray_session import machines
 from sluice.cluster.settings import ComputeSettings
-from sluice.base.cpu_count import count_cores
 
 
 def resources_of(compute: ComputeSettings) -> Any:

@@ -89,3 +89,18 @@ class DriftSettings(Settings):
         (999, 6800)
         """
         return max(self.min_resamples, math.ceil(4 * family / self.alpha))
+
+
+class PersistenceSettings(Settings):
+    """How often drift must be seen before anything is done about it."""
+
+    needed: int = Field(2, ge=1, description="Windows with drift that raise the alarm, k.")
+    windows: int = Field(3, ge=1, le=1000, description="Last windows that are counted, n.")
+
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> Self:
+        if self.needed > self.windows:
+            raise ValueError(
+                f"needed counts among windows: at most {self.windows}, got {self.needed}"
+            )
+        return self

@@ -7,23 +7,22 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from sluice.cluster.settings import ComputeSettings
 from sluice.base.digests import digest_json
-from sluice.drift.persistence import PersistenceSettings
-from sluice.config.drift_settings import DriftSettings
 from sluice.base.errors import SettingsError
+from sluice.base.imports import import_named
+from sluice.base.settings import Settings, nearest
+from sluice.cluster.settings import ComputeSettings
+from sluice.config.drift_settings import DriftSettings, PersistenceSettings
+from sluice.config.pipeline_file import overridden, read_attributes
+from sluice.config.poc_settings import PocSettings
 from sluice.evaluation.guard_settings import GuardSettings
 from sluice.evaluation.settings import GateSettings
 from sluice.evaluation.simple_rules import SimpleRuleSettings
 from sluice.evaluation.suites.settings import SuiteSettings
-from sluice.config.poc_settings import PocSettings
-from sluice.base.imports import import_named
 from sluice.models.settings import ModelSettings
-from sluice.config.pipeline_file import (overridden, read_attributes)
 from sluice.registry.stored_code import CodeChoice
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.settings import ServingSettings
-from sluice.base.settings import (Settings, nearest)
 from sluice.tracking.wandb_mirror import TrackingSettings
 from sluice.training.code import optimizer_code
 from sluice.training.diagnosis import DiagnosisSettings

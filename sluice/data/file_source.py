@@ -5,13 +5,13 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from sluice.base.errors import SourceError
 from sluice.data.raw_rows import row_place, shape_rows
 from sluice.data.schema import Schema
 from sluice.data.size_limits import require_bounded_csv, require_bounded_parquet, too_large
 from sluice.data.source_settings import CsvSource, ParquetSource
 from sluice.data.source_url import hide, resolve
 from sluice.data.validation import nearest_name
-from sluice.base.errors import SourceError
 
 _PART_BYTES = 8 * 1024**2
 

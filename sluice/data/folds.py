@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from sluice.base.errors import ContractError
-from sluice.base.settings import (Record, Settings)
+from sluice.base.settings import Record, Settings
 
 
 class FoldSettings(Settings):

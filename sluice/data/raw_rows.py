@@ -5,10 +5,10 @@ from typing import Any
 
 import pandas as pd
 
+from sluice.base.errors import SourceError
 from sluice.data.schema import Schema
 from sluice.data.source_settings import CsvSource, TableSource
 from sluice.data.validation import nearest_name
-from sluice.base.errors import SourceError
 
 
 def shape_rows(

@@ -8,8 +8,8 @@ import io
 
 import pandas as pd
 
-from sluice.data.source_settings import CsvSource, ParquetSource
 from sluice.base.errors import SourceError
+from sluice.data.source_settings import CsvSource, ParquetSource
 
 _CELL_BYTES = 8
 """A number, or the place of a text."""

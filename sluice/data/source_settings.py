@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from sluice.base.settings import Settings
 from sluice.data.bar_rules import BarRule
 from sluice.data.source_url import SourceUrl
-from sluice.base.settings import Settings
 
 MAX_BYTES = 2 * 1024**3
 """Default of ``max_bytes``; a small file can claim to hold far more than it weighs."""

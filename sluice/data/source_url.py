@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from pydantic import AfterValidator, BeforeValidator
 
-from sluice.data.validation import nearest_name
 from sluice.base.errors import SourceError
-from sluice.base.redaction import (has_credential, redact)
+from sluice.base.redaction import has_credential, redact
+from sluice.data.validation import nearest_name
 
 _VARIABLE = re.compile(r"\$\{(\w*)\}")
 _LOGIN = re.compile(r"^[^:/]+://[^:/]*(?::(?P<password>[^@]*))?@")

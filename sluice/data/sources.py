@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from sluice.base.errors import SourceError
 from sluice.data.file_source import read_csv, read_parquet
 from sluice.data.schema import Schema
 from sluice.data.source_settings import (
@@ -17,7 +18,6 @@ from sluice.data.source_settings import (
     TickSource,
 )
 from sluice.data.tick_bars import TICK_SCHEMA, build_bars
-from sluice.base.errors import SourceError
 
 _BAR_COLUMNS = {
     "Open": "open",

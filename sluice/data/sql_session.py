@@ -22,8 +22,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import SQLAlchemyError
 
-from sluice.data.source_settings import SqlSource
 from sluice.base.errors import SourceError
+from sluice.data.source_settings import SqlSource
 
 READER_GRANTS = """\
 CREATE ROLE {role} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION;

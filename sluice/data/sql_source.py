@@ -13,13 +13,13 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SAWarning, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from sluice.base.errors import SourceError
 from sluice.data.file_source import neighbour
 from sluice.data.raw_rows import row_place, shape_rows
 from sluice.data.schema import Schema
 from sluice.data.source_settings import SqlSource
 from sluice.data.source_url import hide, resolve
 from sluice.data.sql_session import open_read_only, run_query
-from sluice.base.errors import SourceError
 
 _LINK = re.compile(r" \(Background on this .*\)$")
 """What SQLAlchemy puts behind its own messages."""

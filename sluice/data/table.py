@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.digests import (digest_frame, short)
-from sluice.base.errors import (ContractError, IntegrityError)
+from sluice.base.digests import digest_frame, short
+from sluice.base.errors import ContractError, IntegrityError
 from sluice.base.settings import Record
 
 

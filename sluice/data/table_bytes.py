@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from sluice.base.errors import IntegrityError, SourceError
 from sluice.data.size_limits import require_bounded_parquet
 from sluice.data.source_settings import ParquetSource
-from sluice.base.errors import (IntegrityError, SourceError)
 
 
 def require_bounded_table(content: bytes, *, what: str) -> None:

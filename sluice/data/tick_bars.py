@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sluice.base.errors import ContractError
 from sluice.data.bar_ends import bar_ends
 from sluice.data.bar_rules import BarRule, TimeBars
 from sluice.data.schema import Column, Schema
 from sluice.data.validation import validate_schema
-from sluice.base.errors import ContractError
 
 TICK_SCHEMA = Schema(
     columns=(

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sluice.base.errors import ContractError, SchemaError
 from sluice.data.schema import Column, ColumnKind, Schema
-from sluice.base.errors import (ContractError, SchemaError)
 
 # Numpy's kind letter by declared kind. A whole number is a valid float: nothing is lost.
 _DTYPE_KINDS: dict[ColumnKind, str] = {

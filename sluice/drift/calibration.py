@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.config.drift_settings import DriftSettings
 from sluice.drift.columns import ColumnReference
 from sluice.drift.dependence import Dependence
-from sluice.config.drift_settings import DriftSettings
 
 MOST_DRAWN = 64
 """Blocks drawn for a window at most; beyond, deviations shrink with the root of its rows."""

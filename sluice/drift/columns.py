@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from sluice.config.drift_settings import DriftSettings
 from sluice.drift.cells import (
     Cells,
     Kind,
@@ -28,7 +29,6 @@ from sluice.drift.distances import (
     population_stability,
     wasserstein,
 )
-from sluice.config.drift_settings import DriftSettings
 
 StatisticName = Literal["psi", "ks", "wasserstein", "chi_square", "missing"]
 

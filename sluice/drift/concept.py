@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy.special import stdtr, stdtrit
 
-from sluice.drift.report import Verdict
-from sluice.config.drift_settings import DriftSettings
 from sluice.base.errors import ContractError
-from sluice.evaluation.variance import choose_block_length, pooled, rows_part
 from sluice.base.settings import Record
+from sluice.config.drift_settings import DriftSettings
+from sluice.drift.report import Verdict
+from sluice.evaluation.variance import choose_block_length, pooled, rows_part
 
 
 class ConceptReport(Record):

@@ -13,16 +13,16 @@ import torch
 from pydantic import Field
 
 from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import ContractError
+from sluice.base.settings import Record
+from sluice.config.drift_settings import DriftSettings
 from sluice.data.folds import Fold
 from sluice.data.table_bytes import read_table_bytes
 from sluice.drift.live import prediction_columns
 from sluice.drift.reference import OnProgress, build_reference
 from sluice.drift.reference_file import save_reference
-from sluice.config.drift_settings import DriftSettings
-from sluice.base.errors import ContractError
 from sluice.evaluation.outputs import LoadMember, member_outputs
 from sluice.evaluation.production import position_through, row_labels
-from sluice.base.settings import Record
 from sluice.training.members import Member
 from sluice.workloads.workload import Workload
 

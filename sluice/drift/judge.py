@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sluice.base.errors import ContractError
 from sluice.drift.calibration import Null
 from sluice.drift.cells import CategoryCells, Kind, kind_of, num_filled
 from sluice.drift.columns import ColumnReference
@@ -25,7 +26,6 @@ from sluice.drift.report import (
 )
 from sluice.drift.summary import summarize
 from sluice.drift.together import joint_result, settle
-from sluice.base.errors import ContractError
 
 _NEW_SHOWN = 20
 _NOTHING = math.nan

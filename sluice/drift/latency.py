@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sluice.drift.report import Verdict
-from sluice.config.drift_settings import DriftSettings
 from sluice.base.errors import ContractError
-from sluice.evaluation.variance import choose_block_length, shortest_block
 from sluice.base.settings import Record
+from sluice.config.drift_settings import DriftSettings
+from sluice.drift.report import Verdict
+from sluice.evaluation.variance import choose_block_length, shortest_block
 
 QUANTILE = 0.95
 _RESAMPLES = 1999

@@ -6,8 +6,8 @@ from datetime import datetime
 
 import pandas as pd
 
-from sluice.drift import live
 from sluice.config.drift_settings import DriftSettings
+from sluice.drift import live
 from sluice.drift.watch import SUBJECTS, DriftWatch, Subject
 from sluice.drift.windows import Waiting, next_window
 from sluice.rollout.samples import Sample

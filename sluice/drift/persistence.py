@@ -1,29 +1,15 @@
 """An alarm only when drift stays: k of the last n windows (ROLL-3)."""
 
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from sluice.base.settings import Record
+from sluice.config.drift_settings import PersistenceSettings
 from sluice.drift.report import Verdict
-from sluice.base.settings import (Record, Settings)
 
 Alarm = Literal["ALARM", "QUIET", "INCONCLUSIVE"]
-
-
-class PersistenceSettings(Settings):
-    """How often drift must be seen before anything is done about it."""
-
-    needed: int = Field(2, ge=1, description="Windows with drift that raise the alarm, k.")
-    windows: int = Field(3, ge=1, le=1000, description="Last windows that are counted, n.")
-
-    @model_validator(mode="after")
-    def _can_be_reached(self) -> Self:
-        if self.needed > self.windows:
-            raise ValueError(
-                f"needed counts among windows: at most {self.windows}, got {self.needed}"
-            )
-        return self
 
 
 class Persistence(Record):

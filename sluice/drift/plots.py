@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sluice.drift.cells import CategoryCells, NumericCells
 from sluice.drift.columns import ColumnReference
 from sluice.drift.report import ColumnResult, DriftReport, StatisticResult
-from sluice.evaluation.plots import GRID, INK, MUTED, VALIDATION, as_png, new_figure, set_headline
+from sluice.reports.figures import GRID, INK, MUTED, VALIDATION, as_png, new_figure, set_headline
 
 MOVED = "#ba2525"
 _MOST_COLUMNS, _MOST_CATEGORIES = 25, 10

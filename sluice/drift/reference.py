@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sluice.base.errors import ContractError
+from sluice.config.drift_settings import DriftSettings
 from sluice.drift.calibration import Null, calibrate_column
 from sluice.drift.cells import num_filled
 from sluice.drift.columns import ColumnReference, reference_column
 from sluice.drift.dependence import Dependence
 from sluice.drift.joint import Features, JointReference
-from sluice.config.drift_settings import DriftSettings
-from sluice.base.errors import ContractError
 
 _REPORT_EVERY = 16
 """Columns between two progress messages."""

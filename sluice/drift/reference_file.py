@@ -14,17 +14,17 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.data.table_bytes import require_bounded_table
 from sluice.base.digests import digest_bytes
+from sluice.base.errors import IntegrityError
+from sluice.base.strict_json import parse_strict_json
+from sluice.config.drift_settings import DriftSettings
+from sluice.data.table_bytes import require_bounded_table
 from sluice.drift.calibration import Null
 from sluice.drift.cells import CategoryCells, NumericCells
 from sluice.drift.columns import ColumnReference
 from sluice.drift.dependence import Dependence
 from sluice.drift.joint import JointReference
 from sluice.drift.reference import Calibration, DriftReference
-from sluice.config.drift_settings import DriftSettings
-from sluice.base.errors import IntegrityError
-from sluice.base.strict_json import parse_strict_json
 
 _FORMAT = 1
 _HEADER = b"sluice.drift"

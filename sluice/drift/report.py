@@ -5,9 +5,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from sluice.base.settings import Record
 from sluice.drift.cells import Kind
 from sluice.drift.columns import StatisticName
-from sluice.base.settings import Record
 
 Verdict = Literal["DRIFT", "STABLE", "INCONCLUSIVE"]
 Finding = Literal[

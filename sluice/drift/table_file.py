@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from sluice.base.errors import (ContractError, SourceError)
+from sluice.base.errors import ContractError, SourceError
 from sluice.base.settings import nearest
 
 SUFFIXES = (".parquet", ".csv")

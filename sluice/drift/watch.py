@@ -7,10 +7,11 @@ from typing import Literal
 from pydantic import AwareDatetime, Field
 
 from sluice.base.digests import digest_json
-from sluice.drift.persistence import Persistence, PersistenceSettings, persist
+from sluice.base.settings import Record
+from sluice.config.drift_settings import PersistenceSettings
+from sluice.drift.persistence import Persistence, persist
 from sluice.drift.report import Verdict
 from sluice.drift.windows import Waiting
-from sluice.base.settings import Record
 
 Subject = Literal["rows", "requests", "predictions", "latency", "losses"]
 SUBJECTS: dict[Subject, str] = {

@@ -10,20 +10,19 @@ import torch
 from numpy.typing import NDArray
 
 from sluice.base.artifacts import ArtifactStore
+from sluice.base.digests import digest_bytes, digest_frame
+from sluice.config.drift_settings import DriftSettings, PersistenceSettings
 from sluice.data.folds import RowRange
-from sluice.base.digests import (digest_bytes, digest_frame)
 from sluice.drift import live
 from sluice.drift.concept import ConceptReport, judge_losses
 from sluice.drift.held_out import KeptReference, held_out_losses, known_until
 from sluice.drift.judge import judge_window
 from sluice.drift.latency import LatencyReport, judge_latency
 from sluice.drift.page import drift_page
-from sluice.drift.persistence import PersistenceSettings
 from sluice.drift.plots import two_windows_png
 from sluice.drift.reference import DriftReference
 from sluice.drift.reference_file import load_reference
 from sluice.drift.report import BROKEN, DriftReport
-from sluice.config.drift_settings import DriftSettings
 from sluice.drift.watch import (
     SUBJECTS,
     Cure,

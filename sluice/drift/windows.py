@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from sluice.data.folds import RowRange
 from sluice.config.drift_settings import DriftSettings
+from sluice.data.folds import RowRange
 from sluice.evaluation.production import position_through
 
 

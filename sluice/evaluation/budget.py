@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from scipy.special import zeta
 
 from sluice.base.errors import SettingsError
-from sluice.verdicts.row_sketch import RowSketch
 from sluice.evaluation.settings import GateSettings
+from sluice.verdicts.row_sketch import RowSketch
 
 DECAY = 1.6
 """Attempt k spends alpha * k**-DECAY / zeta(DECAY): 44 % for the first, 0.2 % for the thirtieth.

@@ -6,6 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from sluice.base.errors import ContractError
+from sluice.base.settings import Record, Settings
 from sluice.evaluation.clusters import by_cluster
 from sluice.evaluation.diebold_mariano import diebold_mariano
 from sluice.evaluation.estimate import Arm, mean_gain
@@ -14,7 +15,6 @@ from sluice.evaluation.losses import LossTable
 from sluice.evaluation.resampling import two_way_interval
 from sluice.evaluation.sign_flip import sign_flip_p
 from sluice.verdicts.verdict import Verdict
-from sluice.base.settings import (Record, Settings)
 
 
 class CompanionSettings(Settings):

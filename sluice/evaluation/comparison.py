@@ -19,12 +19,12 @@ from sluice.evaluation.clusters import by_cluster, fold_scale
 from sluice.evaluation.estimate import Arm, Estimate, estimate_gain, mean_gain
 from sluice.evaluation.independence import looks_dependent
 from sluice.evaluation.losses import LossTable
-from sluice.verdicts.row_sketch import RowSketch
 from sluice.evaluation.settings import GateSettings
 from sluice.evaluation.shortfall import Evidence, advise
 from sluice.evaluation.sufficiency import find_lacking
 from sluice.evaluation.variance import choose_block_length, shortest_block
-from sluice.verdicts.verdict import (FoldGain, Outcome, Verdict)
+from sluice.verdicts.row_sketch import RowSketch
+from sluice.verdicts.verdict import FoldGain, Outcome, Verdict
 
 
 def compare(

@@ -12,8 +12,8 @@ from sluice.evaluation.estimate import Arm, mean_gain
 from sluice.evaluation.gate_plots import difficulty_png, power_png
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.plots import fold_gains_png, loss_over_time_png
-from sluice.verdicts.verdict import Verdict
 from sluice.reports.page import Tone, html_page, table, tag
+from sluice.verdicts.verdict import Verdict
 
 _TONE: dict[str, Tone] = {
     "PROMOTE": "good",

@@ -11,16 +11,8 @@ from scipy.special import stdtr, stdtrit
 
 from sluice.evaluation.estimate import Arm, mean_gain
 from sluice.evaluation.losses import LossTable
-from sluice.evaluation.plots import (
-    GRID,
-    INK,
-    MUTED,
-    OUTCOME_COLOUR,
-    VALIDATION,
-    as_png,
-    new_figure,
-    set_headline,
-)
+from sluice.evaluation.plots import OUTCOME_COLOUR
+from sluice.reports.figures import GRID, INK, MUTED, VALIDATION, as_png, new_figure, set_headline
 from sluice.verdicts.verdict import Verdict
 
 GROUPS = 10

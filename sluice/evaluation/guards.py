@@ -9,9 +9,6 @@ Shape legend: S = seeds, N = rows, F = folds.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-from pydantic import Field
 
 from sluice.base.digests import short
 from sluice.base.errors import ContractError
@@ -20,24 +17,7 @@ from sluice.evaluation.estimate import Arm, Estimate, estimate_gain
 from sluice.evaluation.guard_settings import GuardSettings, HardLimit, MetricMargin
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.metric_table import MetricTable, folds_part
-from sluice.base.settings import Record
-
-GuardResult = Literal["pass", "fail", "insufficient"]
-
-
-class GuardOutcome(Record):
-    """What one guard found. Higher is better on its scale, whichever way the metric improves."""
-
-    name: str = Field(description="Which guard, as a person would say it.")
-    result: GuardResult
-    observed: float = Field(description="Lower bound of the gain; the value itself for a limit.")
-    required: float = Field(description="What had to be exceeded; NaN for a limit.")
-    reason: str = Field(description="One sentence for people.")
-
-    @property
-    def passed(self) -> bool:
-        """True only for a pass: too little evidence does not pass."""
-        return self.result == "pass"
+from sluice.verdicts.guard_outcome import GuardOutcome, GuardResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

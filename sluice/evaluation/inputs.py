@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from sluice.base.artifacts import ArtifactStore
+from sluice.base.digests import short
+from sluice.base.errors import GateBlocked, IntegrityError
 from sluice.base.pluralize import counted
 from sluice.data.table_bytes import read_table_bytes
-from sluice.base.digests import short
-from sluice.base.errors import (GateBlocked, IntegrityError)
 from sluice.evaluation.reference import RECORDED_LOSSES
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.renewal import HARD

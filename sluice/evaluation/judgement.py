@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from sluice.evaluation.budget import count_attempt, for_attempt
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.guard_settings import GuardSettings
-from sluice.evaluation.guards import GuardEvidence, GuardOutcome, check_guards
+from sluice.evaluation.guards import GuardEvidence, check_guards
 from sluice.evaluation.metric_changes import find_worse_metrics
-from sluice.metrics.directions import Direction
-from sluice.verdicts.row_sketch import RowSketch
 from sluice.evaluation.settings import GateSettings
+from sluice.metrics.directions import Direction
+from sluice.verdicts.guard_outcome import GuardOutcome
+from sluice.verdicts.row_sketch import RowSketch
 from sluice.verdicts.verdict import Verdict
 
 

@@ -13,7 +13,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sluice.base.digests import digest_json
-from sluice.base.errors import (ContractError, SourceError)
+from sluice.base.errors import ContractError, SourceError
+from sluice.base.files import write_atomic
 from sluice.evaluation.loss_columns import (
     CLUSTER,
     cluster_of_rows,
@@ -23,7 +24,6 @@ from sluice.evaluation.loss_columns import (
     row_labels,
     whole_numbers,
 )
-from sluice.base.files import write_atomic
 
 SUFFIXES = (".parquet", ".csv")
 

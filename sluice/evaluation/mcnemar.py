@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from sluice.base.errors import ContractError
+from sluice.base.settings import Record
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.multiplicity import holm
-from sluice.base.settings import Record
 
 MOST_EXACT = 1_000
 """Discordant rows up to which the exact distribution is used; beyond, chi-square is as good."""

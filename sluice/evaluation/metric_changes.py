@@ -4,43 +4,18 @@ The gate decides on losses alone. What a better loss was paid for with is said b
 whether or not a guard asks for it.
 """
 
-import math
 from collections.abc import Mapping
 
-from pydantic import Field
-
 from sluice.evaluation.estimate import Estimate
-from sluice.evaluation.metric_table import FEWEST_FOLDS, MetricTable, folds_part
-from sluice.metrics.directions import (Direction, direction_of)
-from sluice.base.settings import Record
+from sluice.evaluation.metric_table import MetricTable, folds_part
+from sluice.metrics.directions import Direction, direction_of
+from sluice.verdicts.metric_change import MetricChange
 
 _ONE_SIDED = 0.025
 """Of each side of a 95 % interval [rate]."""
 
 _GATES_OWN = "loss"
 """The metric that the gate itself judges."""
-
-
-class MetricChange(Record):
-    """One metric that is worse than the reference's, averaged over seeds and folds."""
-
-    metric: str
-    candidate: float = Field(description="Mean over seeds and test rows [metric units].")
-    reference: float = Field(description="Mean over seeds and test rows [metric units].")
-    low: float = Field(description="Lower end of the 95 % interval of the difference; NaN: unknown")
-    high: float = Field(description="Upper end of the 95 % interval of the difference.")
-
-    def __str__(self) -> str:
-        difference = self.candidate - self.reference
-        interval = (
-            f"95 % interval {self.low:.2g} to {self.high:.2g}"
-            if math.isfinite(self.low) and math.isfinite(self.high)
-            else f"no interval: it needs {FEWEST_FOLDS} folds and finite values"
-        )
-        return (
-            f"{self.metric} {self.candidate:.3g} against {self.reference:.3g} "
-            f"({difference:+.2g}, {interval})"
-        )
 
 
 def find_worse_metrics(
@@ -67,11 +42,6 @@ def find_worse_metrics(
         if name != _GATES_OWN and (direction := direction_of(name, declared)) is not None
     )
     return tuple(change for change in changes if change is not None)
-
-
-def sentence_of(changes: tuple[MetricChange, ...]) -> str:
-    """Return the changes as one sentence; "" for none."""
-    return f"Worse than the reference: {'; '.join(map(str, changes))}." if changes else ""
 
 
 def _worse(

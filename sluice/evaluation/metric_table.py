@@ -10,11 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from sluice.evaluation.variance import NOTHING, UNKNOWN, Part, seeds_part
 from sluice.base.settings import Record
-
-FEWEST_FOLDS = 3
-"""With fewer, nothing is known of how a metric varies over folds."""
+from sluice.evaluation.variance import NOTHING, UNKNOWN, Part, seeds_part
+from sluice.verdicts.metric_change import FEWEST_FOLDS
 
 
 class MetricTable(Record):

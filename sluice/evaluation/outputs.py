@@ -10,11 +10,11 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from sluice.data.folds import Fold
 from sluice.base.errors import ContractError
+from sluice.base.out_of_memory import naming_memory, scoring_fix
+from sluice.data.folds import Fold
 from sluice.evaluation.production import latest_unseen
 from sluice.training.members import Member
-from sluice.base.out_of_memory import (naming_memory, scoring_fix)
 from sluice.workloads.workload import Examples, Workload
 
 BATCH_ROWS = 4096

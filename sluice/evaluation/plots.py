@@ -4,7 +4,6 @@ Each function returns the bytes of a PNG. Figures are made on matplotlib's Agg c
 so no global state is read or changed.
 """
 
-import io
 import math
 import re
 from typing import TYPE_CHECKING
@@ -14,14 +13,23 @@ import pandas as pd
 
 from sluice.evaluation.estimate import Arm, mean_gain
 from sluice.evaluation.losses import LossTable
+from sluice.reports.figures import (
+    GRID,
+    INK,
+    MUTED,
+    TRAIN,
+    VALIDATION,
+    _blank,
+    _style,
+    as_png,
+    new_figure,
+    set_headline,
+)
 from sluice.verdicts.verdict import Verdict
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    pass
 
-INK, MUTED, GRID = "#1f2933", "#7b8794", "#e4e7eb"
-TRAIN, VALIDATION = "#9fb3c8", "#0967d2"
 OUTCOME_COLOUR = {
     "PROMOTE": "#1a7f4b",
     "REJECT": "#ba2525",
@@ -34,7 +42,6 @@ OUTCOME_WORDS = {
     "EQUIVALENT": "EQUIVALENT: no difference that matters",
     "INCONCLUSIVE": "INCONCLUSIVE: nothing is proven",
 }
-WIDTH_IN, DPI, PALETTE = 7.2, 110, 64
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
@@ -164,72 +171,3 @@ def loss_over_time_png(
     axes.set_ylabel(f"cumulative gain [{unit}]")
     set_headline(axes, "Gain over the test rows: above zero the candidate is ahead", "", colour=INK)
     return as_png(figure)
-
-
-def _blank(*, height_in: float) -> "Figure":
-    # Imported here: matplotlib takes half a second and Dagster loads every module.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DPI, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def new_figure(*, height_in: float) -> "tuple[Figure, Axes]":
-    """Return an empty picture of the width and style that all have."""
-    figure = _blank(height_in=height_in)
-    axes = figure.add_subplot()
-    _style(axes)
-    return figure, axes
-
-
-def new_rows(num_rows: int, *, height_in: float) -> "tuple[Figure, list[Axes]]":
-    """Return an empty picture of rows, one above the other, that share their horizontal axis."""
-    figure = _blank(height_in=height_in)
-    rows = [figure.add_subplot(num_rows, 1, 1)]
-    rows += [figure.add_subplot(num_rows, 1, at, sharex=rows[0]) for at in range(2, num_rows + 1)]
-    for axes in rows:
-        _style(axes)
-    for axes in rows[:-1]:
-        axes.tick_params(labelbottom=False)
-    return figure, rows
-
-
-def _style(axes: "Axes") -> None:
-    """Give one pair of axes the look all our pictures share."""
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(GRID)
-    axes.tick_params(colors=INK, labelsize=8.5, length=0)
-    axes.grid(visible=True, color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.xaxis.label.set(color=INK, fontsize=9)
-    axes.yaxis.label.set(color=INK, fontsize=9)
-
-
-def set_headline(axes: "Axes", headline: str, detail: str, *, colour: str) -> None:
-    """Say above the picture what it shows."""
-    axes.set_title(
-        headline,
-        loc="left",
-        color=colour,
-        fontsize=10.5,
-        fontweight="bold",
-        pad=20 if detail else 6,
-    )
-    axes.text(0, 1.02, detail, transform=axes.transAxes, color=INK, fontsize=8.5, va="bottom")
-
-
-def as_png(figure: "Figure", *, palette: int = PALETTE) -> bytes:
-    """Return the picture as a small PNG; a colour of few points needs a larger palette."""
-    # Pillow comes with matplotlib, which writes full-colour PNGs; a palette makes the same
-    # picture a third of the size, and pictures in metadata lie in a database.
-    from PIL import Image
-
-    drawn, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, format="png")
-    with Image.open(drawn) as image:
-        image.convert("RGB").quantize(palette).save(small, format="png", optimize=True)
-    return small.getvalue()

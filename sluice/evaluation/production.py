@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sluice.data.folds import Fold
 from sluice.base.errors import ContractError
+from sluice.data.folds import Fold
 from sluice.training.members import Member
 
 

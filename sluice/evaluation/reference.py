@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 
 from sluice.base.artifacts import ArtifactStore
+from sluice.base.digests import short
+from sluice.base.errors import ContractError, OtherCode
 from sluice.data.folds import Fold, RowRange
 from sluice.data.table_bytes import read_table_bytes
-from sluice.base.digests import short
-from sluice.base.errors import (ContractError, OtherCode)
 from sluice.evaluation.outputs import LoadMember, predict
 from sluice.evaluation.production import row_labels
 from sluice.evaluation.scoring import ModelScores, score_production

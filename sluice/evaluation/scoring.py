@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sluice.data.folds import Fold
-from sluice.base.digests import (digest_frame, digest_json)
+from sluice.base.digests import digest_frame, digest_json
 from sluice.base.errors import ContractError
+from sluice.data.folds import Fold
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.metric_table import MetricTable
 from sluice.evaluation.outputs import (

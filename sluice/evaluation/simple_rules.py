@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from sluice.data.folds import Fold, RowRange
 from sluice.base.errors import ContractError
-from sluice.findings.user_code import users_code
 from sluice.base.settings import Settings
+from sluice.data.folds import Fold, RowRange
+from sluice.findings.user_code import users_code
 from sluice.workloads.workload import Examples, Workload
 
 

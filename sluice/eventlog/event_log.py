@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from sluice.base.errors import ContractError
-from sluice.eventlog.event_fields import (declared_fields, find_field_problems)
-from sluice.eventlog.event_lines import (EventLine, parse_line, read_lines, write_line)
-from sluice.eventlog.log_report import (LogReport, inspect_log)
+from sluice.base.files import make_folder, storage_error
+from sluice.eventlog.event_fields import declared_fields, find_field_problems
+from sluice.eventlog.event_lines import EventLine, parse_line, read_lines, write_line
+from sluice.eventlog.log_report import LogReport, inspect_log
 from sluice.eventlog.log_response import respond_to
-from sluice.base.files import (make_folder, storage_error)
 
 _STAMP = ("event", "timestamp")
 _SHOWN = 5

@@ -6,10 +6,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sluice.base.errors import (ContractError, StorageError)
-from sluice.eventlog.event_log import (EventLog, read_events, validate_log)
-from sluice.failfast.result import Finding
+from sluice.base.errors import ContractError, StorageError
 from sluice.base.files import storage_error
+from sluice.eventlog.event_log import EventLog, read_events, validate_log
+from sluice.findings.finding import Finding
 
 
 def check_event_log(

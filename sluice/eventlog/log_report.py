@@ -9,9 +9,17 @@ from typing import Any
 
 from pydantic import Field
 
-from sluice.eventlog.event_fields import (ENDED_BY, FieldKind, FieldProblem, ProblemKind, declared_fields, find_field_problems, numbers_called)
-from sluice.eventlog.event_lines import (EventLine, read_lines)
 from sluice.base.settings import Record
+from sluice.eventlog.event_fields import (
+    ENDED_BY,
+    FieldKind,
+    FieldProblem,
+    ProblemKind,
+    declared_fields,
+    find_field_problems,
+    numbers_called,
+)
+from sluice.eventlog.event_lines import EventLine, read_lines
 
 _MAX_LISTED = 1000
 """Problems that are kept one by one; all are counted."""

@@ -1,7 +1,7 @@
 """Why a log is not valid or not complete, and what to do, by the first thing wrong with it."""
 
-from sluice.eventlog.event_fields import (EVENT_FIELDS, ProblemKind)
-from sluice.findings.responses import (Response, respond)
+from sluice.eventlog.event_fields import EVENT_FIELDS, ProblemKind
+from sluice.findings.responses import Response, respond
 
 _ONE_A_LINE = (
     'An event log is one JSON object a line, such as {"event": "fold_complete", "fold_id": 0}, '

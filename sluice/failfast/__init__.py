@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sluice.data.validation import validate_schema
+    from sluice.eventlog.event_log import EventLog, read_events, validate_log
+    from sluice.eventlog.log_report import inspect_log
     from sluice.failfast.checkpoints.resumption import (
         StoppableTraining,
         check_resumption,
@@ -28,12 +30,10 @@ if TYPE_CHECKING:
     from sluice.failfast.gradients.optimizer_membership import validate_optimizer
     from sluice.failfast.gradients.recurrent_state import normaliser_range, recurrent_gradients
     from sluice.failfast.gradients.symmetric_units import symmetric_weights
-    from sluice.findings.hard_examples import find_hard_examples
     from sluice.failfast.learning.predictions import prediction_spread
     from sluice.failfast.learning.selector import check_selector
+    from sluice.findings.hard_examples import find_hard_examples
     from sluice.workloads.constant_baseline import trivial_loss
-    from sluice.eventlog.event_log import (EventLog, read_events, validate_log)
-    from sluice.eventlog.log_report import inspect_log
 
 _HOMES = {
     "check": "sluice.failfast.gate.in_script",

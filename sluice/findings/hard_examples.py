@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sluice.failfast.result import HardExample, Standout
+from sluice.findings.finding import HardExample, Standout
 
 _MIN_DEVIATIONS = 2.0
 _MAX_STANDOUTS = 3

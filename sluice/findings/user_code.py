@@ -1,35 +1,15 @@
 """An exception of the user's code, of Sluice's own, or of an allocator, as a message."""
 
 import re
-import sysconfig
-import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
-from typing import Literal
 
-from sluice.base.errors import (ContractError, OutOfMemory, SluiceError, TrainingFailed, writable)
-from sluice.findings.responses import (FailureKind, respond)
-from sluice.failfast.result import Finding
-from sluice.base.out_of_memory import (is_out_of_memory, out_of_memory)
-
-_SHOWN = 300
-"""Characters of an exception's own message that are shown."""
-
-_ENGINES = frozenset({"torch", "numpy", "pandas", "scipy", "importlib", "runpy", "threading"})
-"""Where the user's code ends up; the line that went there is the one to name."""
-
-_SHIPPED = ("sluice.workloads.", "sluice.bench.poc.")
-"""Workloads that come with Sluice stand where a user's would."""
-
-_LIBRARY_FOLDERS = tuple({sysconfig.get_path(n) for n in ("stdlib", "purelib", "platlib")})
-
-_CALL_WORDS = re.compile(r"\(\) (missing|takes|got an unexpected|got multiple)\b")
-"""Python's message when a call does not fit a function's parameters."""
-
-_CALLS_BACK = frozenset({"_call_impl", "backward"})
-"""Functions of torch through which Sluice runs a user's network, forward and backward."""
+from sluice.base.error_location import is_own_defect, message_of, place_of, told
+from sluice.base.errors import ContractError, OutOfMemory, SluiceError, TrainingFailed
+from sluice.base.out_of_memory import is_out_of_memory, out_of_memory
+from sluice.findings.finding import Finding
+from sluice.findings.responses import FailureKind, respond
 
 _SHAPE_WORDS = re.compile(r"\b(size|sizes|shape|shapes|dimension|dimensions|dim|input_size)\b")
 
@@ -57,7 +37,7 @@ def explain(error: BaseException, *, work: str) -> Explanation:
             kind="out of memory", what=refused.what, cause=refused.cause, fix=refused.fix
         )
     kind: FailureKind = "code raised"
-    if isinstance(error, RuntimeError | ValueError) and _SHAPE_WORDS.search(_message(error)):
+    if isinstance(error, RuntimeError | ValueError) and _SHAPE_WORDS.search(message_of(error)):
         kind = "shape mismatch"
     elif is_own_defect(error):
         kind = "defect of Sluice"
@@ -125,79 +105,3 @@ def training_error(error: Exception) -> SluiceError:
         cause="The code of the workload or the model raised while a unit was fitted.",
         fix="Correct the named line; the POC gate shows most such errors within seconds.",
     )
-
-
-def is_own_defect(error: BaseException) -> bool:
-    """Return whether Sluice's own code raised, and nothing of the user's that it called.
-
-    A call that does not fit the user's function, an exception inside a network's layers and one in
-    the backward pass are the user's, although no line of the user's is on the stack.
-    """
-    if isinstance(error, TypeError) and _CALL_WORDS.search(_message(error)):
-        return False
-    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
-        owner = _owner(frame)
-        if owner in ("user", "sluice"):
-            return owner == "sluice"
-        if owner == "engine" and frame.f_code.co_name in _CALLS_BACK:
-            return False
-    return False
-
-
-def told(error: BaseException) -> str:
-    """Return the kind of exception and its message on one line, cut where it gets long."""
-    message = _message(error)
-    kind = type(error).__name__
-    return (
-        f"{kind}: {message[:_SHOWN]}{'...' if len(message) > _SHOWN else ''}" if message else kind
-    )
-
-
-def _message(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:  # the user's own class may fail to describe itself
-        return ""
-    return writable(" ".join(text[: 20 * _SHOWN].split()))
-
-
-def place_of(error: BaseException, *, defect: bool = False) -> str:
-    """Return "at file:line in function": the user's innermost line, else ours or a library's.
-
-    Args:
-        error: The exception.
-        defect: Name Sluice's innermost line instead, because it raised.
-    """
-    lines = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    return _place(reversed(lines), first="sluice" if defect else "user")
-
-
-def user_place(frame: FrameType | None) -> str:
-    """Return "at file:line in function" of the user's innermost line that is running now."""
-    return _place(traceback.walk_stack(frame))
-
-
-def _place(
-    innermost_first: Iterable[tuple[FrameType, int]], first: Literal["user", "sluice"] = "user"
-) -> str:
-    """Return the innermost line of ``first``, else of the user's, of ours, of a library's."""
-    found: dict[str, str] = {}
-    for frame, line in innermost_first:
-        place = f"at {frame.f_code.co_filename}:{line} in {frame.f_code.co_qualname}"
-        found.setdefault(_owner(frame), place)
-    for owner in (first, "user", "sluice", "library"):
-        if owner in found:
-            return found[owner]
-    return "at an unknown place"
-
-
-def _owner(frame: FrameType) -> Literal["user", "library", "sluice", "engine"]:
-    module = str(frame.f_globals.get("__name__", ""))
-    package = module.partition(".")[0]
-    if module.startswith(_SHIPPED):
-        return "user"
-    if package == "sluice":
-        return "sluice"
-    if package in _ENGINES or frame.f_code.co_filename.startswith("<"):
-        return "engine"
-    return "library" if frame.f_code.co_filename.startswith(_LIBRARY_FOLDERS) else "user"

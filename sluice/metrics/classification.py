@@ -8,7 +8,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from sluice.base.errors import ContractError
 from sluice.metrics.calibration import calibration_error
-from sluice.metrics.task_metrics import (TaskMetrics, all_absent, predicted_values, truth_values, why_not_finite)
+from sluice.metrics.task_metrics import (
+    TaskMetrics,
+    all_absent,
+    predicted_values,
+    truth_values,
+    why_not_finite,
+)
 
 NAMES = (
     "macro_f1",

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from sluice.base.errors import ContractError
-from sluice.metrics.task_metrics import (TaskMetrics, all_absent, why_not_finite)
+from sluice.metrics.task_metrics import TaskMetrics, all_absent, why_not_finite
 
 NAMES = ("map@0.5:0.95", "map@0.5", "map@0.75")
 OVERLAPS = tuple(share / 100 for share in range(50, 100, 5))

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sluice.base.pluralize import counted
 from sluice.base.errors import ContractError
-from sluice.metrics.task_metrics import (TaskMetrics, truth_values)
+from sluice.base.pluralize import counted
+from sluice.metrics.task_metrics import TaskMetrics, truth_values
 
 NAMES = ("bertscore", "rouge1", "rouge2", "rougeL")
 Embed = Callable[[str], ArrayLike]

@@ -7,7 +7,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sluice.base.errors import ContractError
-from sluice.metrics.task_metrics import (TaskMetrics, all_absent, predicted_values, truth_values, why_not_finite)
+from sluice.metrics.task_metrics import (
+    TaskMetrics,
+    all_absent,
+    predicted_values,
+    truth_values,
+    why_not_finite,
+)
 
 
 def ranking_metrics(

@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sluice.base.errors import ContractError
-from sluice.metrics.task_metrics import (TaskMetrics, all_absent, predicted_values, truth_values, why_not_finite)
+from sluice.metrics.task_metrics import (
+    TaskMetrics,
+    all_absent,
+    predicted_values,
+    truth_values,
+    why_not_finite,
+)
 
 NAMES = ("mae", "mse", "rmse", "mape", "r2", "spearman")
 

@@ -8,7 +8,13 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sluice.metrics.task_metrics import (TaskMetrics, all_absent, predicted_values, truth_values, why_not_finite)
+from sluice.metrics.task_metrics import (
+    TaskMetrics,
+    all_absent,
+    predicted_values,
+    truth_values,
+    why_not_finite,
+)
 
 NAMES = ("sharpe", "sortino", "max_drawdown", "turnover", "hit_rate")
 

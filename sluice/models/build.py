@@ -7,12 +7,12 @@ from torch import nn
 
 from sluice.base.errors import SettingsError
 from sluice.base.imports import import_named
+from sluice.base.settings import nearest
 from sluice.models.linear import LastRowLinear
 from sluice.models.recurrent import Recurrent
 from sluice.models.settings import ModelSettings
 from sluice.models.slstm import SLSTM
 from sluice.models.transformer import Transformer
-from sluice.base.settings import nearest
 
 Builder = Callable[[int, int, ModelSettings], nn.Module]
 

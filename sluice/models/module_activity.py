@@ -14,6 +14,9 @@ _CHANNELS_FIRST = (
     nn.GroupNorm,
 )
 
+RECTIFIERS = (nn.ReLU, nn.ReLU6, nn.Threshold)
+"""Modules whose output is 0 for inputs below a threshold."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Activity:

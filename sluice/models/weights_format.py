@@ -6,8 +6,8 @@ import safetensors
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import IntegrityError
-from sluice.models.weights_limits import LIMITS
 from sluice.models.weights_header import WeightsFacts
+from sluice.models.weights_limits import LIMITS
 
 _FOREIGN: Mapping[bytes, str] = {
     **{bytes([0x80, version]): "a Python pickle" for version in range(2, 6)},

@@ -10,9 +10,9 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError
 
-from sluice.models.weights_limits import ImportLimits
 from sluice.base.settings import Settings
 from sluice.base.strict_json import parse_strict_json
+from sluice.models.weights_limits import ImportLimits
 
 FACTS = "sluice"
 """The one entry that the metadata of our files has."""

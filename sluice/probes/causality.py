@@ -6,8 +6,15 @@ Shape legend: B = rows, L = positions, D = features, O = outputs of a position.
 import torch
 from torch import Tensor, nn
 
-from sluice.probes.result import (ProbeResult, skipped, unmoved)
-from sluice.probes.twin import (ROUNDING, effect, evaluation_twin, other_values, output_of, require_rows)
+from sluice.probes.result import ProbeResult, skipped, unmoved
+from sluice.probes.twin import (
+    ROUNDING,
+    effect,
+    evaluation_twin,
+    other_values,
+    output_of,
+    require_rows,
+)
 
 NAME, REQUIREMENT = "causality", "TRACE-4"
 

@@ -14,10 +14,10 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck
 from torch.func import functional_call
 
 from sluice.base.errors import ContractError
-from sluice.probes.precision_watch import (Operations, double_by_default, watched_operations)
-from sluice.probes.result import ProbeResult
-from sluice.probes.twin import (evaluation_twin, require_rows)
 from sluice.base.seeding import Stream
+from sluice.probes.precision_watch import Operations, double_by_default, watched_operations
+from sluice.probes.result import ProbeResult
+from sluice.probes.twin import evaluation_twin, require_rows
 
 NAME, REQUIREMENT = "gradients", "TRACE-7"
 

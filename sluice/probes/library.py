@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor
 
-from sluice.base.errors import (ContractError, SettingsError)
-from sluice.findings.user_code import users_code
+from sluice.base.errors import ContractError, SettingsError
 from sluice.base.settings import nearest
+from sluice.findings.user_code import users_code
 from sluice.probes.causality import probe_causality
-from sluice.probes.gradients import (probe_function, probe_gradients)
+from sluice.probes.gradients import probe_function, probe_gradients
 from sluice.probes.modes import probe_modes
-from sluice.probes.padding import (padding_of, probe_padding)
-from sluice.probes.result import (ProbeResult, skipped)
+from sluice.probes.padding import padding_of, probe_padding
+from sluice.probes.result import ProbeResult, skipped
 from sluice.probes.schedule import probe_train_settings
 from sluice.probes.seeds import probe_seeds
-from sluice.probes.shards import (probe_shards, split_rows)
+from sluice.probes.shards import probe_shards, split_rows
 from sluice.probes.subject import Subject
 from sluice.probes.tokenizers import probe_tokenizers
 

@@ -6,8 +6,8 @@ Shape legend: B = rows of a batch.
 import torch
 from torch import Tensor, nn
 
-from sluice.probes.result import (ProbeResult, failed)
-from sluice.probes.twin import (ROUNDING, effect, evaluation_twin, output_of, require_rows)
+from sluice.probes.result import ProbeResult, failed
+from sluice.probes.twin import ROUNDING, effect, evaluation_twin, output_of, require_rows
 
 NAME, REQUIREMENT = "modes", "TRACE-4"
 

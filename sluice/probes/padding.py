@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
-from sluice.probes.result import (ProbeResult, skipped, unmoved)
-from sluice.probes.twin import (ROUNDING, effect, evaluation_twin, output_of, require_rows)
+from sluice.probes.result import ProbeResult, skipped, unmoved
+from sluice.probes.twin import ROUNDING, effect, evaluation_twin, output_of, require_rows
 
 NAME, REQUIREMENT = "padding", "TRACE-4"
 

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from sluice.base.errors import ContractError
 from sluice.base.settings import Settings
-from sluice.probes.result import (ProbeResult, failed, skipped)
+from sluice.probes.result import ProbeResult, failed, skipped
 from sluice.training.schedule import rate_at
 from sluice.training.settings import TrainSettings
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.base.errors import ContractError
-from sluice.probes.result import (ProbeResult, failed)
+from sluice.probes.result import ProbeResult, failed
 from sluice.training.batches import epoch_order
 from sluice.training.ranks import Split
 

@@ -5,9 +5,10 @@ from functools import cached_property
 
 from sluice.base.errors import ContractError
 from sluice.findings.user_code import users_code
-from sluice.models.scaled import Scaled, prepare_model
+from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
+from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 _FEW_ROWS = 8

@@ -8,10 +8,10 @@ from typing import Any
 
 from sluice.base.dict_diff import differing
 from sluice.base.digests import short
-from sluice.base.errors import (ContractError, UnknownVersion)
+from sluice.base.errors import ContractError, UnknownVersion
 from sluice.base.receipts import Receipt
-from sluice.registry.lineage import Lineage
 from sluice.base.settings import nearest
+from sluice.registry.lineage import Lineage
 
 MAX_NAME = 200
 """Longest name of a model [characters]; the width of the ledger's column."""

@@ -20,9 +20,9 @@ from typing import Protocol, Self
 from pydantic import Field, ValidationError
 from sqlalchemy.engine import make_url
 
-from sluice.base.errors import (IntegrityError, StorageError)
-from sluice.registry.keyring import KNOWN_KEYS, Keyring
+from sluice.base.errors import IntegrityError, StorageError
 from sluice.base.settings import Record
+from sluice.registry.keyring import KNOWN_KEYS, Keyring
 
 
 class SignedLine(Record):

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from pydantic import Field
 from sqlalchemy import Connection, Row
 
+from sluice.base.settings import Record
 from sluice.registry import evidence, log, queries, refusals, rollout_rows, signed_lines
 from sluice.registry.approval import GATE
 from sluice.registry.keyring import Keyring
@@ -20,7 +21,6 @@ from sluice.registry.tables import (
     signatures,
     version_receipts,
 )
-from sluice.base.settings import Record
 
 SignatureState = Literal[
     "signed", "bridged", "unsigned", "unknown_key", "invalid", "not_checked", "not_logged"

@@ -17,8 +17,8 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from sluice.base.digests import digest_json
-from sluice.registry.tables import rollout_notes
 from sluice.base.settings import Record
+from sluice.registry.tables import rollout_notes
 
 _BYTES = 32
 _KIND = "secret"

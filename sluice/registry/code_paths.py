@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.base.errors import (ContractError, SettingsError, UntrustedCode)
+from sluice.base.errors import ContractError, SettingsError, UntrustedCode
 from sluice.registry.lineage import Lineage
 from sluice.registry.records import Version
 

@@ -16,7 +16,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from sluice.base.errors import (SettingsError, StorageError, UnknownVersion)
+from sluice.base.errors import SettingsError, StorageError, UnknownVersion
 from sluice.base.files import make_folder
 from sluice.base.redaction import redact
 from sluice.registry import migrations, tables

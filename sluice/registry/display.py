@@ -11,8 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from sluice.base.pluralize import counted
 from sluice.base.digests import short
+from sluice.base.pluralize import counted
 from sluice.base.receipts import Receipt
 from sluice.registry.lineage import BASELINE, Lineage
 from sluice.registry.records import Finding, HistoryEntry, State, Version

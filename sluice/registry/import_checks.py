@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from sluice.base.errors import SettingsError
-from sluice.models.settings import ModelSettings
-from sluice.registry.admission import name_problem
-from sluice.models.weights_limits import ImportLimits
-from sluice.registry.lineage import Lineage
 from sluice.base.settings import Record
+from sluice.models.settings import ModelSettings
+from sluice.models.weights_limits import ImportLimits
+from sluice.registry.admission import name_problem
+from sluice.registry.lineage import Lineage
 
 _ROLE = re.compile(r"[a-z][a-z0-9 _.-]{0,99}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import AwareDatetime, Field, StringConstraints
 
-from sluice.base.errors import (GateBlocked, SettingsError)
-from sluice.registry.signing import PublicKey, SigningKey, VerifyingKey, require_private
+from sluice.base.errors import GateBlocked, SettingsError
 from sluice.base.settings import Settings
+from sluice.registry.signing import PublicKey, SigningKey, VerifyingKey, require_private
 
 KNOWN_KEYS = "known_keys.yaml"
 _FILE = "file:"

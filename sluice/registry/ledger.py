@@ -8,8 +8,8 @@ hash chain, every line of history an event for whoever publishes.
 from collections.abc import Mapping, Sequence
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.observability import tracing
 from sluice.base.receipts import Receipt
+from sluice.observability import tracing
 from sluice.registry import (
     admission,
     append_only,

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import AwareDatetime, Field
 
-from sluice.base.digests import (digest_json, short)
-from sluice.base.environment import (Environment, GitState)
+from sluice.base.digests import digest_json, short
+from sluice.base.environment import Environment, GitState
 from sluice.base.settings import Record
 from sluice.training.code_identity import CodeIdentity
 from sluice.training.members import Member, TrainedModels

@@ -9,10 +9,17 @@ from collections.abc import Iterator, Sequence
 from torch import nn
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.digests import (digest_bytes, short)
-from sluice.base.errors import (ContractError, IntegrityError, OtherCode, SettingsError, UntrustedCode)
+from sluice.base.digests import digest_bytes, short
+from sluice.base.errors import (
+    ContractError,
+    IntegrityError,
+    OtherCode,
+    SettingsError,
+    UntrustedCode,
+)
 from sluice.base.imports import import_named
 from sluice.models.settings import ModelSettings
+from sluice.models.weights_format import require_intact
 from sluice.registry.code_paths import require_accepted_code, require_trusted_modules
 from sluice.registry.own_code import (
     CodeComparison,
@@ -30,7 +37,6 @@ from sluice.registry.stored_code import (
     unpack_code,
 )
 from sluice.registry.stored_settings import RemovedSetting, migrate
-from sluice.models.weights_format import require_intact
 from sluice.training.members import Member
 from sluice.training.weights import load_member
 from sluice.workloads.load import build_workload, require_workload_type

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Row, Table
 
 from sluice.base.digests import short
-from sluice.base.errors import (IntegrityError, RegistryUnsound)
+from sluice.base.errors import IntegrityError, RegistryUnsound
 from sluice.registry.log import (
     EMPTY,
     key_text,

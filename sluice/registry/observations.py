@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from sqlalchemy import Connection, Table
 from sqlalchemy.exc import DataError
 
-from sluice.base.errors import (IntegrityError, SamplesRefused)
-from sluice.verdicts.verdict import Verdict
+from sluice.base.errors import IntegrityError, SamplesRefused
+from sluice.base.settings import Record
 from sluice.registry.database import Database
 from sluice.registry.sample_removal import expire
 from sluice.registry.tables import (
@@ -28,7 +28,7 @@ from sluice.rollout.agreement import Agreement
 from sluice.rollout.observations import Window, merge
 from sluice.rollout.samples import Report, Sample, ServerState
 from sluice.rollout.state import Rollout
-from sluice.base.settings import Record
+from sluice.verdicts.verdict import Verdict
 
 R = TypeVar("R", bound=Record)
 

@@ -13,11 +13,11 @@ import sqlalchemy as sa
 from pydantic import Field
 from sqlalchemy import Connection
 
+from sluice.base.settings import Record
 from sluice.registry.log import find_digest
 from sluice.registry.queries import parse_entry
 from sluice.registry.records import Event
 from sluice.registry.tables import deliveries, history
-from sluice.base.settings import Record
 
 
 class Delivery(Record):

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Literal
 from weakref import WeakKeyDictionary
 
-from sluice.base.digests import (digest_bytes, short)
+from sluice.base.digests import digest_bytes, short
 from sluice.base.errors import OtherCode
 from sluice.models.settings import ModelSettings
 from sluice.registry.lineage import Lineage

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from sluice.base.digests import digest_json
-from sluice.base.errors import (IntegrityError, RegistryUnsound, SluiceError)
+from sluice.base.errors import IntegrityError, RegistryUnsound, SluiceError
 from sluice.registry import (
     append_only,
     log,

@@ -11,7 +11,13 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from sluice.base import receipts
-from sluice.base.errors import (ContractError, GateBlocked, IntegrityError, PromotionConflict, UnknownVersion)
+from sluice.base.errors import (
+    ContractError,
+    GateBlocked,
+    IntegrityError,
+    PromotionConflict,
+    UnknownVersion,
+)
 from sluice.registry import admission, evidence, log_verification, queries
 from sluice.registry.lineage import BASELINE, Lineage
 from sluice.registry.production_check import require_own_parts, require_sound

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from sluice.base.errors import (SettingsError, StorageError)
+from sluice.base.errors import SettingsError, StorageError
 from sluice.base.files import read_regular
 
 ALGORITHM = "ed25519"

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from sqlalchemy import Connection, Row
 
 from sluice.base.errors import IntegrityError
+from sluice.base.settings import Record
 from sluice.registry import log
 from sluice.registry.evidence import parse_receipt
 from sluice.registry.lineage import Lineage
@@ -29,7 +30,6 @@ from sluice.registry.tables import (
     version_receipts,
     versions,
 )
-from sluice.base.settings import Record
 
 R = TypeVar("R", bound=Record)
 

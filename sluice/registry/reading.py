@@ -7,7 +7,7 @@ from typing import Self
 
 from sqlalchemy import Connection
 
-from sluice.base.errors import (IntegrityError, RegistryUnsound)
+from sluice.base.errors import IntegrityError, RegistryUnsound
 from sluice.base.receipts import Receipt
 from sluice.registry import admission, audit, evidence, log, production_check, queries, signed_lines
 from sluice.registry.anchor import Kept, KeptBefore, anchor_of

@@ -6,8 +6,8 @@ from typing import Literal
 from pydantic import Field
 
 from sluice.base.receipts import Receipt
-from sluice.registry.lineage import Lineage
 from sluice.base.settings import Record
+from sluice.registry.lineage import Lineage
 
 State = Literal["dev", "staging", "production", "archived"]
 Action = Literal["register", "import", "accept", "trust", "stage", "unstage", "promote", "rollback"]

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sluice.base.errors import (IntegrityError, SluiceError, StorageError)
+from sluice.base.errors import IntegrityError, SluiceError, StorageError
 from sluice.registry import refusals
 from sluice.registry.lineage import Lineage
 from sluice.registry.queries import MAX_NUMBER

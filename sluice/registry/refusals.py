@@ -13,8 +13,8 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from sluice.base.errors import writable
-from sluice.registry.tables import refusals
 from sluice.base.settings import Record
+from sluice.registry.tables import refusals
 
 Attempt = Literal["register", "import", "promote", "rollback", "approve", "sign", "rollout"]
 

@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlalchemy import Connection
 
-from sluice.base.errors import (IntegrityError, RolloutConflict)
+from sluice.base.errors import IntegrityError, RolloutConflict
 from sluice.registry import log
 from sluice.registry.tables import rollout_heads, rollout_transitions, rollouts
 from sluice.rollout.state import Rollout, Transition

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_json
-from sluice.base.errors import (GateBlocked, IntegrityError, RolloutConflict, UnknownVersion)
+from sluice.base.errors import GateBlocked, IntegrityError, RolloutConflict, UnknownVersion
 from sluice.registry import (
     admission,
     approval,

@@ -14,9 +14,9 @@ import sqlalchemy as sa
 from pydantic import Field
 from sqlalchemy import Connection
 
+from sluice.base.settings import Record
 from sluice.registry.client_secret import client_name, client_of, find_secret
 from sluice.registry.tables import samples
-from sluice.base.settings import Record
 
 _PACE = 200
 """Samples that one report looks through for old ones: it is written every second [rows]."""

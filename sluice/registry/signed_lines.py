@@ -11,8 +11,8 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy import Connection, Row
 
-from sluice.base.digests import (digest_json, short)
-from sluice.base.errors import (IntegrityError, StorageError)
+from sluice.base.digests import digest_json, short
+from sluice.base.errors import IntegrityError, StorageError
 from sluice.registry.anchor import Kept, SignedLine
 from sluice.registry.keyring import Keyring
 from sluice.registry.log import EMPTY, Head, line_digest, load_head

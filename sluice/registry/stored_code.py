@@ -24,8 +24,8 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 from typing import Literal
 
-from sluice.base.digests import (digest_bytes, short)
-from sluice.base.errors import (ContractError, IntegrityError)
+from sluice.base.digests import digest_bytes, short
+from sluice.base.errors import ContractError, IntegrityError
 
 CodeChoice = Literal["present", "stored"]
 """Whose code a version is loaded with: that of this checkout, or what is stored with it."""

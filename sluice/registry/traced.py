@@ -4,8 +4,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from sluice.observability import tracing
 from sluice.base.receipts import Receipt
+from sluice.observability import tracing
 from sluice.registry.records import Promotion, Registration
 from sluice.rollout.state import Transition
 

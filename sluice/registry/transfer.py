@@ -8,15 +8,15 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_bytes
 from sluice.base.errors import IntegrityError
 from sluice.base.files import write_atomic
+from sluice.models.weights_format import require_safetensors
+from sluice.models.weights_limits import LIMITS, ImportLimits
 from sluice.registry.admission import require_consistent
 from sluice.registry.code_paths import accept_code, code_trained_here
-from sluice.models.weights_limits import (LIMITS, ImportLimits)
 from sluice.registry.ledger import Ledger
 from sluice.registry.public_keys import PrivateKey, TrustedKeys
 from sluice.registry.records import Version
 from sluice.registry.signing import SigningKey
 from sluice.registry.version_file import ExportedVersion, VersionFile, pack_version, read_version
-from sluice.models.weights_format import require_safetensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Row, Table
 
 from sluice.base.digests import short
 from sluice.base.errors import IntegrityError
+from sluice.base.settings import Record
 from sluice.registry.tables import (
     LOGGED,
     UtcTime,
@@ -18,7 +19,6 @@ from sluice.registry.tables import (
     receipts,
     rollout_transitions,
 )
-from sluice.base.settings import Record
 
 
 class UnsignedLine(Record):

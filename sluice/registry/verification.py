@@ -7,8 +7,9 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import IntegrityError, SluiceError
 from sluice.base.pluralize import counted
-from sluice.base.errors import (IntegrityError, SluiceError)
+from sluice.models.weights_format import require_intact
 from sluice.registry import append_only, evidence, queries, relations
 from sluice.registry.absence import explain_absence, is_absent
 from sluice.registry.findings import found
@@ -22,7 +23,6 @@ from sluice.registry.tables import (
     version_receipts,
     versions,
 )
-from sluice.models.weights_format import require_intact
 
 
 @dataclass(slots=True)

@@ -15,17 +15,17 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from sluice.base.digests import digest_bytes
-from sluice.base.errors import (ContractError, IntegrityError, SluiceError, StorageError)
+from sluice.base.errors import ContractError, IntegrityError, SluiceError, StorageError
 from sluice.base.files import read_regular
 from sluice.base.receipts import Receipt
-from sluice.registry.import_checks import find_import_problem, find_text_problem
+from sluice.base.settings import Record
+from sluice.base.strict_json import parse_strict_json
 from sluice.models.weights_limits import ImportLimits
+from sluice.registry.import_checks import find_import_problem, find_text_problem
 from sluice.registry.lineage import Lineage
 from sluice.registry.public_keys import ManifestSignature, PrivateKey, TrustedKeys
 from sluice.registry.records import HistoryEntry
 from sluice.registry.signing import SigningKey
-from sluice.base.settings import Record
-from sluice.base.strict_json import parse_strict_json
 
 FORMAT = "sluice version"
 FORMAT_NUMBER = 1

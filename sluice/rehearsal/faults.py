@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from sluice.base.settings import Record
 from sluice.registry.stored_code import CodeChoice
 from sluice.serving.deployed import Deployed
 from sluice.serving.ledger_models import load_from_ledger
-from sluice.base.settings import Record
 
 Fault = Literal["none", "errors", "latency", "nan", "drift", "quality", "crash", "silence"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)

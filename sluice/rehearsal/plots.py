@@ -6,18 +6,18 @@ Each function returns the bytes of a PNG.
 import math
 from typing import TYPE_CHECKING
 
-from sluice.evaluation.plots import (
+from sluice.evaluation.plots import OUTCOME_COLOUR
+from sluice.rehearsal.result import Rehearsal
+from sluice.rehearsal.steps import served_steps
+from sluice.reports.figures import (
     INK,
     MUTED,
-    OUTCOME_COLOUR,
     VALIDATION,
     as_png,
     new_figure,
     new_rows,
     set_headline,
 )
-from sluice.rehearsal.result import Rehearsal
-from sluice.rehearsal.steps import served_steps
 from sluice.rollout.evidence import GUARDS, GuardName
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sluice.base.errors import ContractError
-from sluice.evaluation.production import row_labels
 from sluice.config.pipeline import PipelineSettings
+from sluice.evaluation.production import row_labels
 from sluice.registry.records import Version
 
 _USERS = 5000

@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
+from sluice.base.settings import Record
 from sluice.rehearsal.faults import Fault
 from sluice.rollout.evidence import GuardName
 from sluice.rollout.state import Transition
-from sluice.base.settings import Record
 
 End = Literal["promoted", "rolled_back", "paused", "unsettled"]
 

@@ -15,15 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.rollout_control.drive import (live_servers, try_drive)
-from sluice.rollout_control.quality import note_quality_of
-from sluice.rollout_control.standing import (Standing, read_standing)
-from sluice.rollout_control.view import drift_words
-from sluice.base.errors import (ContractError, GateBlocked, SettingsError)
+from sluice.base.errors import ContractError, GateBlocked, SettingsError
+from sluice.config.pipeline import PipelineSettings
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.settings import GateSettings
-from sluice.config.pipeline import PipelineSettings
 from sluice.registry.ledger import Ledger
 from sluice.registry.records import Version
 from sluice.rehearsal.faults import Fault, Plan, plant
@@ -44,6 +40,10 @@ from sluice.rehearsal.traffic import Counts, Traffic
 from sluice.rollout.agreement import Agreement, measure_agreement
 from sluice.rollout.samples import ServerState
 from sluice.rollout.state import Rollout, Transition
+from sluice.rollout_control.drive import live_servers, try_drive
+from sluice.rollout_control.quality import note_quality_of
+from sluice.rollout_control.standing import Standing, read_standing
+from sluice.rollout_control.view import drift_words
 from sluice.serving.deployed import Deployed, load_deployed
 from sluice.serving.following import LOADING
 from sluice.serving.server import listen

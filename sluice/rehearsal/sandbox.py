@@ -10,10 +10,10 @@ from datetime import datetime
 from pathlib import Path
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.pluralize import counted
 from sluice.base.digests import digest_json
 from sluice.base.errors import ContractError
 from sluice.base.home import Home
+from sluice.base.pluralize import counted
 from sluice.base.receipts import Receipt
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE, Lineage

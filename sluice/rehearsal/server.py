@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pydantic import Field
 
+from sluice.base.settings import Record
 from sluice.rehearsal.faults import Plan
 from sluice.serving.settings import ServingSettings
-from sluice.base.settings import Record
 
 
 class Order(Record):

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from sluice.base.errors import SettingsError, StorageError
 from sluice.cluster.process import worker_path
-from sluice.base.errors import (SettingsError, StorageError)
 
 if TYPE_CHECKING:
     from sluice.rehearsal.server import Order

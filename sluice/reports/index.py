@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 from pydantic import Field
 
-from sluice.reports.page import Tone, first_tag, html_page, table, tag
 from sluice.base.settings import Record
+from sluice.reports.page import Tone, first_tag, html_page, table, tag
 
 _MOST = 500
 _HEAD_WITHIN = 16_384

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from sluice.base.errors import ContractError
+from sluice.base.settings import Record
 from sluice.rollout.parts import limited_parts
 from sluice.rollout.samples import Outputs, Sample
 from sluice.rollout.state import PredictionDrift
-from sluice.base.settings import Record
 
 _LEAST_PART = 0.05
 """Of production's spread: models that agree better than that on held-out rows count as if they did

@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple, get_args
 
 from pydantic import Field
 
+from sluice.base.settings import Record
 from sluice.rollout.observations import ArmCounts, BothArms, Window
 from sluice.rollout.settings import RolloutSettings
-from sluice.base.settings import Record
 
 GuardName = Literal["errors", "timeouts", "not_finite", "slower"]
 GUARDS: tuple[GuardName, ...] = get_args(GuardName)

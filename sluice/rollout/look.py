@@ -6,10 +6,10 @@ from datetime import datetime
 
 from sluice.base.digests import short
 from sluice.base.errors import ContractError
-from sluice.verdicts.verdict import Verdict
 from sluice.rollout.guards import tell
 from sluice.rollout.observations import Window
 from sluice.rollout.state import GuardReading, PredictionDrift, Rollout
+from sluice.verdicts.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

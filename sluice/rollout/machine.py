@@ -7,13 +7,13 @@ holds, until patience ends and it pauses. Silence is never health (ROLL-1, ROLL-
 from datetime import datetime
 
 from sluice.base.digests import short
-from sluice.verdicts.verdict import Verdict
 from sluice.rollout.changes import MACHINE, onward, paused, rolled_back, withdraw
 from sluice.rollout.evidence import fold
 from sluice.rollout.guards import read_guards
 from sluice.rollout.look import Look, require_subject
 from sluice.rollout.observations import Window
 from sluice.rollout.state import Outcome, PredictionDrift, Rollout, Transition
+from sluice.verdicts.verdict import Verdict
 
 
 def advance(

@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
-from sluice.rollout.observations import Window
 from sluice.base.settings import Record
+from sluice.rollout.observations import Window
 
 ArmName = Literal["production", "challenger"]
 Fault = Literal["errors", "timeouts", "not_finite"]

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from sluice.base.settings import (Record, Settings)
+from sluice.base.settings import Record, Settings
 
 Strategy = Literal["shadow", "canary", "blue-green", "ab"]
 

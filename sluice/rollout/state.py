@@ -5,10 +5,10 @@ from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
+from sluice.base.settings import Record
 from sluice.rollout.evidence import Evidence, GuardName
 from sluice.rollout.observations import Window
 from sluice.rollout.settings import RolloutSettings, Step
-from sluice.base.settings import Record
 
 Phase = Literal["rolling", "paused", "held", "promoted", "rolled_back"]
 Outcome = Literal[

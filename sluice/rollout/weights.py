@@ -5,8 +5,8 @@ from typing import Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from sluice.rollout.state import Rollout
 from sluice.base.settings import Record
+from sluice.rollout.state import Rollout
 
 
 class Weights(Record):

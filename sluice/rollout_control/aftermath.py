@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from datetime import datetime
 
-from sluice.rollout_control.failures import FailedRows
-from sluice.rollout_control.report import save_rollout_page
 from sluice.base.digests import short
 from sluice.base.home import Home
 from sluice.observability.alerts import Alert, raise_alert
 from sluice.registry.rollouts import RolloutLedger
 from sluice.reports.folder import SavedPage
 from sluice.rollout.state import Transition
+from sluice.rollout_control.failures import FailedRows
+from sluice.rollout_control.report import save_rollout_page
 
 
 def tell(

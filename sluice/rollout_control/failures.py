@@ -10,10 +10,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sluice.base.pluralize import counted
-from sluice.rollout_control.labelled import labelled_pairs
-from sluice.rollout_control.quality import live_losses
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import counted
+from sluice.base.settings import Record
 from sluice.evaluation.production import row_labels
 from sluice.evaluation.suites.chosen_rows import failures_suite, find_places
 from sluice.evaluation.suites.library import SuiteEntry, SuiteLibrary
@@ -21,7 +20,8 @@ from sluice.registry.observations import KEPT_SAMPLES
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.samples import Fault, Outputs, Sample
 from sluice.rollout.state import Rollout, Transition
-from sluice.base.settings import Record
+from sluice.rollout_control.labelled import labelled_pairs
+from sluice.rollout_control.quality import live_losses
 from sluice.workloads.workload import Workload
 
 MOST_FAILURES = 200

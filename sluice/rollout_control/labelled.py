@@ -11,9 +11,9 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from sluice.data.folds import RowRange
-from sluice.base.digests import (digest_frame, digest_json)
+from sluice.base.digests import digest_frame, digest_json
 from sluice.base.errors import ContractError
+from sluice.data.folds import RowRange
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.production import position_through, row_labels
 from sluice.evaluation.suites.chosen_rows import find_places

@@ -1,6 +1,7 @@
 """A rollout as one page: the story in words, its share over time, and what spoke for and against.
 
-Nothing is read or written here; ``sluice.rollout_control.report`` reads the ledger and keeps the page.
+Nothing is read or written here: ``sluice.rollout_control.report`` reads the ledger and keeps the
+page.
 """
 
 import math
@@ -9,16 +10,16 @@ from datetime import UTC, datetime
 from html import escape
 from typing import cast
 
-from sluice.rollout_control.failures import FailedRows
-from sluice.rollout_control.timeline import (Mark, passed, timeline_svg)
 from sluice.base.digests import short
-from sluice.verdicts.verdict import Verdict
 from sluice.reports.page import Tone, html_page, table, tag
 from sluice.rollout.agreement import Agreement
 from sluice.rollout.guards import CALLED, amount, read_guards
 from sluice.rollout.observations import ArmCounts, Window
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import GuardReading, Outcome, Phase, PredictionDrift, Rollout, Transition
+from sluice.rollout_control.failures import FailedRows
+from sluice.rollout_control.timeline import Mark, passed, timeline_svg
+from sluice.verdicts.verdict import Verdict
 
 _PHASE: dict[Phase, tuple[str, Tone]] = {
     "rolling": ("rolling", "plain"),

@@ -13,15 +13,15 @@ from datetime import datetime
 import pandas as pd
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.rollout_control.labelled import (first_unseen, labelled_losses)
+from sluice.config.pipeline import PipelineSettings
 from sluice.evaluation.budget import for_attempt
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.settings import GateSettings
-from sluice.verdicts.verdict import Verdict
-from sluice.config.pipeline import PipelineSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Rollout
+from sluice.rollout_control.labelled import first_unseen, labelled_losses
+from sluice.verdicts.verdict import Verdict
 from sluice.workloads.workload import Workload
 
 

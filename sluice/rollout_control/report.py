@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from datetime import datetime
 
-from sluice.rollout_control.failures import FailedRows
-from sluice.rollout_control.page import rollout_page
 from sluice.base.errors import ContractError
 from sluice.base.home import Home
 from sluice.registry.rollouts import RolloutLedger
 from sluice.reports.folder import SavedPage, save_page
 from sluice.rollout.state import Rollout, Transition
+from sluice.rollout_control.failures import FailedRows
+from sluice.rollout_control.page import rollout_page
 
 
 def save_rollout_page(

@@ -4,14 +4,14 @@ from datetime import datetime
 
 from pydantic import AwareDatetime, Field
 
-from sluice.rollout_control.drive import live_servers
 from sluice.base.errors import UnknownVersion
+from sluice.base.settings import Record
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.guards import read_guards
 from sluice.rollout.observations import Window
 from sluice.rollout.samples import ServerState
 from sluice.rollout.state import GuardReading, Rollout, Transition
-from sluice.base.settings import Record
+from sluice.rollout_control.drive import live_servers
 
 
 class Standing(Record):

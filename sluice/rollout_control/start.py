@@ -10,8 +10,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.data.folds import Fold
 from sluice.base.errors import GateBlocked
+from sluice.data.folds import Fold
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.agreement import Agreement, measure_agreement
 from sluice.rollout.settings import RolloutSettings

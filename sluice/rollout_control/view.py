@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from sluice.rollout_control.standing import Standing
 from sluice.rollout.state import GuardReading, Outcome, PredictionDrift, Rollout, Transition
+from sluice.rollout_control.standing import Standing
 
 _PHASE = {
     "rolling": "cyan",

@@ -6,11 +6,11 @@ from typing import Any, Literal
 from fastapi import Response
 from pydantic import Field
 
+from sluice.base.settings import Record
 from sluice.rollout.observations import Window
 from sluice.rollout.samples import ArmName
 from sluice.serving.contract import InputContract
 from sluice.serving.refusals import Refusal
-from sluice.base.settings import Record
 
 
 class Prediction(Record):

@@ -23,8 +23,8 @@ from pydantic import (
 )
 
 from sluice.base.pluralize import counted
+from sluice.base.settings import Record, nearest
 from sluice.serving.refusals import Malformed, TooLarge, UnknownModel, WrongInput
-from sluice.base.settings import (Record, nearest)
 
 # Only the first error of a list is kept: a body of 4 MiB with an error in every element took 6 s
 # and 2.2 GB for their descriptions.

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, StringConstraints
 
-from sluice.serving.contract import InputContract
 from sluice.base.settings import Record
+from sluice.serving.contract import InputContract
 
 ASK = b"a"
 """To the process: windows (N, L, D), to be answered as soon as may be."""

@@ -12,6 +12,7 @@ from fastapi import Request, Response
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from sluice.base.errors import SluiceError
+from sluice.base.settings import Record
 from sluice.serving.answers import described, json_answer
 from sluice.serving.background import in_background
 from sluice.serving.body import read_body
@@ -30,7 +31,6 @@ from sluice.serving.refusals import (
 from sluice.serving.rollback import Act, Action, Complaint, Done, Hook, Rollback
 from sluice.serving.routes import guarded_routes, token_name
 from sluice.serving.state import serving_of
-from sluice.base.settings import Record
 
 ROUTES = guarded_routes("hook")
 """Of a server that has a hook."""

@@ -9,7 +9,7 @@ production that still fires long after it ended a rollout was right about produc
 from datetime import timedelta
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (PromotionConflict, RolloutConflict, UnknownVersion)
+from sluice.base.errors import PromotionConflict, RolloutConflict, UnknownVersion
 from sluice.registry.reading import Clock
 from sluice.registry.records import HistoryEntry
 from sluice.registry.rollouts import RolloutLedger

@@ -6,7 +6,7 @@ something changed, and at a bounded cadence, which also finds rows that were edi
 
 import time
 
-from sluice.base.errors import (RegistryUnsound, UnknownVersion)
+from sluice.base.errors import RegistryUnsound, UnknownVersion
 from sluice.registry.rollouts import CheckedWeights, RolloutLedger
 from sluice.rollout.weights import Weights
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
+from sluice.base.errors import SettingsError, StorageError
 from sluice.cluster.process import WORKER_ENVIRONMENT
 from sluice.cluster.ray_session import join_ray, machines
 from sluice.cluster.settings import ComputeSettings
-from sluice.base.errors import (SettingsError, StorageError)
 from sluice.serving.app import build_app
 from sluice.serving.arm_environment import hide_from_children
 from sluice.serving.hosts import TrustedHosts

@@ -7,8 +7,8 @@ from typing import Literal, Protocol
 
 from pydantic import Field
 
-from sluice.serving.limits import RateLimit
 from sluice.base.settings import Record
+from sluice.serving.limits import RateLimit
 
 _PER_S = 1.0
 _BURST = 10

@@ -4,8 +4,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from sluice.serving.connection_settings import ConnectionSettings
 from sluice.base.settings import Settings
+from sluice.serving.connection_settings import ConnectionSettings
 
 HostName = Annotated[
     str, StringConstraints(pattern=r"^(\*\.)?[A-Za-z0-9_:]([A-Za-z0-9._:-]{0,251}[A-Za-z0-9:])?$")

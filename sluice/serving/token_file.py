@@ -16,8 +16,8 @@ from pydantic import Field, StringConstraints
 from sluice.base.errors import SettingsError
 from sluice.base.files import write_secret
 from sluice.base.secret_files import read_secret_file
-from sluice.serving.tokens import Grant, Scope, Tokens, digest_token
 from sluice.base.settings import Settings
+from sluice.serving.tokens import Grant, Scope, Tokens, digest_token
 
 MAX_TOKENS = 1000
 _WHAT = "token file"

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import FrameType
 
 import sluice
-from sluice.base.errors import (ContractError, StorageError)
-from sluice.base.files import (make_folder, storage_error)
+from sluice.base.errors import ContractError, StorageError
+from sluice.base.files import make_folder, storage_error
 from sluice.trace.settings import TraceSettings
 
 _INJECTED = Path(__file__).parent / "injected"

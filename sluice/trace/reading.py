@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from sluice.base.errors import (ContractError, StorageError)
+from sluice.base.errors import ContractError, StorageError
 from sluice.base.settings import Record
 from sluice.trace.evidence.batches import (
     BatchPrint,

@@ -13,7 +13,7 @@ from itertools import chain, count, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluice.base.files import (NO_ROOM, NO_ROOM_LEFT, free_bytes)
+from sluice.base.files import NO_ROOM, NO_ROOM_LEFT, free_bytes
 from sluice.trace.cadence import Cadence
 from sluice.trace.evidence.measures import OptimizerMeasure, OutputMeasure, StepMeasures
 from sluice.trace.evidence.order import MarkKind

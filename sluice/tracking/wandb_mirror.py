@@ -21,9 +21,9 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from sluice.base.errors import StorageError
-from sluice.base.files import (make_folder, write_atomic)
-from sluice.base.redaction import (redact, redact_data)
-from sluice.base.settings import (Record, Settings)
+from sluice.base.files import make_folder, write_atomic
+from sluice.base.redaction import redact, redact_data
+from sluice.base.settings import Record, Settings
 from sluice.tracking.tracked_run import TrackedRun
 
 CREDENTIALS = ("WANDB_API_KEY", "WANDB_BASE_URL")

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from sluice.base.errors import ContractError
 from sluice.base.memory import available_bytes
-from sluice.models.settings import ModelSettings
 from sluice.base.settings import Record
+from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.training.step_probe import Attempt, StepProbe
 from sluice.workloads.workload import Examples, Workload

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from sluice.base.seeding import derive_seed
 from sluice.training.orphans import end_with_parent
 from sluice.training.ranks import ALL, Split
-from sluice.base.seeding import derive_seed
 from sluice.workloads.workload import Examples
 
 Batch = tuple[Tensor, Tensor]

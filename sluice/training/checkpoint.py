@@ -18,7 +18,7 @@ from torch import Tensor
 from sluice.base.dict_diff import differences
 from sluice.base.digests import digest_bytes
 from sluice.base.errors import ContractError
-from sluice.base.files import (storage_error, write_atomic)
+from sluice.base.files import storage_error, write_atomic
 from sluice.training.loop import EpochResult, TrainState
 from sluice.training.weights import pack, unpack
 

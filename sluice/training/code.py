@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import sluice
-from sluice.base.digests import (digest_bytes, digest_files, digest_json)
+from sluice.base.digests import digest_bytes, digest_files, digest_json
 from sluice.base.errors import SettingsError
 from sluice.base.imports import import_named
 from sluice.models.settings import ModelSettings

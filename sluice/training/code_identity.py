@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import Field
 
-from sluice.base.digests import (digest_json, short)
+from sluice.base.digests import digest_json, short
 from sluice.base.settings import Record
 
 _SHOWN = 5

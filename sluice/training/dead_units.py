@@ -2,8 +2,7 @@
 
 from torch import Tensor, nn
 
-from sluice.models.module_activity import watched
-from sluice.failfast.gradients.silent_parameters import RECTIFIERS
+from sluice.models.module_activity import RECTIFIERS, watched
 from sluice.training.loop import predict
 
 

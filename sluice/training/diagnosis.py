@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sluice.base.settings import (Record, Settings)
+from sluice.base.settings import Record, Settings
 from sluice.training.loop import EpochResult
 
 SymptomKind = Literal[

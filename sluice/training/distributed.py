@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from sluice.base.errors import (RankLost, SluiceError)
+from sluice.base.errors import RankLost, SluiceError
 from sluice.training.ranks import Ranks, Split
 
 T = TypeVar("T")

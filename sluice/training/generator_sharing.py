@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from sluice.base.settings import Record
 from sluice.base.seeding import rng_state
+from sluice.base.settings import Record
 
 Generator = torch.Generator | np.random.Generator | random.Random
 """A generator that a caller holds."""

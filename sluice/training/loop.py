@@ -34,24 +34,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sluice.base.pluralize import counted
 from sluice.base.errors import ContractError
+from sluice.base.out_of_memory import naming_memory, scoring_fix
+from sluice.base.pluralize import counted
+from sluice.base.seeding import Stream, derive_seed
 from sluice.models.dropout import require_dropout, set_dropout
 from sluice.training.accumulation import LossFunction as LossFunction
 from sluice.training.accumulation import Weigh, count_rows, require_separable
 from sluice.training.batches import Batches
 from sluice.training.device import device_of, place, resolve_device, start_device
 from sluice.training.epoch import Fitted, diverged, fit_epoch
+from sluice.training.memory_advice import first_steps, step_of
 from sluice.training.optimizer_state import restore_state, split_state
-from sluice.base.out_of_memory import (first_steps, naming_memory, scoring_fix, step_of)
 from sluice.training.parameter_groups import ParameterGroups, make_optimizer
 from sluice.training.precision import Arithmetic, ScaleState
 from sluice.training.ranks import ONE, Ranks, Split
 from sluice.training.recompute import recomputing
-from sluice.base.seeding import (Stream, derive_seed)
-from sluice.workloads.best_epoch import best_epoch
 from sluice.training.settings import Precision, TrainSettings
 from sluice.training.weights import differing_shapes
+from sluice.workloads.best_epoch import best_epoch
 from sluice.workloads.workload import Examples
 
 Select = Callable[[Mapping[int, float]], int]

@@ -10,11 +10,10 @@ from pydantic import Field
 from torch import nn
 
 from sluice.base.artifacts import ArtifactStore
+from sluice.base.settings import Record
 from sluice.data.folds import Fold, RowRange
-from sluice.workloads.constant_baseline import trivial_loss
 from sluice.eventlog.event_log import read_events
 from sluice.models.settings import ModelSettings
-from sluice.base.settings import Record
 from sluice.training.dead_units import count_dead_units
 from sluice.training.diagnosis import DiagnosisSettings, Symptom, diagnose
 from sluice.training.loop import EpochResult
@@ -22,6 +21,7 @@ from sluice.training.members import Member
 from sluice.training.setting_changes import first_change
 from sluice.training.settings import TrainSettings
 from sluice.training.weights import load_member
+from sluice.workloads.constant_baseline import trivial_loss
 from sluice.workloads.workload import Examples, Workload
 
 _ROWS = 512

@@ -9,9 +9,9 @@ from statistics import fmean
 from typing import Any
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (ContractError, IntegrityError)
-from sluice.eventlog.event_log import (EventLog, validate_log)
+from sluice.base.errors import ContractError, IntegrityError
 from sluice.base.settings import nearest
+from sluice.eventlog.event_log import EventLog, validate_log
 from sluice.training.members import Member
 from sluice.workloads.workload import Workload
 

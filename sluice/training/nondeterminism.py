@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from sluice.findings.user_code import (place_of, user_place)
+from sluice.base.error_location import place_of, user_place
 from sluice.base.settings import Record
 
 _NAMED = re.compile(r"(\S+) does not have a deterministic implementation")

@@ -15,11 +15,11 @@ from torch.optim import Optimizer
 
 from sluice.base.errors import SettingsError
 from sluice.base.imports import import_named
+from sluice.base.out_of_memory import is_out_of_memory
 from sluice.base.settings import nearest
 from sluice.training.eager_optimizers import EagerAdamW, eager
 from sluice.training.optimizer_settings import RESERVED, Argument
 from sluice.training.optimizer_state import restore_state, split_state
-from sluice.base.out_of_memory import is_out_of_memory
 from sluice.training.settings import TrainSettings
 
 OPTIMIZERS: Mapping[str, type[Optimizer]] = {

@@ -4,12 +4,12 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
+from sluice.base.errors import Interrupted, TrainingFailed
 from sluice.cluster.jobs import Done, Lost, Pool, Told
 from sluice.cluster.process_pool import open_process_pool
 from sluice.cluster.ray_pool import open_ray_pool
 from sluice.cluster.ray_session import join_ray
 from sluice.cluster.settings import ComputeSettings
-from sluice.base.errors import (Interrupted, TrainingFailed)
 from sluice.training.device import device_on_ray
 from sluice.training.members import Member
 from sluice.training.unfinished import left_behind

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.base.errors import (ContractError, SettingsError)
+from sluice.base.errors import ContractError, SettingsError
 from sluice.base.settings import nearest
 from sluice.training.optimizers import build_optimizer, takes_decay
 from sluice.training.settings import TrainSettings

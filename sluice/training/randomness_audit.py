@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch.utils.data import DataLoader
 
+from sluice.base.seeding import rng_state
 from sluice.base.settings import Record
 from sluice.training.generator_sharing import Generator, SharedGenerator, shared_generators
-from sluice.base.seeding import rng_state
 
 Status = Literal["seeded", "other seed", "not seeded", "unknown", "not started"]
 

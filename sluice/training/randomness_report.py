@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from sluice.models.scaled import Scaled, prepare_model
-from sluice.models.settings import ModelSettings
+from sluice.base.seeding import Stream, derive_seed, deterministic
 from sluice.base.settings import Record
+from sluice.models.scaled import Scaled
+from sluice.models.settings import ModelSettings
 from sluice.training.generator_sharing import OperationDraws, SharedGenerator, generator_use
 from sluice.training.loop import train
 from sluice.training.nondeterminism import (
@@ -16,8 +17,8 @@ from sluice.training.nondeterminism import (
     nondeterministic_operations,
 )
 from sluice.training.randomness_audit import RandomnessAudit, audit_randomness
-from sluice.base.seeding import (Stream, derive_seed, deterministic)
 from sluice.training.settings import TrainSettings
+from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 _STAGES = {

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from sluice.base.errors import (ContractError, TrainingFailed)
+from sluice.base.errors import ContractError, TrainingFailed
+from sluice.base.seeding import Stream, derive_seed
 from sluice.base.settings import Record
 from sluice.training.descent import (
     ROUNDING,
@@ -26,7 +27,6 @@ from sluice.training.descent import (
 )
 from sluice.training.loop import LossFunction
 from sluice.training.parameter_groups import ParameterGroups, make_optimizer
-from sluice.base.seeding import (Stream, derive_seed)
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples
 

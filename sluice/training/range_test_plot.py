@@ -1,6 +1,6 @@
 """The picture of a learning-rate range test, with the pick marked."""
 
-from sluice.evaluation.plots import INK, MUTED, TRAIN, VALIDATION, as_png, new_figure, set_headline
+from sluice.reports.figures import INK, MUTED, TRAIN, VALIDATION, as_png, new_figure, set_headline
 from sluice.training.range_test import RangeTest
 
 _ROOM = 0.6

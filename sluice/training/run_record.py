@@ -16,9 +16,9 @@ from pydantic import AwareDatetime, Field
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.dict_diff import differing
 from sluice.base.digests import digest_json
-from sluice.base.redaction import (redact_command, redact_data)
-from sluice.base.environment import (Environment, GitState, read_environment, read_git)
-from sluice.base.settings import (Record, Settings)
+from sluice.base.environment import Environment, GitState, read_environment, read_git
+from sluice.base.redaction import redact_command, redact_data
+from sluice.base.settings import Record, Settings
 from sluice.training.code_identity import CodeIdentity
 
 

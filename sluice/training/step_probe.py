@@ -15,13 +15,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sluice.models.scaled import prepare_model
-from sluice.models.settings import ModelSettings
-from sluice.base.settings import Record
 from sluice.base.out_of_memory import is_out_of_memory
+from sluice.base.seeding import Stream, derive_seed
+from sluice.base.settings import Record
+from sluice.models.settings import ModelSettings
 from sluice.training.parameter_groups import make_optimizer
-from sluice.base.seeding import (Stream, derive_seed)
 from sluice.training.settings import TrainSettings
+from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 _NUM_STEPS = 2

@@ -20,13 +20,14 @@ import pandas as pd
 import torch
 
 from sluice.base.artifacts import ArtifactStore
+from sluice.base.digests import digest_json, short
+from sluice.base.errors import ContractError, IntegrityError
+from sluice.base.files import make_folder, storage_error, write_atomic
+from sluice.base.seeding import Stream, derive_seed, deterministic
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table
-from sluice.base.digests import (digest_json, short)
-from sluice.base.errors import (ContractError, IntegrityError)
 from sluice.eventlog.event_log import EventLog
-from sluice.base.files import (make_folder, storage_error, write_atomic)
-from sluice.models.scaled import Scaled, prepare_model
+from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training.checkpoint import discard_checkpoints, load_checkpoint
 from sluice.training.checkpoint_writer import CheckpointWriter
@@ -35,12 +36,12 @@ from sluice.training.device import device_type, resolve_device
 from sluice.training.loop import EpochResult, TrainState, predict, train
 from sluice.training.members import Member
 from sluice.training.ranks import ONE, Ranks
-from sluice.base.seeding import (Stream, derive_seed, deterministic)
 from sluice.training.settings import NO_EFFECT, TrainSettings
 from sluice.training.unit_log import epoch_fields, rewind
 from sluice.training.unit_trace import UnitTrace, watched
 from sluice.training.weights import pack_model
 from sluice.workloads.load import load_workload
+from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 Clock = Callable[[], datetime]

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from sluice.cluster.jobs import Tell
 from sluice.base.errors import SluiceError
+from sluice.cluster.jobs import Tell
 from sluice.findings.user_code import training_error
 from sluice.training.device import release_memory
 from sluice.training.members import Member

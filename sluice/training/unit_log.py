@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from sluice.base.files import storage_error, write_atomic
 from sluice.eventlog.event_log import EventLog
-from sluice.base.files import (storage_error, write_atomic)
 from sluice.training.loop import EpochResult
 from sluice.workloads.workload import Examples
 

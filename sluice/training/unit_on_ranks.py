@@ -3,9 +3,9 @@
 import dataclasses
 import functools
 
+from sluice.base.errors import SluiceError
 from sluice.cluster.ray_train import Tell, run_on_ranks
 from sluice.cluster.settings import ComputeSettings
-from sluice.base.errors import SluiceError
 from sluice.training.distributed import GroupRanks, told_when_lost
 from sluice.training.members import Member
 from sluice.training.unit import Clock, Hear, UnitSpec, train_unit, utc_now

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError
+from sluice.base.seeding import Stream
 from sluice.models.build import require_network, sketch_network
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
-from sluice.models.weights_limits import LIMITS
 from sluice.models.weights_format import foreign_format
-from sluice.models.weights_header import (FACTS, WeightsFacts)
+from sluice.models.weights_header import FACTS, WeightsFacts
+from sluice.models.weights_limits import LIMITS
 from sluice.training.members import Member
-from sluice.base.seeding import Stream
 from sluice.workloads.workload import Workload
 
 _FEW = 2**24

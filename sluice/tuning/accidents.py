@@ -11,10 +11,18 @@ from pathlib import Path
 
 import torch
 
-from sluice.base.errors import (ContractError, OutOfMemory, RankLost, SettingsError, SluiceError, SourceError, TrainingFailed)
-from sluice.findings.user_code import (place_of, told)
-from sluice.base.files import (NO_ROOM, storage_error)
-from sluice.base.out_of_memory import (first_steps, is_out_of_memory)
+from sluice.base.error_location import place_of, told
+from sluice.base.errors import (
+    ContractError,
+    OutOfMemory,
+    RankLost,
+    SettingsError,
+    SluiceError,
+    SourceError,
+    TrainingFailed,
+)
+from sluice.base.files import NO_ROOM, storage_error
+from sluice.base.out_of_memory import MEMORY_SETTINGS, is_out_of_memory, memory_advice
 from sluice.tuning.parameters import Params
 
 
@@ -63,7 +71,7 @@ def accident_of(error: Exception, params: Params) -> SluiceError:
         return storage_error(Path(error.filename or tempfile.gettempdir()), error)
     cause = "Memory, a device or a file failed, which may have nothing to do with the values."
     if is_out_of_memory(error):
-        cause = first_steps(None)
+        cause = memory_advice(MEMORY_SETTINGS)
     return stopped_by(params, _described(error), cause=cause)
 
 

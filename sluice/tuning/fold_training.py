@@ -4,12 +4,12 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sluice.models.scaled import prepare_model
+from sluice.base.seeding import Stream, deterministic
 from sluice.training.checkpoint import load_checkpoint, save_checkpoint
 from sluice.training.loop import EpochResult, TrainState, train
-from sluice.base.seeding import (Stream, deterministic)
 from sluice.tuning.prepared_folds import PreparedFold
 from sluice.tuning.spaces import Setup
+from sluice.workloads.prepare_model import prepare_model
 
 
 class FoldTraining:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sluice.models.settings import ModelSettings
 from sluice.base.settings import Record
+from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.tuning.parameters import Choice, Parameter, Value
 from sluice.tuning.records import SearchResult, Trial

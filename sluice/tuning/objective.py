@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from sluice.base.errors import ContractError, SettingsError, TrainingFailed
+from sluice.base.seeding import derive_seed
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord
-from sluice.base.errors import (ContractError, SettingsError, TrainingFailed)
 from sluice.training.code import code_digest, optimizer_code
 from sluice.training.device import resolve_device, start_device
 from sluice.training.loop import EpochResult
-from sluice.base.seeding import derive_seed
 from sluice.training.settings import NO_EFFECT
 from sluice.tuning.accidents import is_accident
 from sluice.tuning.fold_training import FoldTraining, restore_fold

@@ -5,7 +5,7 @@ import re
 from typing import TYPE_CHECKING
 
 from sluice.base.pluralize import counted
-from sluice.evaluation.plots import INK, MUTED, TRAIN, VALIDATION, as_png, new_figure, set_headline
+from sluice.reports.figures import INK, MUTED, TRAIN, VALIDATION, as_png, new_figure, set_headline
 from sluice.tuning.importance import Importance, ParameterReport
 from sluice.tuning.live_table import cell_text
 from sluice.tuning.parameters import Choice, Integers, LogUniform, Parameter, PowersOfTwo, Value

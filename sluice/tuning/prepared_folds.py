@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
-from sluice.data.folds import Fold
 from sluice.base.seeding import Stream
+from sluice.data.folds import Fold
 from sluice.workloads.workload import Examples, Workload
 
 

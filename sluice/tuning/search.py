@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sluice.base.errors import Interrupted, SearchFailed
 from sluice.cluster.settings import ComputeSettings
-from sluice.base.errors import (Interrupted, SearchFailed)
 from sluice.training.settings import NO_EFFECT
 from sluice.tuning.code import search_code
 from sluice.tuning.lanes import is_ordered

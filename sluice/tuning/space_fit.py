@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sluice.base.errors import SettingsError
-from sluice.models.settings import nearest_multiples
 from sluice.base.settings import nearest
+from sluice.models.settings import nearest_multiples
 from sluice.tuning.parameters import Integers, Parameter, PowersOfTwo, ends, whole_values
 from sluice.tuning.spaces import WORKLOAD, Setup, Space, require_field, split_path
 from sluice.workloads.workload import WorkloadSettings

@@ -11,8 +11,8 @@ from typing import Any, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from sluice.base.errors import SettingsError
+from sluice.base.settings import Settings, nearest
 from sluice.models.settings import ModelSettings
-from sluice.base.settings import (Settings, nearest)
 from sluice.training.optimizer_settings import with_argument
 from sluice.training.settings import NO_EFFECT, TrainSettings
 from sluice.tuning.parameters import Parameter, Params, Value, ends

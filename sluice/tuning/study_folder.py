@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from sluice.base.dict_diff import differences
-from sluice.base.errors import (ContractError, IntegrityError)
-from sluice.base.files import (make_folder, read_regular, storage_error, write_atomic)
+from sluice.base.errors import ContractError, IntegrityError
+from sluice.base.files import make_folder, read_regular, storage_error, write_atomic
 from sluice.tuning.records import SearchResult
 
 JOURNAL = "journal.jsonl"

@@ -14,8 +14,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from sluice.base.errors import (IntegrityError, SluiceError, TrainingFailed)
-from sluice.findings.user_code import told
+from sluice.base.error_location import told
+from sluice.base.errors import IntegrityError, SluiceError, TrainingFailed
 from sluice.base.files import storage_error
 from sluice.training.device import release_memory
 from sluice.tuning.accidents import accident_of, reason_of, stopped_by

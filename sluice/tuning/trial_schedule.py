@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from sluice.base.digests import digest_json
 from sluice.base.errors import IntegrityError
-from sluice.base.files import (storage_error, write_atomic)
+from sluice.base.files import storage_error, write_atomic
 from sluice.tuning.parameters import Params
 from sluice.tuning.records import Step
 

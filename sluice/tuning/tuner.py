@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sluice.base.errors import SettingsError, TrialFailed
 from sluice.cluster.autoscaling import wait_for_place
 from sluice.cluster.ray_session import dashboard_url, join_ray
 from sluice.cluster.settings import ComputeSettings
@@ -18,7 +19,6 @@ from sluice.cluster.trial_resources import (
     idle_share,
     resources_of,
 )
-from sluice.base.errors import (SettingsError, TrialFailed)
 from sluice.tuning.checkpoint_cleanup import CheckpointCleanup
 from sluice.tuning.lanes import is_ordered, most_at_a_time
 from sluice.tuning.objective import Objective

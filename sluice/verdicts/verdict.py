@@ -6,14 +6,14 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from sluice.base.pluralize import counted
 from sluice.base.digests import short
-from sluice.base.errors import (ContractError, IntegrityError)
-from sluice.evaluation.guards import GuardOutcome
-from sluice.evaluation.metric_changes import MetricChange, sentence_of
-from sluice.verdicts.row_sketch import RowSketch
+from sluice.base.errors import ContractError, IntegrityError
+from sluice.base.pluralize import counted
 from sluice.base.receipts import Receipt
 from sluice.base.settings import Record
+from sluice.verdicts.guard_outcome import GuardOutcome
+from sluice.verdicts.metric_change import MetricChange, sentence_of
+from sluice.verdicts.row_sketch import RowSketch
 
 Outcome = Literal["PROMOTE", "REJECT", "EQUIVALENT", "INCONCLUSIVE"]
 

@@ -9,13 +9,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from sluice.base.errors import ContractError
 from sluice.data import sources
 from sluice.data.expectations import Expectation
 from sluice.data.folds import Fold, rows_needed
 from sluice.data.schema import Schema
 from sluice.data.source_settings import PackagedBars, SourceSettings
 from sluice.data.validation import validate_schema
-from sluice.base.errors import ContractError
 from sluice.metrics.trading import trading_metrics
 from sluice.workloads.bars_contract import (
     FEATURES,

@@ -4,9 +4,9 @@ import math
 
 import pandas as pd
 
+from sluice.base.errors import ContractError
 from sluice.data.expectations import AtLeast, Between, Expectation, NotNull, RowCount, StdBetween
 from sluice.data.schema import Column, Schema
-from sluice.base.errors import ContractError
 from sluice.workloads.bars_features import FeatureSettings
 
 RAW_SCHEMA = Schema(

@@ -12,12 +12,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from sluice.base.errors import ContractError
 from sluice.data.expectations import Expectation
 from sluice.data.folds import Fold, FoldSettings, RowRange, rows_needed
 from sluice.data.hash_order import in_hash_order
 from sluice.data.schema import Schema
 from sluice.data.validation import validate_schema
-from sluice.base.errors import ContractError
 from sluice.metrics.classification import classification_metrics
 from sluice.workloads.digits_contract import (
     BRIGHTEST,

@@ -2,9 +2,9 @@
 
 import pandas as pd
 
+from sluice.base.errors import ContractError
 from sluice.data.expectations import Between, Expectation, InSet, NotNull, RowCount, StdBetween
 from sluice.data.schema import Column, Schema
-from sluice.base.errors import ContractError
 
 SIDE = 8
 BRIGHTEST = 16.0

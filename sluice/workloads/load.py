@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sluice.data.expectations import declare
 from sluice.base.errors import SettingsError
 from sluice.base.imports import import_named
+from sluice.data.expectations import declare
 from sluice.workloads.workload import Workload, WorkloadSettings
 
 

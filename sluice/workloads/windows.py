@@ -10,8 +10,8 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from sluice.data.folds import RowRange
 from sluice.base.errors import ContractError
+from sluice.data.folds import RowRange
 from sluice.workloads.workload import Workload
 
 _MAX_TABLE_INTEGER = 97

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
+from sluice.base.errors import ContractError
+from sluice.base.settings import Settings
 from sluice.data.expectations import Expectation
 from sluice.data.folds import Fold, FoldSettings, RowRange, walk_forward
 from sluice.data.schema import Schema
-from sluice.base.errors import ContractError
 from sluice.models.settings import ModelSettings
-from sluice.base.settings import Settings
 from sluice.workloads.best_epoch import best_epoch
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from sluice.base.errors import ContractError
 from sluice.checks.alarm_rates import measure_alarms
 from sluice.checks.alarm_report import AlarmReport, AlarmSettings, wilson
 from sluice.checks.corruptions import CORRUPTIONS, targets
@@ -23,7 +24,6 @@ from sluice.data.expectations import (
     StdBetween,
 )
 from sluice.data.schema import Column, Schema
-from sluice.base.errors import ContractError
 from sluice.workloads.workload import Workload
 
 

@@ -6,10 +6,10 @@ import warnings
 import pandas as pd
 import pytest
 
+from sluice.base.errors import ContractError
 from sluice.checks.data_docs import expectations_page
 from sluice.checks.expectations import evaluate, judge
 from sluice.data.expectations import EngineExpectation, NotNull, RowCount, declare
-from sluice.base.errors import ContractError
 from sluice.workloads.load import build_workload
 from tests.support.synthetic import SineWorkload
 

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sluice.base.errors import ContractError
 from sluice.checks.expectations import broken_rows, evaluate
 from sluice.checks.suite_report import ExpectationResult, SuiteReport, describe
 from sluice.data.expectations import (
@@ -15,7 +16,6 @@ from sluice.data.expectations import (
     RowCount,
     StdBetween,
 )
-from sluice.base.errors import ContractError
 from tests.support.yardstick import times_as_long
 
 pytestmark = pytest.mark.slow  # the engine's import takes 2 to 4 s

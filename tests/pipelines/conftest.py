@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from sluice.base.home import Home
-from sluice.config.pipeline import (PipelineSettings, read_pipeline)
+from sluice.config.pipeline import PipelineSettings, read_pipeline
 from sluice.pipelines.console import RunConsole
 from sluice.pipelines.run import RunReport, run_pipeline
 from sluice.registry.ledger import Ledger

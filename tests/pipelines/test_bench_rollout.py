@@ -6,10 +6,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sluice.cli.bench import rollout
 from sluice.bench.rollout import scenarios
 from sluice.bench.rollout.simulation import Scenario
 from sluice.bench.rollout.traffic import Traffic
+from sluice.cli.bench import rollout
 from sluice.rollout.settings import RolloutSettings
 
 

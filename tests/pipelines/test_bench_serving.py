@@ -6,9 +6,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sluice.cli.bench import serving
 from sluice.bench.serving import measure
 from sluice.bench.serving.measure import Measured
+from sluice.cli.bench import serving
 
 
 def measured(p50: float, p99: float, rate: float, failed: int = 0) -> Measured:

@@ -6,9 +6,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sluice.cli.bench import (app as bench, training)
-from sluice.cli.bench.benchmark_table import Speed
 from sluice.base.settings import Record
+from sluice.cli.bench import app as bench
+from sluice.cli.bench import training
+from sluice.cli.bench.benchmark_table import Speed
 
 
 class Found(Record):

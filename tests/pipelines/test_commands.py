@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli.app import run_command
 from sluice.base.home import Home
+from sluice.cli.app import run_command
 from sluice.pipelines.run import RunReport
 from tests.pipelines.conftest import ECHO
 

@@ -9,7 +9,13 @@ import jsonschema
 import pytest
 import yaml
 
-from sluice.config.pipeline import (PipelineSettings, defs_folder, find_pipeline, known_pipelines, read_pipeline)
+from sluice.config.pipeline import (
+    PipelineSettings,
+    defs_folder,
+    find_pipeline,
+    known_pipelines,
+    read_pipeline,
+)
 from sluice.config.pipeline_file import COMPONENT
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.component import ModelPipeline

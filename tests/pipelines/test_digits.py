@@ -7,9 +7,9 @@ import pytest
 from sluice.assets.evaluated import Evaluation
 from sluice.assets.promotion_verdict import Decision
 from sluice.assets.resources import State
-from sluice.evaluation.mcnemar import mcnemar
 from sluice.base.home import Home
-from sluice.config.pipeline import (PipelineSettings, defs_folder, find_pipeline)
+from sluice.config.pipeline import PipelineSettings, defs_folder, find_pipeline
+from sluice.evaluation.mcnemar import mcnemar
 from sluice.pipelines.instance import open_instance
 from tests.pipelines.conftest import home_at, ledger_of, run_line
 

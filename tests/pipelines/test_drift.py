@@ -14,15 +14,14 @@ from dagster._core.storage.tags import RUN_KEY_TAG
 from sluice.assets.drift_report import DRIFT_REPORT, kept_reference, what_is_seen
 from sluice.assets.records import newest_record
 from sluice.assets.resources import State
-from sluice.checks.drift import NO_DRIFT
-from sluice.drift.persistence import PersistenceSettings
-from sluice.config.drift_settings import DriftSettings
-from sluice.drift.watch import DriftWatch
-from sluice.drift.watching import look_for_drift
 from sluice.base.errors import SettingsError
 from sluice.base.home import Home
-from sluice.observability.alerts import read_alerts
+from sluice.checks.drift import NO_DRIFT
+from sluice.config.drift_settings import DriftSettings, PersistenceSettings
 from sluice.config.pipeline import PipelineSettings
+from sluice.drift.watch import DriftWatch
+from sluice.drift.watching import look_for_drift
+from sluice.observability.alerts import read_alerts
 from sluice.pipelines.asked_run import AskedRun, asked_run
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.drift_sensor import Cursor, request_training

@@ -12,8 +12,8 @@ from dagster._core.instance.config import dagster_instance_config
 from dagster._daemon.monitoring import concurrency
 from dagster._time import get_current_datetime
 
-from sluice.cluster.settings import ComputeSettings
 from sluice.base.home import Home
+from sluice.cluster.settings import ComputeSettings
 from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.instance import open_instance

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from sluice.base.home import Home
-from sluice.config.pipeline import (PipelineSettings, read_pipeline)
+from sluice.config.pipeline import PipelineSettings, read_pipeline
 from sluice.pipelines.instance import open_instance
 from sluice.training.members import TrainedModels
 from tests.pipelines.conftest import ECHO, Runner, home_at

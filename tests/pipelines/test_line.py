@@ -7,23 +7,23 @@ from typing import TypeVar
 import dagster as dg
 import pytest
 
-from sluice.base.artifacts import ArtifactStore
 from sluice.assets.evaluated import Evaluation
 from sluice.assets.promotion_verdict import Decision
-from sluice.cli.app import run_command
+from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import GateBlocked
+from sluice.base.home import Home
+from sluice.base.settings import Record
+from sluice.cli.app import run_command
+from sluice.config.pipeline import PipelineSettings
 from sluice.evaluation.budget import spent_alpha
 from sluice.evaluation.guard_settings import GuardSettings, HardLimit
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
-from sluice.base.home import Home
-from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.instance import open_instance
 from sluice.pipelines.resources import resources
 from sluice.pipelines.run import RunReport
 from sluice.registry.signing import SigningKey
-from sluice.base.settings import Record
 from tests.pipelines.conftest import ECHO, STAGES, Runner, ledger_of
 
 pytestmark = pytest.mark.slow

@@ -6,8 +6,8 @@ import pytest
 
 from sluice.assets.evaluated import Evaluation
 from sluice.base.errors import ContractError
-from sluice.models.settings import ModelSettings
 from sluice.config.pipeline import PipelineSettings
+from sluice.models.settings import ModelSettings
 from sluice.registry.stored_code import CODE
 from sluice.training.members import TrainedModels
 from tests.pipelines.conftest import Runner, home_at, ledger_of

@@ -8,9 +8,9 @@ import dagster as dg
 import pytest
 from dagster._core.storage.tags import RUN_KEY_TAG
 
-from sluice.base.artifacts import ArtifactStore
 from sluice.assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
-from sluice.base.errors import (GateBlocked, UnknownVersion)
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import GateBlocked, UnknownVersion
 from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.sensors import START_EVERY_S, next_request
 from sluice.registry.rollouts import RolloutLedger

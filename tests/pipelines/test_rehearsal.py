@@ -15,8 +15,8 @@ import pytest
 import yaml
 from rich.console import Console
 
-from sluice.cli.app import run_command
 from sluice.base.home import Home
+from sluice.cli.app import run_command
 from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.rehearsal import with_rehearsal
 from sluice.pipelines.run import RunReport

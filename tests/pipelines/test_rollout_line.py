@@ -14,12 +14,12 @@ import dagster as dg
 import httpx
 import pytest
 
-from sluice.base.artifacts import ArtifactStore
 from sluice.assets.resources import utc_now
-from sluice.checks.rollout import HELD
-from sluice.evaluation.suites.library import SuiteLibrary
+from sluice.base.artifacts import ArtifactStore
 from sluice.base.home import Home
+from sluice.checks.rollout import HELD
 from sluice.config.pipeline import PipelineSettings
+from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.pipelines.build import build_definitions
 from sluice.pipelines.instance import open_instance
 from sluice.pipelines.resources import resources

@@ -7,14 +7,14 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from sluice.base.artifacts import ArtifactStore
 from sluice.assets.resources import State
-from sluice.rollout_control.drive import drive
+from sluice.base.artifacts import ArtifactStore
 from sluice.base.home import Home
 from sluice.pipelines.jobs import promotion_job, review_job
 from sluice.pipelines.rollout_sensor import requests_of, rollout_sensor
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.observations import ArmCounts
+from sluice.rollout_control.drive import drive
 from tests.sluice.delivery.delivery_samples import (
     HEALTHY,
     PIPELINE,

@@ -9,12 +9,12 @@ from scipy.stats import binom
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.cluster.settings import ComputeSettings
+from sluice.config.pipeline import PipelineSettings, defs_folder, find_pipeline
 from sluice.data.table import save_table
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.scoring import Scores, score_baseline, score_candidate
 from sluice.evaluation.simple_rules import SimpleRuleSettings, choose_baseline
-from sluice.config.pipeline import (PipelineSettings, defs_folder, find_pipeline)
 from sluice.training.parallel import train_members
 from sluice.training.unit import UnitSpec
 from sluice.training.weights import load_member

@@ -8,13 +8,13 @@ import dagster as dg
 import pytest
 import yaml
 
-from sluice.base.artifacts import ArtifactStore
 from sluice.assets.best_config import BestConfig
+from sluice.base.artifacts import ArtifactStore
 from sluice.base.home import Home
+from sluice.cli.orchestration.tune import tune
 from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.instance import open_instance
 from sluice.pipelines.run import RunReport
-from sluice.cli.orchestration.tune import tune
 from sluice.tuning.parameters import LogUniform
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Space

@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from sluice.base.errors import SettingsError
-from sluice.models.settings import ModelSettings
-from sluice.config.pipeline import PipelineSettings
 from sluice.cli.orchestration.tune import with_search
+from sluice.config.pipeline import PipelineSettings
+from sluice.models.settings import ModelSettings
 from sluice.training.settings import Change, TrainSettings
 from sluice.tuning.recipe import changed_settings, settings_yaml
 from sluice.tuning.settings import SearchSettings

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_bytes
-from sluice.base.errors import (ContractError, IntegrityError, StorageError)
+from sluice.base.errors import ContractError, IntegrityError, StorageError
 
 
 @pytest.fixture

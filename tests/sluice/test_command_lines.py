@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli.app import run_command
-from sluice.base.command_lines import (program_name, runnable)
+from sluice.base.command_lines import program_name, runnable
 from sluice.base.home import Home
+from sluice.cli.app import run_command
 from sluice.registry.ledger import Ledger
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sluice.base.digests import (digest_bytes, digest_files, digest_frame, digest_json, short)
+from sluice.base.digests import digest_bytes, digest_files, digest_frame, digest_json, short
 
 
 def frame() -> pd.DataFrame:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sluice.base.errors import StorageError
-from sluice.base.files import (storage_error, write_atomic)
+from sluice.base.files import storage_error, write_atomic
 
 
 def test_writes_and_replaces(tmp_path: Path) -> None:

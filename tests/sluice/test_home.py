@@ -2,9 +2,9 @@
 
 import pytest
 
-from sluice.cli.app import run_command
 from sluice.base.errors import SettingsError
 from sluice.base.home import Home
+from sluice.cli.app import run_command
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/home", "gs://x", "file:///tmp/x"])

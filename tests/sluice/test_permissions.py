@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import StorageError
+from sluice.base.files import own_temporary_folder, write_secret
+from sluice.base.home import Home
 from sluice.cli.app import run_command
 from sluice.cluster.ray_token import keep_token_private, ray_token_path
-from sluice.base.errors import StorageError
-from sluice.base.files import (own_temporary_folder, write_secret)
-from sluice.base.home import Home
 from sluice.pipelines.instance import open_instance
 from sluice.registry.ledger import Ledger
 

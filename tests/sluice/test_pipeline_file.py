@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from sluice.base.errors import SettingsError
-from sluice.config.pipeline import (PipelineSettings, read_pipeline)
-from sluice.config.pipeline_file import (COMPONENT, merged, overridden)
+from sluice.config.pipeline import PipelineSettings, read_pipeline
+from sluice.config.pipeline_file import COMPONENT, merged, overridden
 
 BASE = {
     "name": "base",

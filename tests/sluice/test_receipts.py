@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sluice.base.errors import GateBlocked
-from sluice.base.receipts import (Receipt, require)
+from sluice.base.receipts import Receipt, require
 
 SUBJECT = {"data": "d" * 64, "config": "c" * 64}
 NOW = datetime(2025, 1, 1, tzinfo=UTC)

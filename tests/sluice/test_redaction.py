@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from sluice.base.errors import SourceError
-from sluice.base.redaction import (has_credential, redact, redact_command, redact_data, redact_logs)
+from sluice.base.redaction import has_credential, redact, redact_command, redact_data, redact_logs
 
 SECRET = "s3cr3tValue9"
 ODD = f"p@{SECRET}:w/{SECRET}?x#&{SECRET}"

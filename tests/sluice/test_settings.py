@@ -5,8 +5,8 @@ import math
 import pytest
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from sluice.base.errors import (USER_MISTAKE, SettingsError)
-from sluice.base.settings import (Record, Settings, nearest)
+from sluice.base.errors import USER_MISTAKE, SettingsError
+from sluice.base.settings import Record, Settings, nearest
 
 
 class Inner(Settings):

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from sluice.base.errors import SettingsError
-from sluice.config.pipeline_file import (COMPONENT, overridden, read_attributes)
-from sluice.base.yaml_text import (MAX_CHARACTERS, load_yaml)
+from sluice.base.yaml_text import MAX_CHARACTERS, load_yaml
+from sluice.config.pipeline_file import COMPONENT, overridden, read_attributes
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)

@@ -7,8 +7,8 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from sluice.data.schema import Column, Schema
 from sluice.base.errors import SourceError
+from sluice.data.schema import Column, Schema
 from tests.support.echo import Echo, EchoSettings
 
 

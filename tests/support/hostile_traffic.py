@@ -10,10 +10,10 @@ from typing import Literal
 
 import numpy as np
 
-from sluice.registry.client_secret import client_of
-from sluice.rollout.agreement import Agreement, prediction_drift
 from sluice.bench.rollout.simulation import fresh
 from sluice.bench.rollout.traffic import START
+from sluice.registry.client_secret import client_of
+from sluice.rollout.agreement import Agreement, prediction_drift
 from sluice.rollout.machine import advance
 from sluice.rollout.samples import ArmName, Fault, Sample
 from sluice.rollout.settings import RolloutSettings

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from sluice.base.seeding import rng_state
 from sluice.models.settings import ModelSettings
 from sluice.training import step_probe
 from sluice.training.batch_size_search import BatchSizeResult, largest_batch
-from sluice.base.seeding import rng_state
 from sluice.training.settings import TrainSettings
 from sluice.training.step_probe import StepProbe
 from sluice.workloads.workload import Examples

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from sluice.base.settings import Record
 from sluice.rehearsal.faults import Plan, plant
 from sluice.serving.deployed import Deployed
 from sluice.serving.ledger_models import load_from_ledger
 from sluice.serving.settings import ServingSettings
-from sluice.base.settings import Record
 
 ROOT = Path(__file__).parents[2]
 LEAK_BYTES = 2**26

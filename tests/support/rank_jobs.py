@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from sluice.base.errors import (ContractError, SluiceError, TrainingFailed)
+from sluice.base.errors import ContractError, SluiceError, TrainingFailed
+from sluice.base.seeding import deterministic
 from sluice.training.accumulation import count_rows
 from sluice.training.distributed import joined_group
 from sluice.training.loop import train
 from sluice.training.ranks import ONE
-from sluice.base.seeding import deterministic
 from sluice.training.settings import Change, TrainSettings
 from sluice.training.unit import train_unit
 from sluice.workloads.workload import Examples

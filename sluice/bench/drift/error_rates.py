@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy.special import kolmogorov, ndtr, ndtri
 
+from sluice.base.settings import Record
+from sluice.bench.gate.error_rates import Rate
+from sluice.config.drift_settings import DriftSettings
 from sluice.drift.judge import judge_window
 from sluice.drift.reference import DriftReference, build_reference, family_size
 from sluice.drift.report import DriftReport
-from sluice.config.drift_settings import DriftSettings
-from sluice.bench.gate.error_rates import Rate
 from sluice.evaluation.multiplicity import benjamini_hochberg
-from sluice.base.settings import Record
 
 SHIFT = 0.5
 """Of one column, where power is measured [standard deviations]."""

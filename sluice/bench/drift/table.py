@@ -6,7 +6,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from sluice.bench.drift.error_rates import (SHIFT, DriftCell)
+from sluice.bench.drift.error_rates import SHIFT, DriftCell
 from sluice.bench.gate.error_rates import Rate
 
 MOST_FALSE, LEAST_POWER, _OF_ORACLE = 0.05, 0.95, 0.9

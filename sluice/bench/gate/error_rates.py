@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from sluice.base.settings import Record
 from sluice.bench.gate.naive import NAIVE
 from sluice.bench.gate.worlds import World
 from sluice.evaluation.budget import for_attempt
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.estimate import Arm
 from sluice.evaluation.settings import GateSettings
-from sluice.base.settings import Record
 
 ORACLE_POWER = 0.8
 _CHUNK = 50

@@ -6,7 +6,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from sluice.bench.gate.error_rates import (CellResult, FamilyResult, Rate)
+from sluice.bench.gate.error_rates import CellResult, FamilyResult, Rate
 from sluice.bench.gate.naive import NAIVE
 from sluice.bench.gate.worlds import World
 

@@ -4,10 +4,10 @@ import time
 
 import numpy as np
 
+from sluice.base.settings import Record
 from sluice.evaluation.estimate import Arm
 from sluice.evaluation.resampling import resampled_gains
 from sluice.evaluation.variance import shortest_block
-from sluice.base.settings import Record
 
 
 class ResamplingSpeed(Record):

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy.special import ndtri
 
-from sluice.evaluation.losses import LossTable
 from sluice.base.settings import Record
+from sluice.evaluation.losses import LossTable
 
 Tails = Literal["normal", "t3", "clustered"]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.failfast.checkpoints.resumption import StoppableTraining, check_resumption
-from sluice.failfast.result import Finding
+from sluice.findings.finding import Finding
 
 _BATCH_ROWS = 30
 

@@ -2,8 +2,8 @@
 
 from sluice.bench.poc import feature_defects as features
 from sluice.bench.poc import row_defects as rows
-from sluice.bench.poc.planted import (Defect, Planted)
-from sluice.bench.poc.planting import (GRU, planted_in)
+from sluice.bench.poc.planted import Defect, Planted
+from sluice.bench.poc.planting import GRU, planted_in
 from sluice.bench.poc.setup import network
 
 DATA_DEFECTS: tuple[Defect, ...] = (

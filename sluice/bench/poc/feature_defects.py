@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import torch
 
+from sluice.bench.poc.workloads import Cancer, Diabetes, Digits, DigitTokens, ShortBars, Wine
 from sluice.data.folds import Fold, RowRange
-from sluice.bench.poc.workloads import (Cancer, Diabetes, Digits, DigitTokens, ShortBars, Wine)
 from sluice.workloads.workload import Examples
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sluice.bench.poc import healthy_workloads as odd
 from sluice.bench.poc import workloads as plain
-from sluice.bench.poc.setup import (TRAINING, Setup, network)
+from sluice.bench.poc.setup import TRAINING, Setup, network
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Workload

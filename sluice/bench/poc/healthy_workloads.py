@@ -7,9 +7,17 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from sluice.bench.poc.workloads import (
+    Cancer,
+    Diabetes,
+    DigitImages,
+    Digits,
+    Table,
+    Wine,
+    scaled_pixels,
+)
 from sluice.data.folds import RowRange
 from sluice.data.schema import Column
-from sluice.bench.poc.workloads import (Cancer, Diabetes, DigitImages, Digits, Table, Wine, scaled_pixels)
 from sluice.workloads.workload import Examples
 
 

@@ -4,8 +4,8 @@ from sluice.bench.poc import feature_defects as features
 from sluice.bench.poc import row_defects as rows
 from sluice.bench.poc import training_defects as training
 from sluice.bench.poc import workloads as plain
-from sluice.bench.poc.planted import (Defect, Planted)
-from sluice.bench.poc.planting import (CNN, GRU, at_rate, faulty, planted_in)
+from sluice.bench.poc.planted import Defect, Planted
+from sluice.bench.poc.planting import CNN, GRU, at_rate, faulty, planted_in
 from sluice.bench.poc.setup import network
 
 LEARNING_DEFECTS: tuple[Defect, ...] = (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sluice.base.errors import ContractError
 from sluice.eventlog.event_log import validate_log
-from sluice.failfast.result import Finding
+from sluice.findings.finding import Finding
 from sluice.findings.user_code import finding_from
 
 _Line = dict[str, object]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.bench.poc.networks import (ImageNet, Mlp)
+from sluice.bench.poc.networks import ImageNet, Mlp
 from sluice.models.settings import ModelSettings
 
 

@@ -2,8 +2,8 @@
 
 from sluice.bench.poc import training_defects as training
 from sluice.bench.poc import workloads as plain
-from sluice.bench.poc.planted import (Defect, Planted)
-from sluice.bench.poc.planting import (CNN, faulty, planted_in)
+from sluice.bench.poc.planted import Defect, Planted
+from sluice.bench.poc.planting import CNN, faulty, planted_in
 
 NETWORK_DEFECTS: tuple[Defect, ...] = (
     Planted(

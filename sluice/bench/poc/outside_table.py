@@ -4,8 +4,8 @@ from sluice.bench.poc import checkpoint_defects as checkpoints
 from sluice.bench.poc import log_defects
 from sluice.bench.poc import training_defects as training
 from sluice.bench.poc import workloads as plain
-from sluice.bench.poc.planted import (Defect, Planted, PlantedAlone)
-from sluice.bench.poc.planting import (SOON, faulty, planted_in, with_limits)
+from sluice.bench.poc.planted import Defect, Planted, PlantedAlone
+from sluice.bench.poc.planting import SOON, faulty, planted_in, with_limits
 
 PROCESS_DEFECTS: tuple[Defect, ...] = (
     Planted(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from sluice.bench.poc.setup import Setup
-from sluice.failfast.result import Finding, Outcome
+from sluice.findings.finding import Finding, Outcome
 
 Where = Literal["here", "apart", "unwritable"]
 """In this process, in one of its own, or in this one with a folder that cannot be written."""

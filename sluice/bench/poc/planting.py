@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from sluice.bench.poc.setup import (POC, TRAINING, Setup, network)
-from sluice.config.poc_settings import (PocSettings, TimeLimit)
+from sluice.bench.poc.setup import POC, TRAINING, Setup, network
+from sluice.config.poc_settings import PocSettings, TimeLimit
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Workload

@@ -6,7 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from sluice.bench.poc.result import (BenchmarkReport, DefectResult, HealthyResult)
+from sluice.bench.poc.result import BenchmarkReport, DefectResult, HealthyResult
 
 
 def defect_line(result: DefectResult) -> Text:

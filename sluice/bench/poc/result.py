@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from sluice.failfast.result import Outcome
 from sluice.base.settings import Record
+from sluice.findings.finding import Outcome
 
 Verdict = Literal["caught", "missed", "other check", "wrong response"]
 

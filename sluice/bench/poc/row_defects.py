@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from sluice.bench.poc.workloads import (Cancer, Diabetes, Digits, Iris, ShortBars, Wine)
+from sluice.bench.poc.workloads import Cancer, Diabetes, Digits, Iris, ShortBars, Wine
 
 
 class NanCell(Diabetes):

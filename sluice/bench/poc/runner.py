@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sluice.bench.poc.defects import DEFECTS
-from sluice.bench.poc.healthy import (HEALTHY, Healthy)
-from sluice.bench.poc.planted import (Defect, Planted, PlantedAlone)
-from sluice.bench.poc.result import (DefectResult, HealthyResult, Verdict)
-from sluice.failfast.result import CheckResult, GateReport
+from sluice.bench.poc.healthy import HEALTHY, Healthy
+from sluice.bench.poc.planted import Defect, Planted, PlantedAlone
+from sluice.bench.poc.result import DefectResult, HealthyResult, Verdict
 from sluice.config.poc_settings import TimeLimit
+from sluice.failfast.result import CheckResult, GateReport
 
 _NO_LIMIT = TimeLimit(typical_s=86_400.0, max_s=86_400.0)
 

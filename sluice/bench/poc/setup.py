@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sluice.config.poc_settings import PocSettings
 from sluice.failfast.gate.inputs import GateInputs
 from sluice.failfast.gate.request import GateRequest, WorkloadTarget
 from sluice.failfast.gate.run import run_gate
 from sluice.failfast.gate.supervisor import supervise
 from sluice.failfast.result import GateReport
-from sluice.config.poc_settings import PocSettings
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Workload

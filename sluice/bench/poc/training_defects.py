@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 from torch import Tensor, nn
 
+from sluice.bench.poc.workloads import Cancer, Diabetes, DigitImages, ShortBars, Wine
 from sluice.data.folds import Fold
-from sluice.bench.poc.workloads import (Cancer, Diabetes, DigitImages, ShortBars, Wine)
 from sluice.workloads.workload import Examples
 
 

@@ -13,13 +13,13 @@ from multiprocessing import get_context
 import numpy as np
 from pydantic import Field
 
+from sluice.base.settings import Record
 from sluice.bench.rollout.naive import naive_harm
-from sluice.bench.rollout.traffic import (START, Arms, Traffic)
+from sluice.bench.rollout.traffic import START, Arms, Traffic
 from sluice.rollout.changes import begin
 from sluice.rollout.machine import advance
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout
-from sluice.base.settings import Record
 
 _CHUNK = 20
 """Rollouts handed to a process at a time."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sluice.cluster.ray_session import start_on_loopback
 from sluice.base.errors import SearchFailed
+from sluice.cluster.ray_session import start_on_loopback
 
 Trial = TypeVar("Trial")
 Train = Callable[[Trial, Callable[[int, float], None]], None]

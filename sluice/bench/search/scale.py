@@ -10,7 +10,7 @@ from pydantic import Field
 
 from sluice.base.errors import ContractError
 from sluice.base.settings import Record
-from sluice.bench.search.virtual_cluster import (Proposals, SimulatedStudy, VirtualCluster)
+from sluice.bench.search.virtual_cluster import Proposals, SimulatedStudy, VirtualCluster
 
 if TYPE_CHECKING:
     from sluice.tuning.resumable.study import Study

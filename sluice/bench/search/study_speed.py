@@ -7,12 +7,11 @@ from pathlib import Path
 
 from pydantic import Field
 
+from sluice.base.seeding import deterministic
+from sluice.base.settings import Record
 from sluice.bench.search.ray_tune_baseline import tune_plainly
 from sluice.cluster.settings import ComputeSettings
-from sluice.models.scaled import prepare_model
-from sluice.base.settings import Record
 from sluice.training.loop import train
-from sluice.base.seeding import deterministic
 from sluice.tuning.default_space import default_space
 from sluice.tuning.objective import TrainingObjective
 from sluice.tuning.parameters import Params
@@ -20,6 +19,7 @@ from sluice.tuning.records import Trial
 from sluice.tuning.search import run_search
 from sluice.tuning.settings import SearchSettings
 from sluice.workloads.load import load_workload
+from sluice.workloads.prepare_model import prepare_model
 
 
 class StudySpeed(Record):

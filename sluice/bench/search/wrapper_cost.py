@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from sluice.cluster.ray_session import join_ray
-from sluice.cluster.settings import ComputeSettings
 from sluice.base.errors import ContractError
 from sluice.base.settings import Record
+from sluice.cluster.ray_session import join_ray
+from sluice.cluster.settings import ComputeSettings
 from sluice.tuning.searchers import quiet_optuna
 from sluice.tuning.tuner import tune_environment
 

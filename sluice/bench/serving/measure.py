@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from sluice.base.errors import ContractError
-from sluice.serving.background import in_background
-from sluice.bench.serving.load import (Load, paced, saturated)
-from sluice.bench.serving.servers import (COLUMNS, SEQ_LEN, Kind, make_deployed)
 from sluice.base.settings import Record
+from sluice.bench.serving.load import Load, paced, saturated
+from sluice.bench.serving.servers import COLUMNS, SEQ_LEN, Kind, make_deployed
+from sluice.serving.background import in_background
 
 NAMES: dict[Kind, str] = {
     "shortest": "shortest app",

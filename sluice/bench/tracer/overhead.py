@@ -23,8 +23,8 @@ from pydantic import Field
 from torch import nn
 
 from sluice.base.settings import Record
+from sluice.bench.tracer.programs import EPOCH_STEPS, PROGRAMS, Program
 from sluice.trace.attach import flush_traces, paused_traces, traced
-from sluice.bench.tracer.programs import (EPOCH_STEPS, PROGRAMS, Program)
 from sluice.trace.settings import TraceSettings
 
 _TURN_S = 0.3

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from sluice.base.settings import Record
-from sluice.bench.tracer.case import (FaultCase, HealthyCase, NetName)
+from sluice.bench.tracer.case import FaultCase, HealthyCase, NetName
 from sluice.trace.diagnosis import Diagnosis
 from sluice.trace.faults import Fault
 from sluice.trace.finding import Severity

@@ -20,12 +20,12 @@ import torch
 
 from sluice.base.errors import StorageError
 from sluice.base.settings import Record
-from sluice.trace.attach import traced
-from sluice.bench.tracer.baselines import (Sight, alarms_in)
-from sluice.bench.tracer.case import (FaultCase, HealthyCase, NetName, Setup)
+from sluice.bench.tracer.baselines import Sight, alarms_in
+from sluice.bench.tracer.case import FaultCase, HealthyCase, NetName, Setup
 from sluice.bench.tracer.overhead import weights_digest
-from sluice.bench.tracer.result import (Answer, RunResult)
-from sluice.bench.tracer.watching import (AnomalyFound, watched)
+from sluice.bench.tracer.result import Answer, RunResult
+from sluice.bench.tracer.watching import AnomalyFound, watched
+from sluice.trace.attach import traced
 from sluice.trace.report import report_on
 from sluice.trace.settings import TraceSettings
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pydantic import Field
 
-from sluice.bench.gate.error_rates import Rate
 from sluice.base.settings import Record
+from sluice.bench.gate.error_rates import Rate
 from sluice.bench.tracer.baselines import BASELINES
-from sluice.bench.tracer.result import (Kind, RunResult)
+from sluice.bench.tracer.result import Kind, RunResult
 
 NOTHING = "nothing"
 """Said of a run without an answer."""

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from sluice.bench.gate.error_rates import Rate
 from sluice.bench.tracer.result import RunResult
-from sluice.bench.tracer.scoring import (BaselineScore, FaultReport, FaultScore, Figure, Silence)
+from sluice.bench.tracer.scoring import BaselineScore, FaultReport, FaultScore, Figure, Silence
 
 
 def run_line(run: RunResult) -> Text | None:

@@ -14,7 +14,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from sluice.bench.tracer.baselines import (ScoreSight, Sight, StepSight)
+from sluice.bench.tracer.baselines import ScoreSight, Sight, StepSight
 from sluice.trace.patches import Patches
 
 _LOSSES = (

@@ -15,15 +15,16 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
-from sluice.models.scaled import Scaled, prepare_model
-from sluice.models.settings import ModelSettings
+from sluice.base.seeding import Stream, derive_seed, deterministic
 from sluice.base.settings import Record
+from sluice.models.scaled import Scaled
+from sluice.models.settings import ModelSettings
 from sluice.training.checkpoint import discard_checkpoints, load_checkpoint, save_checkpoint
 from sluice.training.checkpoint_writer import CheckpointWriter
 from sluice.training.loop import TrainState, train
 from sluice.training.schedule import rate_at
-from sluice.base.seeding import (Stream, derive_seed, deterministic)
 from sluice.training.settings import TrainSettings
+from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 _SUBJECT = {"benchmark": "trainer"}

@@ -19,9 +19,9 @@ from pydantic import Field
 from torch import nn
 
 import sluice
-from sluice.cluster.settings import ComputeSettings
-from sluice.base.errors import (ContractError, TrainingFailed)
+from sluice.base.errors import ContractError, TrainingFailed
 from sluice.base.settings import Record
+from sluice.cluster.settings import ComputeSettings
 from sluice.training.parallel import train_members
 from sluice.training.unit import UnitEvent, UnitSpec, train_unit
 

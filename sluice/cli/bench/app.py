@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from sluice.cli.output import results
 from sluice.base.errors import GATE_SAID_NO
-from sluice.cli.bench import (drift, faults, gate, rollout, serving, trace, training)
-from sluice.cli.bench.benchmark_table import (Speed, speed_table)
+from sluice.cli.bench import drift, faults, gate, rollout, serving, trace, training
+from sluice.cli.bench.benchmark_table import Speed, speed_table
+from sluice.cli.output import results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,9 +95,9 @@ def _poc(*, quick: bool, tables: bool, speeds: bool, as_json: bool) -> None:
 def _run_tables(show: Console, *, every: int) -> "BenchmarkReport":
     from sluice.bench.poc.defects import DEFECTS
     from sluice.bench.poc.healthy import HEALTHY
-    from sluice.bench.poc.report import (defect_line, healthy_line)
+    from sluice.bench.poc.report import defect_line, healthy_line
     from sluice.bench.poc.result import BenchmarkReport
-    from sluice.bench.poc.runner import (run_defects, run_healthy)
+    from sluice.bench.poc.runner import run_defects, run_healthy
 
     defects, healthy = [], []
     with Progress(console=show, transient=True) as progress:

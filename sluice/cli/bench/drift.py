@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from sluice.cli.output import results
 from sluice.base.cpu_count import count_cores
 from sluice.base.errors import GATE_SAID_NO
-from sluice.cli.bench.benchmark_table import (Speed, speed_table)
+from sluice.cli.bench.benchmark_table import Speed, speed_table
+from sluice.cli.output import results
 
 if TYPE_CHECKING:
     from sluice.bench.drift.error_rates import DriftCell
@@ -40,7 +40,7 @@ def register(group: typer.Typer) -> None:
 
 
 def _drift(*, quick: bool, as_json: bool) -> None:
-    from sluice.bench.drift.table import (cell_table, holds)
+    from sluice.bench.drift.table import cell_table, holds
 
     show = Console(stderr=True)
     with show.status("measuring the speed"):
@@ -59,7 +59,7 @@ def _drift(*, quick: bool, as_json: bool) -> None:
 
 
 def _simulate(show: Console, *, quick: bool) -> list["DriftCell"]:
-    from sluice.bench.drift.error_rates import (DriftWorld, measure_drift)
+    from sluice.bench.drift.error_rates import DriftWorld, measure_drift
 
     columns = _QUICK_COLUMNS if quick else _COLUMNS
     worlds = [DriftWorld(rho=rho, num_columns=count) for count in (1, columns) for rho in _RHOS]

@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from sluice.cli.output import results
 from sluice.base.cpu_count import count_cores
-from sluice.base.errors import (GATE_SAID_NO, ContractError)
+from sluice.base.errors import GATE_SAID_NO, ContractError
+from sluice.cli.output import results
 
 if TYPE_CHECKING:
     from sluice.bench.tracer.case import FaultCase

@@ -7,13 +7,13 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from sluice.cli.output import results
 from sluice.base.cpu_count import count_cores
 from sluice.base.errors import GATE_SAID_NO
-from sluice.cli.bench.benchmark_table import (Speed, speed_table)
+from sluice.cli.bench.benchmark_table import Speed, speed_table
+from sluice.cli.output import results
 
 if TYPE_CHECKING:
-    from sluice.bench.gate.error_rates import (CellResult, FamilyResult)
+    from sluice.bench.gate.error_rates import CellResult, FamilyResult
 
 _SEED = 20260101
 _ATTEMPTS = 30
@@ -50,7 +50,7 @@ def register(group: typer.Typer) -> None:
 
 
 def _gate(*, quick: bool, simulations: int, as_json: bool) -> None:
-    from sluice.bench.gate.report import (cell_table, family_holds, family_table, holds)
+    from sluice.bench.gate.report import cell_table, family_holds, family_table, holds
 
     show = Console(stderr=True)
     with show.status("measuring the speed of resampling"):
@@ -76,8 +76,8 @@ def _gate(*, quick: bool, simulations: int, as_json: bool) -> None:
 def _simulate(
     show: Console, *, quick: bool, simulations: int
 ) -> tuple[list["CellResult"], list["FamilyResult"]]:
-    from sluice.bench.gate.error_rates import (measure_cells, measure_family)
-    from sluice.bench.gate.grid import (full_grid, quick_grid)
+    from sluice.bench.gate.error_rates import measure_cells, measure_family
+    from sluice.bench.gate.grid import full_grid, quick_grid
     from sluice.bench.gate.report import world_name
     from sluice.bench.gate.worlds import World
     from sluice.evaluation.settings import GateSettings

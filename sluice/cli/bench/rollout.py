@@ -7,9 +7,9 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from sluice.cli.output import results
 from sluice.base.cpu_count import count_cores
 from sluice.base.errors import GATE_SAID_NO
+from sluice.cli.output import results
 
 _SEED = 20260101
 _QUICK_ROLLOUTS, _ROLLOUTS = 40, 1000

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from sluice.cli.output import (print_json, results)
-from sluice.cli.bench.benchmark_table import (Speed, speed_table)
+from sluice.cli.bench.benchmark_table import Speed, speed_table
+from sluice.cli.output import print_json, results
 
 if TYPE_CHECKING:
     from sluice.bench.serving.measure import Measured

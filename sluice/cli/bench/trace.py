@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sluice.cli.output import results
 from sluice.base.errors import GATE_SAID_NO
-from sluice.cli.bench.benchmark_table import (Speed, speed_table)
+from sluice.cli.bench.benchmark_table import Speed, speed_table
+from sluice.cli.output import results
 
 _RUNS, _TURNS, _QUICK_TURNS = 5, 12, 4
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sluice.cli.output import results
 from sluice.base.cpu_count import count_cores
-from sluice.cli.bench.benchmark_table import (Speed, speed_table)
 from sluice.base.settings import Record
+from sluice.cli.bench.benchmark_table import Speed, speed_table
+from sluice.cli.output import results
 
 if TYPE_CHECKING:
+    from sluice.config.pipeline import PipelineSettings
     from sluice.data.folds import Fold
     from sluice.data.table import TableRecord
-    from sluice.config.pipeline import PipelineSettings
     from sluice.workloads.workload import Workload
 
 PIPELINE = "sp500_volatility"
@@ -46,8 +46,8 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
     The default model on its real rows, in a folder that is removed.
     """
     from sluice.bench.training.trainer_overhead import measure_trainer
-    from sluice.training.unit import UnitSpec
     from sluice.bench.training.unit_overhead import measure_units
+    from sluice.training.unit import UnitSpec
 
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
@@ -98,11 +98,11 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
     under bare and wrapped schedulers, and decisions about many trials on simulated workers.
     """
     from sluice.base.artifacts import ArtifactStore
-    from sluice.data.table import load_table
     from sluice.bench.search.result import SearchSpeed
     from sluice.bench.search.scale import measure_scale
     from sluice.bench.search.study_speed import measure_study
     from sluice.bench.search.wrapper_cost import measure_wrapper
+    from sluice.data.table import load_table
     from sluice.tuning.objective import TrainingObjective
 
     num_trials = 4 if quick else 20
@@ -158,8 +158,8 @@ def _default(
 ) -> tuple["PipelineSettings", "Workload", tuple["Fold", ...], "TableRecord"]:
     """Return the default pipeline, and its feature frame as a table in ``folder``."""
     from sluice.base.artifacts import ArtifactStore
+    from sluice.config.pipeline import defs_folder, find_pipeline
     from sluice.data.table import save_table
-    from sluice.config.pipeline import (defs_folder, find_pipeline)
 
     settings = find_pipeline(PIPELINE, defs_folder())
     workload = settings.loaded_workload

@@ -14,11 +14,11 @@ import typer
 from rich.console import Console
 
 from sluice.base.command_lines import program_name
+from sluice.base.errors import GATE_SAID_NO, SettingsError, StorageError
+from sluice.base.files import make_folder, storage_error
+from sluice.base.home import Home
 from sluice.cli.doctor import doctor_group
 from sluice.cli.output import results
-from sluice.base.errors import (GATE_SAID_NO, SettingsError, StorageError)
-from sluice.base.files import (make_folder, storage_error)
-from sluice.base.home import Home
 from sluice.observability import tracing
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def register(app: typer.Typer) -> None:
         Example: sluice run sp500_volatility
         """
         started = time.perf_counter()
-        from sluice.config.pipeline import (defs_folder, find_pipeline)
+        from sluice.config.pipeline import defs_folder, find_pipeline
 
         settings = find_pipeline(pipeline, defs_folder(), overrides or ())
         _require_sound(settings)
@@ -100,9 +100,9 @@ def register(app: typer.Typer) -> None:
 
         Example: sluice tune sp500_volatility --trials 50 --scheduler asha
         """
-        from sluice.config.pipeline import (defs_folder, find_pipeline)
         from sluice.cli.orchestration.tune import tune as search
         from sluice.cli.orchestration.tune import with_search
+        from sluice.config.pipeline import defs_folder, find_pipeline
 
         asked = {"num_trials": trials, "scheduler": scheduler, "seed": seed}
         machines = {"address": address, "workers": workers, "gpus_per_worker": gpus}
@@ -142,7 +142,7 @@ def register(app: typer.Typer) -> None:
 
         Example: sluice dev --port 3001
         """
-        from sluice.config.pipeline import (defs_folder, locate_pipeline, read_pipeline)
+        from sluice.config.pipeline import defs_folder, locate_pipeline, read_pipeline
         from sluice.pipelines.definitions import EXTRA
         from sluice.pipelines.instance import close_ghost_runs, open_instance
 
@@ -256,9 +256,9 @@ def _prepared(home: Home) -> Home:
 
 def _require_sound(settings: "PipelineSettings") -> None:
     """Refuse here what would else cost a start of the orchestrator."""
+    from sluice.base.cpu_count import count_cores
     from sluice.cluster.places import count_places
     from sluice.cluster.ray_address import require_cluster
-    from sluice.base.cpu_count import count_cores
 
     _ = settings.loaded_workload
     compute = settings.compute

@@ -9,11 +9,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from sluice.base.home import Home
 from sluice.checks.alarm_rates import measure_alarms
 from sluice.checks.alarm_report import AlarmReport, AlarmSettings, Rate
 from sluice.cli.output import results
-from sluice.base.home import Home
-from sluice.config.pipeline import (defs_folder, find_pipeline)
+from sluice.config.pipeline import defs_folder, find_pipeline
 from sluice.reports.folder import save_page
 from sluice.reports.page import html_page, table
 

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sluice.assets.best_config import BestConfig, search_folder
-from sluice.cli.output import results
 from sluice.base.home import Home
+from sluice.cli.output import results
 from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.console import RunConsole
 from sluice.pipelines.run import search_pipeline

@@ -91,7 +91,7 @@ def _answer(ask: Ask, question: str) -> str:
     try:
         return ask(question, TEMPERATURE)
     except (Exception, SystemExit) as error:  # the user's code; leaving with 0 would say: trusted
-        from sluice.findings.user_code import (place_of, told)  # brings torch
+        from sluice.base.error_location import place_of, told  # brings torch
 
         raise ContractError(
             f"The judge raised {told(error)} ({place_of(error)}).",

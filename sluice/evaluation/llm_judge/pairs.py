@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import pandas as pd
 
-from sluice.base.errors import (ContractError, SourceError)
+from sluice.base.errors import ContractError, SourceError
 
 Choice = Literal["candidate", "baseline", "tie"]
 """Which of two answers is better."""

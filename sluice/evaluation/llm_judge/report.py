@@ -7,10 +7,10 @@ from typing import Literal
 from pydantic import Field
 
 from sluice.base.errors import ContractError
+from sluice.base.settings import Record
 from sluice.evaluation.llm_judge.asking import Ask, Votes, ask_pair
 from sluice.evaluation.llm_judge.pairs import Choice, Pair
 from sluice.evaluation.llm_judge.settings import JudgeSettings
-from sluice.base.settings import Record
 
 Trust = Literal["trusted", "not trusted", "insufficient"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sluice.base.errors import (ContractError, SourceError)
+from sluice.base.errors import ContractError, SourceError
 from sluice.evaluation.losses import SUFFIXES
 from sluice.evaluation.production import row_labels
 from sluice.evaluation.suites.query import matching_rows

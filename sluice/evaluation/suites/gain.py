@@ -8,10 +8,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from sluice.base.settings import Record
 from sluice.evaluation.estimate import Arm, estimate_gain, mean_gain
 from sluice.evaluation.suites.settings import SuiteSettings
 from sluice.evaluation.variance import choose_block_length, shortest_block
-from sluice.base.settings import Record
 
 
 class SuiteGain(Record):

@@ -4,9 +4,9 @@ The rows of a suite are all there is to it, not a sample of more: their counts d
 stand. A mean loss is judged by its bound.
 """
 
-from sluice.evaluation.guards import GuardResult
 from sluice.evaluation.suites.result import GuardVerdict, SuiteResult
 from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
+from sluice.verdicts.guard_outcome import GuardResult
 
 _Finding = tuple[GuardResult, str, str]
 

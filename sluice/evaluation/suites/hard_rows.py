@@ -10,8 +10,8 @@ from sluice.base.errors import ContractError
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.production import row_labels
 from sluice.evaluation.suites.suite import HighestLoss, Suite, suite_of
+from sluice.findings.finding import Standout
 from sluice.findings.hard_examples import find_standouts
-from sluice.failfast.result import Standout
 
 
 def hard_suite(

@@ -7,12 +7,12 @@ from pathlib import Path
 from pydantic import AwareDatetime, Field, ValidationError
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.pluralize import counted
 from sluice.base.digests import short
-from sluice.base.errors import (ContractError, IntegrityError)
-from sluice.evaluation.suites.suite import FiledSuite, Suite
+from sluice.base.errors import ContractError, IntegrityError
 from sluice.base.files import write_new
-from sluice.base.settings import (Record, nearest)
+from sluice.base.pluralize import counted
+from sluice.base.settings import Record, nearest
+from sluice.evaluation.suites.suite import FiledSuite, Suite
 
 
 class SuiteEntry(Record):

@@ -5,7 +5,6 @@ import math
 from html import escape
 
 from sluice.base.digests import short
-from sluice.evaluation.guards import GuardResult
 from sluice.evaluation.suites.hard_rows import standout_words
 from sluice.evaluation.suites.plots import changes_png, rows_png
 from sluice.evaluation.suites.result import (
@@ -17,6 +16,7 @@ from sluice.evaluation.suites.result import (
 )
 from sluice.evaluation.suites.suite import origin_words
 from sluice.reports.page import Tone, html_page, table, tag
+from sluice.verdicts.guard_outcome import GuardResult
 
 _STYLE = """img{max-width:100%;height:auto;background:#fff;border-radius:6px}
 td:first-child,.tag{white-space:nowrap}

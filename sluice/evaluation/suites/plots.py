@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sluice.evaluation.plots import GRID, INK, MUTED, as_png, new_figure, set_headline
 from sluice.evaluation.suites.result import CHANGES, Change, SuiteResult
+from sluice.reports.figures import GRID, INK, MUTED, as_png, new_figure, set_headline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,11 +5,11 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from sluice.evaluation.guards import GuardOutcome, GuardResult
+from sluice.base.settings import Record
 from sluice.evaluation.suites.gain import SuiteGain
 from sluice.evaluation.suites.suite import Origin
-from sluice.failfast.result import Standout
-from sluice.base.settings import Record
+from sluice.findings.finding import Standout
+from sluice.verdicts.guard_outcome import GuardOutcome, GuardResult
 
 Change = Literal["fixed", "broken", "still wrong", "still right"]
 CHANGES: tuple[Change, ...] = ("fixed", "broken", "still wrong", "still right")

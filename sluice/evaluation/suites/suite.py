@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
 
-from sluice.base.digests import (digest_json, short)
+from sluice.base.digests import digest_json, short
 from sluice.base.errors import ContractError
 from sluice.base.settings import Record
 

@@ -9,19 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.base.errors import (ContractError, TrainingFailed)
+from sluice.base.errors import ContractError, TrainingFailed
+from sluice.base.seeding import deterministic
+from sluice.config.poc_settings import PocSettings
 from sluice.failfast.checkpoints.resumption import StoppableTraining, check_resumption
 from sluice.failfast.learning.instantiation import too_few
 from sluice.failfast.learning.probe import spread
-from sluice.failfast.result import Finding
-from sluice.config.poc_settings import PocSettings
-from sluice.models.scaled import Scaled, prepare_model
+from sluice.findings.finding import Finding
+from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training.checkpoint import load_checkpoint, save_checkpoint
 from sluice.training.loop import EpochResult, TrainState, predict, train
 from sluice.training.parameter_groups import listed_groups
-from sluice.base.seeding import deterministic
 from sluice.training.settings import TrainSettings
+from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 _EPOCHS = 3

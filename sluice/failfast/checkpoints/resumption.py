@@ -11,7 +11,9 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
-from sluice.base.errors import (ContractError, StorageError)
+from sluice.base.errors import ContractError, StorageError
+from sluice.base.files import storage_error
+from sluice.base.seeding import Stream, derive_seed
 from sluice.failfast.checkpoints import resumption_findings as say
 from sluice.failfast.checkpoints.training_state import (
     Flat,
@@ -22,9 +24,7 @@ from sluice.failfast.checkpoints.training_state import (
     same_bits,
     state_of,
 )
-from sluice.failfast.result import Finding
-from sluice.base.files import storage_error
-from sluice.base.seeding import (Stream, derive_seed)
+from sluice.findings.finding import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """What the comparison of a resumed training with an uninterrupted one says, and what to do."""
 
-from sluice.base.errors import (SluiceError, StorageError)
+from sluice.base.error_location import place_of
+from sluice.base.errors import SluiceError, StorageError
 from sluice.failfast.checkpoints.training_state import Difference, Flat
-from sluice.failfast.result import Finding
-from sluice.findings.user_code import place_of
+from sluice.findings.finding import Finding
 
 _WRAPPERS = {
     "module.": (

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sluice.config.poc_settings import PocSettings
 from sluice.data.schema import Schema
 from sluice.failfast.data.raw_schema import find_broken_schema
-from sluice.failfast.result import Finding
-from sluice.config.poc_settings import PocSettings
+from sluice.findings.finding import Finding
 
 _Mask = NDArray[np.bool_]
 

@@ -3,13 +3,13 @@
 import pandas as pd
 from torch import Tensor
 
+from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import Fold
 from sluice.failfast.data.fold_order import find_leaking_fold
 from sluice.failfast.data.raw_schema import find_broken_schema
 from sluice.failfast.data.still_columns import find_constant_features, find_constant_target
 from sluice.failfast.data.target_copies import find_target_copies
-from sluice.failfast.result import Finding
-from sluice.config.poc_settings import PocSettings
+from sluice.findings.finding import Finding
 from sluice.workloads.workload import Examples, Workload
 
 

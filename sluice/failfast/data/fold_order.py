@@ -5,7 +5,7 @@ from typing import Literal
 import pandas as pd
 
 from sluice.data.folds import Fold, RowRange
-from sluice.failfast.result import Finding
+from sluice.findings.finding import Finding
 
 _PAIRS: tuple[tuple[Literal["train", "val"], Literal["val", "test"]], ...] = (
     ("train", "val"),

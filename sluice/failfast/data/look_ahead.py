@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from sluice.base.pluralize import counted
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import counted
+from sluice.config.poc_settings import LookAheadSettings, PocSettings
 from sluice.failfast.data.feature_values import FeatureValues, LookAhead
 from sluice.failfast.data.look_ahead_sample import Block, LookAheadSample, draw_sample
 from sluice.failfast.data.row_order import cut_places, later_rows_changed, row_order
-from sluice.failfast.result import Finding
-from sluice.config.poc_settings import (LookAheadSettings, PocSettings)
+from sluice.findings.finding import Finding
 from sluice.findings.user_code import users_code
 from sluice.workloads.workload import Workload
 

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from sluice.base.errors import ContractError
-from sluice.failfast.data.row_order import row_order
 from sluice.config.poc_settings import LookAheadSettings
+from sluice.failfast.data.row_order import row_order
 from sluice.findings.user_code import users_code
 
 _MIN_ROWS = 1000

@@ -2,11 +2,11 @@
 
 import pandas as pd
 
+from sluice.base.errors import SchemaError
 from sluice.data.schema import Schema
 from sluice.data.validation import validate_schema
-from sluice.base.errors import SchemaError
+from sluice.findings.finding import Finding
 from sluice.findings.responses import FailureKind
-from sluice.failfast.result import Finding
 
 
 def check_raw_schema(raw: pd.DataFrame, schema: Schema) -> Finding:

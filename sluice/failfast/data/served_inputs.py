@@ -1,7 +1,7 @@
 """POC-8: what the network is trained on is what a client can send."""
 
 from sluice.base.errors import ContractError
-from sluice.failfast.result import Finding
+from sluice.findings.finding import Finding
 from sluice.workloads.windows import require_windows
 from sluice.workloads.workload import Workload
 

@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sluice.base.seeding import derive_seed
+from sluice.config.poc_settings import PocSettings
 from sluice.failfast.learning.instantiation import too_few
 from sluice.failfast.learning.probe import spread
-from sluice.failfast.result import Finding
-from sluice.config.poc_settings import PocSettings
-from sluice.base.seeding import derive_seed
+from sluice.findings.finding import Finding
 from sluice.workloads.workload import Examples
 
 Floats = NDArray[np.float64]

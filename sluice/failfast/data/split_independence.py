@@ -8,10 +8,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sluice.data.folds import Fold, RowRange
 from sluice.base.errors import ContractError
-from sluice.failfast.result import Finding
 from sluice.config.poc_settings import PocSettings
+from sluice.data.folds import Fold, RowRange
+from sluice.findings.finding import Finding
 from sluice.findings.user_code import users_code
 from sluice.workloads.workload import Examples, Workload
 

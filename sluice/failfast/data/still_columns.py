@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from sluice.failfast.result import Finding
 from sluice.config.poc_settings import PocSettings
+from sluice.findings.finding import Finding
 from sluice.workloads.workload import Workload
 
 _ROUNDING = 1e-12

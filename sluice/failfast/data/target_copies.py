@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sluice.failfast.result import Finding
 from sluice.config.poc_settings import PocSettings
+from sluice.findings.finding import Finding
 from sluice.workloads.workload import Examples, Workload
 
 _Values = NDArray[np.float64]

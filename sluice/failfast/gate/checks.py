@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from sluice.config.poc_settings import TimeLimit, TimeLimits
+from sluice.eventlog.event_log_check import check_event_log
 from sluice.failfast.checkpoints.checkpoint_round_trip import check_checkpoint
 from sluice.failfast.data.data_loading import check_data_loading
 from sluice.failfast.data.feature_frame import check_features
@@ -14,16 +16,15 @@ from sluice.failfast.data.split_independence import check_examples_stand_alone
 from sluice.failfast.gate.inputs import GateInputs
 from sluice.failfast.gate.plan import PlannedCheck
 from sluice.failfast.gradients.gradient_flow import check_gradient_flow
-from sluice.findings.hard_examples import find_hard_examples
 from sluice.failfast.learning.instantiation import check_instantiation
 from sluice.failfast.learning.memorization import check_memorization
 from sluice.failfast.learning.mini_training import judge_mini_training
 from sluice.failfast.learning.predictions import check_predictions
 from sluice.failfast.learning.scoring_check import check_scoring
 from sluice.failfast.learning.selector import check_selector
-from sluice.eventlog.event_log_check import check_event_log
-from sluice.failfast.result import Finding, Level
-from sluice.config.poc_settings import (TimeLimit, TimeLimits)
+from sluice.failfast.result import Level
+from sluice.findings.finding import Finding
+from sluice.findings.hard_examples import find_hard_examples
 from sluice.training.loop import predict
 
 _BOTH: frozenset[Level] = frozenset({"minimum", "full"})

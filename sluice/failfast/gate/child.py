@@ -20,7 +20,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from sluice.base.errors import (ContractError, SettingsError, SluiceError)
+from sluice.base.error_location import place_of, told, user_place
+from sluice.base.errors import ContractError, SettingsError, SluiceError
+from sluice.base.imports import find_in, import_named
+from sluice.config.poc_settings import PocSettings, TimeLimit
 from sluice.failfast.gate.checks import CHECKS, GateCheck
 from sluice.failfast.gate.inputs import GateInputs, StoredData
 from sluice.failfast.gate.messages import (
@@ -37,9 +40,7 @@ from sluice.failfast.gate.plan import Plan
 from sluice.failfast.gate.request import NamedTarget, StoredTarget, Target, WorkloadTarget
 from sluice.failfast.gate.run import run_checks
 from sluice.failfast.result import CheckResult
-from sluice.config.poc_settings import (PocSettings, TimeLimit)
-from sluice.findings.user_code import (place_of, told, user_place, users_code)
-from sluice.base.imports import (find_in, import_named)
+from sluice.findings.user_code import users_code
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.workloads.load import build_workload, require_workload_type
@@ -170,7 +171,7 @@ def _plan(workload: Workload, wanted: _Wanted, checks: list[GateCheck]) -> Plan:
 
 def _wanted(target: Target) -> _Wanted:
     """Read what is to be judged; nothing of the user's is imported yet."""
-    from sluice.config.pipeline import (defs_folder, find_pipeline)
+    from sluice.config.pipeline import defs_folder, find_pipeline
 
     match target:
         case NamedTarget(name=name, overrides=overrides) if _is_import_path(name):

@@ -14,7 +14,8 @@ from rich.text import Text
 
 from sluice.failfast.gate.messages import Started
 from sluice.failfast.gate.plan import Plan
-from sluice.failfast.result import CheckResult, GateReport, HardExample, Outcome
+from sluice.failfast.result import CheckResult, GateReport
+from sluice.findings.finding import HardExample, Outcome
 
 _PLAIN_WIDTH = 140
 """Characters per line in a file or a pipe."""

@@ -7,14 +7,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sluice.base.errors import (GateBlocked, SettingsError)
+from sluice.base.errors import GateBlocked, SettingsError
+from sluice.base.home import Home
+from sluice.config.poc_settings import PocSettings, TimeLimit
 from sluice.failfast.gate.display import LiveLines, report_page, stderr_console
 from sluice.failfast.gate.nested import reached
 from sluice.failfast.gate.request import GateRequest, WorkloadTarget
 from sluice.failfast.gate.supervisor import supervise
-from sluice.failfast.result import CheckResult, Finding, GateReport, Level
-from sluice.config.poc_settings import (PocSettings, TimeLimit)
-from sluice.base.home import Home
+from sluice.failfast.result import CheckResult, GateReport, Level
+from sluice.findings.finding import Finding
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Workload

@@ -9,11 +9,11 @@ from pathlib import Path
 import pandas as pd
 
 from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import ContractError
+from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table
-from sluice.base.errors import ContractError
 from sluice.failfast.learning.mini_training import MiniTraining, run_mini_training
-from sluice.config.poc_settings import PocSettings
 from sluice.findings.user_code import users_code
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings

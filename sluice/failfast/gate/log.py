@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Self
 
 from sluice.base.errors import StorageError
+from sluice.eventlog.event_log import EventLog
 from sluice.failfast.gate.messages import Started
 from sluice.failfast.gate.plan import Plan
 from sluice.failfast.gate.request import GateRequest
-from sluice.eventlog.event_log import EventLog
 from sluice.failfast.result import CheckResult, GateReport
 
 

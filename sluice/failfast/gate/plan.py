@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from sluice.failfast.result import CheckResult, Finding
 from sluice.config.poc_settings import TimeLimit
+from sluice.failfast.result import CheckResult
+from sluice.findings.finding import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sluice.failfast.result import Level
 from sluice.config.poc_settings import PocSettings
+from sluice.failfast.result import Level
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 
 if TYPE_CHECKING:
-    from sluice.failfast.gate.inputs import StoredData
     from sluice.config.pipeline import PipelineSettings
+    from sluice.failfast.gate.inputs import StoredData
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,12 @@ from datetime import datetime
 
 from threadpoolctl import threadpool_limits
 
+from sluice.base.seeding import deterministic
 from sluice.failfast.gate.checks import CHECKS, GateCheck
 from sluice.failfast.gate.inputs import Clock, GateInputs
 from sluice.failfast.gate.timing import judge_time, judge_whole_gate
 from sluice.failfast.result import CheckResult, GateReport, Level
 from sluice.findings.user_code import finding_from
-from sluice.base.seeding import deterministic
 
 
 def _nobody(_: object) -> None:

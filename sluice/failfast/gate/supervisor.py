@@ -13,16 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sluice.base.errors import SluiceError
+from sluice.base.memory import available_bytes, proportional_bytes, resident_bytes
+from sluice.config.poc_settings import TimeLimit
 from sluice.failfast.gate.log import GateLog
-from sluice.base.memory import (available_bytes, proportional_bytes, resident_bytes)
 from sluice.failfast.gate.messages import CRASH_FILE, PREPARING, Started, Task
 from sluice.failfast.gate.plan import Plan, PlannedCheck
 from sluice.failfast.gate.process import GateProcess, crash_place
 from sluice.failfast.gate.request import GateRequest
 from sluice.failfast.gate.timing import judge_whole_gate
+from sluice.failfast.result import CheckResult, GateReport
+from sluice.findings.finding import Finding
 from sluice.findings.responses import FailureKind
-from sluice.failfast.result import CheckResult, Finding, GateReport
-from sluice.config.poc_settings import TimeLimit
 
 Heard = Plan | Started | CheckResult
 START = TimeLimit(typical_s=30.0, max_s=120.0)

@@ -1,8 +1,9 @@
 """How long a check, and the whole gate, may take (POC-11)."""
 
-from sluice.findings.responses import FailureKind
-from sluice.failfast.result import CheckResult, Finding, Outcome
 from sluice.config.poc_settings import TimeLimit
+from sluice.failfast.result import CheckResult
+from sluice.findings.finding import Finding, Outcome
+from sluice.findings.responses import FailureKind
 
 WHOLE_GATE = "gate_is_in_time"
 

@@ -5,8 +5,8 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
+from sluice.findings.finding import Finding
 from sluice.models.parameter_names import listing
-from sluice.failfast.result import Finding
 
 
 def check_frozen(

@@ -7,31 +7,31 @@ import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
+from sluice.base.seeding import Stream, derive_seed
+from sluice.config.poc_settings import PocSettings
 from sluice.failfast.gradients.frozen_parameters import check_frozen
 from sluice.failfast.gradients.gradient_probe import GradientProbe
-from sluice.models.module_activity import (Watch, watched)
 from sluice.failfast.gradients.norms import GradientReport, validate_gradients
 from sluice.failfast.gradients.optimizer_membership import judge_membership, validate_optimizer
-from sluice.models.parameter_names import listing
 from sluice.failfast.gradients.recurrent_report import (
     judge_forget_gates,
     judge_normalisers,
     recurrent_numbers,
 )
 from sluice.failfast.gradients.recurrent_state import recurrent_gradients, watched_normalisers
-from sluice.failfast.gradients.silent_parameters import RECTIFIERS, Silence, judge_silence
+from sluice.failfast.gradients.silent_parameters import Silence, judge_silence
 from sluice.failfast.gradients.symmetric_units import symmetric_weights
 from sluice.failfast.learning.instantiation import too_few
 from sluice.failfast.learning.probe import shape, spread
-from sluice.failfast.result import Finding, Number
-from sluice.config.poc_settings import PocSettings
+from sluice.findings.finding import Finding, Number
 from sluice.models.dropout import require_dropout
-from sluice.models.scaled import prepare_model
+from sluice.models.module_activity import RECTIFIERS, Watch, watched
+from sluice.models.parameter_names import listing
 from sluice.models.settings import ModelSettings
 from sluice.training.optimizers import require_optimizer
 from sluice.training.parameter_groups import listed_groups, make_optimizer
-from sluice.base.seeding import (Stream, derive_seed)
 from sluice.training.settings import TrainSettings
+from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 

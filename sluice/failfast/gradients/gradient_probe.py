@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
+from sluice.base.seeding import derive_seed
 from sluice.models.module_activity import Watch
 from sluice.training.parameter_groups import ParameterGroups, make_optimizer
-from sluice.base.seeding import derive_seed
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples, Workload
 

@@ -7,8 +7,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
-from sluice.findings.responses import respond
 from sluice.base.settings import Record
+from sluice.findings.responses import respond
 
 
 class GradientReport(Record):

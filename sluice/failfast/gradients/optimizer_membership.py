@@ -9,9 +9,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from sluice.base.pluralize import counted
-from sluice.models.parameter_names import listing
-from sluice.failfast.result import Finding
 from sluice.base.settings import Record
+from sluice.findings.finding import Finding
+from sluice.models.parameter_names import listing
 
 
 class OptimizerReport(Record):

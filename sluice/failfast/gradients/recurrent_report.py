@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from sluice.base.errors import ContractError
-from sluice.models.parameter_names import listing
 from sluice.failfast.gradients.recurrent_state import (
     NormaliserRange,
     RecurrentGradients,
     normaliser_range,
 )
-from sluice.failfast.result import Finding, Number
+from sluice.findings.finding import Finding, Number
+from sluice.models.parameter_names import listing
 
 
 def judge_normalisers(

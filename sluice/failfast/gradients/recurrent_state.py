@@ -9,8 +9,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
-from sluice.models.slstm import SLSTMLayer
 from sluice.base.settings import Record
+from sluice.models.slstm import SLSTMLayer
 
 
 class RecurrentGradients(Record):

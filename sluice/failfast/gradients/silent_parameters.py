@@ -5,12 +5,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from sluice.models.module_activity import Activity
+from sluice.findings.finding import Finding
+from sluice.models.module_activity import RECTIFIERS, Activity
 from sluice.models.parameter_names import listing
-from sluice.failfast.result import Finding
-
-RECTIFIERS = (nn.ReLU, nn.ReLU6, nn.Threshold)
-"""Activations that are 0, with slope 0, for units below a threshold."""
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
 _LOOKUPS = (nn.Embedding, nn.EmbeddingBag)

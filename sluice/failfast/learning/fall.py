@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.workloads.constant_baseline import Yardstick
 from sluice.config.poc_settings import PocSettings
+from sluice.workloads.constant_baseline import Yardstick
 
 _LONGER = 10.0
 """A real training with more than this many times the steps may fall by less at the start."""

@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor, nn
 
+from sluice.config.poc_settings import PocSettings
 from sluice.failfast.learning.lone_predictions import find_dependence
 from sluice.failfast.learning.probe import shape, spread
-from sluice.failfast.result import Finding
-from sluice.config.poc_settings import PocSettings
-from sluice.models.scaled import prepare_model
+from sluice.findings.finding import Finding
 from sluice.models.settings import ModelSettings
+from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 _FLATTEN = "Return output.squeeze(-1) from forward()"

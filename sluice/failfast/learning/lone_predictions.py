@@ -5,11 +5,11 @@ import math
 import torch
 from torch import Tensor, nn
 
-from sluice.failfast.learning.probe import shape, spread
-from sluice.findings.responses import respond
-from sluice.failfast.result import Finding
+from sluice.base.seeding import Stream, derive_seed
 from sluice.config.poc_settings import PocSettings
-from sluice.base.seeding import (Stream, derive_seed)
+from sluice.failfast.learning.probe import shape, spread
+from sluice.findings.finding import Finding
+from sluice.findings.responses import respond
 from sluice.workloads.workload import Examples
 
 _LONE_EXAMPLES = 8

@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sluice.base.seeding import Stream, derive_seed
+from sluice.config.poc_settings import PocSettings
 from sluice.failfast.learning.probe import spread
 from sluice.failfast.learning.settled import settled
-from sluice.workloads.constant_baseline import (measure_yardstick, table_loss, trivial_loss)
-from sluice.failfast.result import Finding, Number
-from sluice.config.poc_settings import PocSettings
-from sluice.models.scaled import prepare_model
+from sluice.findings.finding import Finding, Number
 from sluice.models.settings import ModelSettings
-from sluice.base.seeding import (Stream, derive_seed)
+from sluice.workloads.constant_baseline import measure_yardstick, table_loss, trivial_loss
+from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 _CHOICE_ROWS = 512

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sluice.base.errors import TrainingFailed
+from sluice.base.seeding import derive_seed, deterministic
+from sluice.config.poc_settings import PocSettings
 from sluice.failfast.learning.fall import (
     FallBound,
     fall_bound,
@@ -22,14 +24,13 @@ from sluice.failfast.learning.fall import (
 from sluice.failfast.learning.instantiation import too_few
 from sluice.failfast.learning.probe import spread
 from sluice.failfast.learning.settled import settled
-from sluice.workloads.constant_baseline import (Yardstick, measure_yardstick)
-from sluice.failfast.result import Finding, Number
-from sluice.config.poc_settings import PocSettings
-from sluice.models.scaled import Scaled, prepare_model
+from sluice.findings.finding import Finding, Number
+from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training.loop import mean_loss, train
-from sluice.base.seeding import (derive_seed, deterministic)
 from sluice.training.settings import TrainSettings
+from sluice.workloads.constant_baseline import Yardstick, measure_yardstick
+from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 _FAR_END = 10.0

@@ -10,9 +10,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sluice.failfast.result import Finding, Number
-from sluice.config.poc_settings import (PocSettings, PredictionSettings)
 from sluice.base.settings import Record
+from sluice.config.poc_settings import PocSettings, PredictionSettings
+from sluice.findings.finding import Finding, Number
 
 _DECIMALS = 6
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sluice.data.folds import Fold
 from sluice.evaluation.simple_rules import SimpleRuleSettings, best_rule
-from sluice.failfast.result import Finding
+from sluice.findings.finding import Finding
 from sluice.workloads.workload import Examples, Workload
 
 _NEAR_SHARE = 0.5

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from sluice.failfast.result import Finding
 from sluice.config.poc_settings import PocSettings
+from sluice.findings.finding import Finding
 
 SelectEpoch = Callable[[Mapping[int, float]], int]
 _Question = tuple[str, dict[int, float], int | None]

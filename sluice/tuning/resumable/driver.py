@@ -8,7 +8,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
-from sluice.base.errors import (SettingsError, TrialFailed)
+from sluice.base.errors import SettingsError, TrialFailed
 from sluice.tuning.resumable import tune_trials
 from sluice.tuning.resumable.events import Event
 from sluice.tuning.resumable.requirements import require_checkpoint, require_result

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sluice.base.errors import (ContractError, IntegrityError)
+from sluice.base.errors import ContractError, IntegrityError
 from sluice.base.files import storage_error
 
 _VERSION = 2

@@ -9,7 +9,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import ResourceChangingScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from sluice.base.errors import (SettingsError, SluiceError)
+from sluice.base.errors import SettingsError, SluiceError
 from sluice.tuning.resumable import links, tune_trials
 from sluice.tuning.resumable.driver import StudyDriver
 from sluice.tuning.resumable.opening import OpenStudy, StudySettings

@@ -6,13 +6,13 @@ import signal
 import psutil
 import pytest
 
+from sluice.base.errors import SettingsError, StorageError
 from sluice.cluster import ray_session
 from sluice.cluster.autoscaling import find_autoscaler, wait_for_place
 from sluice.cluster.ray_session import ask_every_machine, dashboard_url, join_ray
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.storage import tune_storage
 from sluice.cluster.trial_resources import idle_share
-from sluice.base.errors import (SettingsError, StorageError)
 from tests.sluice.cluster.conftest import KEYS
 
 pytestmark = pytest.mark.slow

@@ -2,11 +2,11 @@
 
 import pytest
 
+from sluice.base.errors import SettingsError, StorageError
 from sluice.cluster.autoscaling import _judge
 from sluice.cluster.runtime_env import hide_values, resolve_runtime_env
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.storage import tune_storage
-from sluice.base.errors import (SettingsError, StorageError)
 from sluice.tuning.tuner import run_tuner
 from tests.sluice.tuning.toy_space import search
 

@@ -3,9 +3,9 @@
 import pytest
 from pydantic import ValidationError
 
+from sluice.base.errors import SettingsError
 from sluice.cluster.places import count_places, require_places
 from sluice.cluster.settings import ComputeSettings
-from sluice.base.errors import SettingsError
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ import os
 import psutil
 import pytest
 
+from sluice.base.cpu_count import count_cores
+from sluice.base.errors import ContractError, SettingsError, TrainingFailed
 from sluice.cluster.jobs import Done, Lost, Told
 from sluice.cluster.process_pool import count_processes, open_process_pool
 from sluice.cluster.settings import ComputeSettings
-from sluice.base.cpu_count import count_cores
-from sluice.base.errors import (ContractError, SettingsError, TrainingFailed)
 from tests.support.jobs import DieUntil, Fail, Square
 
 TWO = ComputeSettings(workers=2, cpus_per_worker=0.5, retries=2)

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from sluice.base.errors import SettingsError
 from sluice.cluster import ray_address
 from sluice.cluster.ray_address import require_cluster
-from sluice.base.errors import SettingsError
 
 
 @contextlib.contextmanager

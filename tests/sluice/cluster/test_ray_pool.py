@@ -6,10 +6,10 @@ import time
 import psutil
 import pytest
 
+from sluice.base.errors import SettingsError
 from sluice.cluster.jobs import Done
 from sluice.cluster.ray_pool import RayPool, open_ray_pool
 from sluice.cluster.settings import ComputeSettings
-from sluice.base.errors import SettingsError
 from sluice.training.parallel import train_members
 from tests.sluice.training.conftest import specs as specs
 from tests.support.jobs import Fail, Wait

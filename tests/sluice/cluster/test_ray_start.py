@@ -2,9 +2,9 @@
 
 import pytest
 
+from sluice.base.errors import SettingsError
 from sluice.cluster.ray_session import join_ray
 from sluice.cluster.settings import ComputeSettings
-from sluice.base.errors import SettingsError
 
 
 @pytest.mark.parametrize(

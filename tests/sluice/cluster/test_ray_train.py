@@ -9,9 +9,9 @@ from collections import Counter
 
 import pytest
 
+from sluice.base.errors import SettingsError, TrainingFailed
 from sluice.cluster.ray_train import open_box
 from sluice.cluster.settings import ComputeSettings
-from sluice.base.errors import (SettingsError, TrainingFailed)
 from sluice.training.unit_on_ranks import train_unit_on_ranks
 from tests.sluice.training.conftest import make_specs
 from tests.support.rank_jobs import start_ranks, unit_alone

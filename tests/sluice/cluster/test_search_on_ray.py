@@ -7,8 +7,15 @@ import shutil
 
 import pytest
 
+from sluice.base.errors import (
+    ContractError,
+    IntegrityError,
+    Interrupted,
+    SearchFailed,
+    StorageError,
+    TrainingFailed,
+)
 from sluice.cluster.settings import ComputeSettings
-from sluice.base.errors import (ContractError, IntegrityError, Interrupted, SearchFailed, StorageError, TrainingFailed)
 from sluice.tuning.resumable.journal import StudyJournal
 from sluice.tuning.tuner import run_tuner
 from tests.sluice.tuning.test_killed import num_lines

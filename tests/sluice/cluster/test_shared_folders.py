@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cluster.shared_folders import first_unseen, marked
 from sluice.base.errors import StorageError
+from sluice.cluster.shared_folders import first_unseen, marked
 
 ROOT = Path(__file__).parents[3]
 

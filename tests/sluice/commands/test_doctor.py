@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.cli.doctor import (DoctorSettings, examine)
-from sluice.base.pluralize import counted
 from sluice.base.home import Home
+from sluice.base.pluralize import counted
+from sluice.cli.doctor import DoctorSettings, examine
 from sluice.registry.ledger import Ledger
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain
 

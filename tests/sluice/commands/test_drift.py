@@ -5,8 +5,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from sluice.base.errors import ContractError, SettingsError, SourceError
 from sluice.cli import drift
-from sluice.base.errors import (ContractError, SettingsError, SourceError)
 from tests.sluice.drift.frames import mixed
 
 

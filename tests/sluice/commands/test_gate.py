@@ -6,8 +6,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from sluice.base.errors import ContractError, SettingsError, SourceError
 from sluice.cli import gate
-from sluice.base.errors import (ContractError, SettingsError, SourceError)
 from sluice.evaluation.losses import LossTable, write_losses
 
 NUM_ROWS = 400

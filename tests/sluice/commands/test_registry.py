@@ -11,8 +11,16 @@ import typer
 from typer.testing import CliRunner
 
 from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import (
+    ContractError,
+    GateBlocked,
+    IntegrityError,
+    SettingsError,
+    SluiceError,
+    UnknownVersion,
+    UntrustedCode,
+)
 from sluice.cli import registry
-from sluice.base.errors import (ContractError, GateBlocked, IntegrityError, SettingsError, SluiceError, UnknownVersion, UntrustedCode)
 from sluice.registry.ledger import Ledger
 from tests.sluice.registry.hostile_files import forge_version
 from tests.sluice.registry.ledger_samples import (

@@ -11,12 +11,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from sluice.base.errors import ContractError, RolloutConflict, SluiceError, UnknownVersion
 from sluice.cli import rollout
 from sluice.cli.registry_access import current_user
-from sluice.rollout_control.drive import drive
-from sluice.base.errors import (ContractError, RolloutConflict, SluiceError, UnknownVersion)
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
+from sluice.rollout_control.drive import drive
 from tests.sluice.delivery.conftest import template
 from tests.sluice.delivery.delivery_samples import SICK, begin, current, report
 from tests.sluice.registry.ledger_samples import MODEL

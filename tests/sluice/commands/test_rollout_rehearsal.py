@@ -6,13 +6,13 @@ from datetime import timedelta
 from rich.console import Console
 
 from sluice.cli.rollout_rehearsal import watching
-from sluice.rollout_control.standing import Standing
-from sluice.rollout_control.view import drift_words
 from sluice.rehearsal.traffic import Counts
 from sluice.rollout import changes
 from sluice.rollout.observations import merge
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import PredictionDrift, Transition
+from sluice.rollout_control.standing import Standing
+from sluice.rollout_control.view import drift_words
 from tests.sluice.registry.ledger_samples import NOW
 
 BEGUN = changes.begin(

@@ -9,16 +9,16 @@ import yaml
 from typer.testing import CliRunner
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.cli import suites
 from sluice.base.digests import digest_json
-from sluice.base.errors import (ContractError, SettingsError, UnknownVersion, UntrustedCode)
-from sluice.models.scaled import prepare_model
-from sluice.models.settings import ModelSettings
+from sluice.base.errors import ContractError, SettingsError, UnknownVersion, UntrustedCode
+from sluice.cli import suites
 from sluice.config.pipeline_file import COMPONENT
+from sluice.models.settings import ModelSettings
 from sluice.registry.code_paths import CodeAcceptance
 from sluice.registry.ledger import Ledger
 from sluice.training.code import code_digest
 from sluice.training.weights import pack_model
+from sluice.workloads.prepare_model import prepare_model
 from tests.sluice.evaluation.scored_workload import member
 from tests.sluice.registry.ledger_samples import Clock, sample_lineage
 from tests.support.echo import Echo

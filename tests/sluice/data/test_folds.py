@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from sluice.data.folds import FoldSettings, rows_needed, walk_forward
 from sluice.base.errors import ContractError
+from sluice.data.folds import FoldSettings, rows_needed, walk_forward
 
 CASES = [
     (num_rows, FoldSettings(num_folds=n, first_test_share=f, val_share=v, embargo_rows=e), h)

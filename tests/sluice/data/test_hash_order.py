@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sluice.data.hash_order import in_hash_order
 from sluice.base.errors import ContractError
+from sluice.data.hash_order import in_hash_order
 
 
 def rows(num_rows: int = 300) -> pd.DataFrame:

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sluice.base.errors import SourceError
 from sluice.data.schema import Column, Schema
 from sluice.data.source_settings import CsvSource, ParquetSource
 from sluice.data.sources import load_rows
-from sluice.base.errors import SourceError
 
 SCHEMA = Schema(columns=(Column(name="close"),), index_name="date", index_kind="int")
 LIMIT = 8 * 1024**2

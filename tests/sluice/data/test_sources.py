@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sluice.base.errors import SourceError
 from sluice.data.schema import Column, Schema
 from sluice.data.sources import CsvSource, PackagedBars, ParquetSource, load_rows
-from sluice.base.errors import SourceError
 
 SCHEMA = Schema(
     columns=(Column(name="close"), Column(name="volume")),

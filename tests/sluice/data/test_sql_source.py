@@ -11,11 +11,11 @@ import pytest
 import sqlalchemy as sa
 from pydantic import ValidationError
 
+from sluice.base.errors import SettingsError, SourceError
 from sluice.data.schema import Column, Schema
 from sluice.data.source_settings import SqlSource
 from sluice.data.sources import load_rows
 from sluice.data.validation import validate_schema
-from sluice.base.errors import (SettingsError, SourceError)
 from sluice.workloads.bars import BarsSettings
 
 SCHEMA = Schema(

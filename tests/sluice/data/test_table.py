@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import ContractError, IntegrityError
 from sluice.data.table import load_table, save_table
-from sluice.base.errors import (ContractError, IntegrityError)
 
 
 def frame(rows: int = 50) -> pd.DataFrame:

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
+from sluice.base.errors import ContractError, SchemaError
 from sluice.data import bar_ends
 from sluice.data.bar_rules import (
     DollarBars,
@@ -20,7 +21,6 @@ from sluice.data.bar_rules import (
     VolumeBars,
 )
 from sluice.data.tick_bars import build_bars
-from sluice.base.errors import (ContractError, SchemaError)
 from tests.sluice.data.tick_samples import random_ticks, slow_bars
 
 RULES = [

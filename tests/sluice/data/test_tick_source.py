@@ -5,9 +5,9 @@ import sqlite3
 import pytest
 import yaml
 
-from sluice.data.sources import load_rows
-from sluice.base.errors import (SchemaError, SettingsError, SourceError)
+from sluice.base.errors import SchemaError, SettingsError, SourceError
 from sluice.config.pipeline import read_pipeline
+from sluice.data.sources import load_rows
 from sluice.workloads.bars import BarsSettings, BarsWorkload
 from sluice.workloads.bars_contract import RAW_SCHEMA
 from tests.sluice.data.tick_samples import random_ticks, slow_bars

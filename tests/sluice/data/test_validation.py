@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sluice.base.errors import ContractError, SchemaError
 from sluice.data.schema import Column, Schema
 from sluice.data.validation import nearest_name, validate_schema
-from sluice.base.errors import (ContractError, SchemaError)
 
 SCHEMA = Schema(
     columns=(Column(name="close"), Column(name="volume"), Column(name="note", kind="string")),

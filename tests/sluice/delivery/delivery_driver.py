@@ -11,10 +11,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.rollout_control.drive import (drive, try_drive)
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout import changes
 from sluice.rollout.state import Rollout
+from sluice.rollout_control.drive import drive, try_drive
 from tests.sluice.delivery.delivery_samples import QUICK, current, report
 from tests.sluice.registry.ledger_driver import die_at, in_child, race
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, register_sample

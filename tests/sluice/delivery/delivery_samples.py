@@ -8,8 +8,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.evaluation.settings import GateSettings
 from sluice.config.pipeline import PipelineSettings
+from sluice.evaluation.settings import GateSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.agreement import Agreement
 from sluice.rollout.observations import ArmCounts, Window

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.rollout_control.drive import (drive, look_at)
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.weights import Weights
+from sluice.rollout_control.drive import drive, look_at
 from tests.sluice.delivery.delivery_samples import (
     begin,
     current,

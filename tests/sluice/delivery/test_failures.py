@@ -6,9 +6,6 @@ from pathlib import Path
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.rollout_control.drive import drive
-from sluice.rollout_control.failures import (FailedRows, keep_failures)
-from sluice.rollout_control.quality import note_quality_of
 from sluice.base.errors import ContractError
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.suite import Failures
@@ -16,6 +13,9 @@ from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout import changes
 from sluice.rollout.agreement import Agreement
 from sluice.rollout.settings import RolloutSettings
+from sluice.rollout_control.drive import drive
+from sluice.rollout_control.failures import FailedRows, keep_failures
+from sluice.rollout_control.quality import note_quality_of
 from tests.sluice.delivery.delivery_samples import (
     PIPELINE,
     QUICK,

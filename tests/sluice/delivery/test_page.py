@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.rollout_control.drive import drive
-from sluice.rollout_control.failures import keep_failures
-from sluice.rollout_control.quality import note_quality_of
-from sluice.rollout_control.report import save_rollout_page
-from sluice.rollout_control.timeline import (Mark, timeline_svg)
 from sluice.base.errors import ContractError
-from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.base.home import Home
+from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.registry.rollouts import RolloutLedger
 from sluice.reports.page import first_tag
 from sluice.rollout import changes
 from sluice.rollout.agreement import Agreement
 from sluice.rollout.observations import ArmCounts
 from sluice.rollout.settings import RolloutSettings
+from sluice.rollout_control.drive import drive
+from sluice.rollout_control.failures import keep_failures
+from sluice.rollout_control.quality import note_quality_of
+from sluice.rollout_control.report import save_rollout_page
+from sluice.rollout_control.timeline import Mark, timeline_svg
 from tests.sluice.delivery.delivery_samples import (
     PIPELINE,
     SICK,

@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.rollout_control.drive import drive
-from sluice.rollout_control.quality import (judge_quality, note_quality_of)
 from sluice.evaluation.budget import spent_alpha
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.settings import GateSettings
-from sluice.verdicts.verdict import Verdict
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
+from sluice.rollout_control.drive import drive
+from sluice.rollout_control.quality import judge_quality, note_quality_of
+from sluice.verdicts.verdict import Verdict
 from tests.sluice.delivery.delivery_samples import (
     PIPELINE,
     QUICK,

@@ -11,12 +11,12 @@ import psutil
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.rollout_control.drive import try_drive
 from sluice.registry.lineage import BASELINE
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.agreement import Agreement, measure_agreement
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Transition
+from sluice.rollout_control.drive import try_drive
 from sluice.serving.contract import InputContract
 from sluice.serving.deployed import load_deployed
 from sluice.serving.settings import ServingSettings

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from sluice.drift.reference import DriftReference, build_reference
 from sluice.config.drift_settings import DriftSettings
+from sluice.drift.reference import DriftReference, build_reference
 
 SMALL = DriftSettings(min_resamples=299, num_features=16)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sluice.bench.drift.error_rates import (DriftWorld, measure_drift, measure_speed)
-from sluice.bench.drift.table import (cell_table, holds)
+from sluice.bench.drift.error_rates import DriftWorld, measure_drift, measure_speed
+from sluice.bench.drift.table import cell_table, holds
 from sluice.bench.gate.error_rates import Rate
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sluice.config.drift_settings import DriftSettings
 from sluice.drift.calibration import Null, calibrate_column, draw_size, draw_sums, null_of
 from sluice.drift.columns import reference_column
 from sluice.drift.dependence import Dependence
-from sluice.config.drift_settings import DriftSettings
 from tests.sluice.evaluation.loss_samples import ar1
 
 SETTINGS = DriftSettings()

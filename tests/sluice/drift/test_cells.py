@@ -2,8 +2,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sluice.drift.cells import CategoryCells, cut_categories, cut_numbers, kind_of, num_filled
 from sluice.base.errors import ContractError
+from sluice.drift.cells import CategoryCells, cut_categories, cut_numbers, kind_of, num_filled
 
 
 def shares(values: pd.Series, num_cells: int) -> np.ndarray:

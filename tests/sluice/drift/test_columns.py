@@ -3,8 +3,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from sluice.drift.columns import bins, reference_column, scores
 from sluice.config.drift_settings import DriftSettings
+from sluice.drift.columns import bins, reference_column, scores
 
 SETTINGS = DriftSettings()
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sluice.drift.concept import ConceptReport, judge_losses
-from sluice.config.drift_settings import DriftSettings
 from sluice.base.errors import ContractError
+from sluice.config.drift_settings import DriftSettings
+from sluice.drift.concept import ConceptReport, judge_losses
 from tests.sluice.evaluation.loss_samples import ar1
 
 SETTINGS = DriftSettings(alpha=0.05)

@@ -2,9 +2,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sluice.config.drift_settings import DriftSettings
 from sluice.drift.columns import reference_column, scores
 from sluice.drift.joint import Features, JointReference
-from sluice.config.drift_settings import DriftSettings
 
 SETTINGS = DriftSettings()
 

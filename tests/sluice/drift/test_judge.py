@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from sluice.base.errors import ContractError
+from sluice.config.drift_settings import DriftSettings
 from sluice.drift.judge import judge_window
 from sluice.drift.reference import build_reference
 from sluice.drift.report import DriftReport
-from sluice.config.drift_settings import DriftSettings
-from sluice.base.errors import ContractError
 from tests.sluice.drift.frames import SMALL, mixed, reference_of
 
 REFERENCE_FRAME = mixed(0, 2000)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from sluice.drift.latency import judge_latency
-from sluice.config.drift_settings import DriftSettings
 from sluice.base.errors import ContractError
+from sluice.config.drift_settings import DriftSettings
+from sluice.drift.latency import judge_latency
 
 SETTINGS = DriftSettings()
 

@@ -2,7 +2,8 @@ import itertools
 
 import pytest
 
-from sluice.drift.persistence import PersistenceSettings, persist
+from sluice.config.drift_settings import PersistenceSettings
+from sluice.drift.persistence import persist
 
 WORDS = {"D": "DRIFT", "S": "STABLE", "?": "INCONCLUSIVE"}
 TWO_OF_THREE = PersistenceSettings(needed=2, windows=3)

@@ -4,6 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import IntegrityError
 from sluice.drift.judge import judge_window
 from sluice.drift.reference_file import (
     load_reference,
@@ -11,7 +12,6 @@ from sluice.drift.reference_file import (
     reference_bytes,
     save_reference,
 )
-from sluice.base.errors import IntegrityError
 from tests.sluice.drift.frames import mixed, reference_of
 
 

@@ -6,14 +6,13 @@ from datetime import UTC, datetime, timedelta
 import pandas as pd
 import pytest
 
+from sluice.base.errors import ContractError
+from sluice.config.drift_settings import DriftSettings, PersistenceSettings
 from sluice.drift import live
 from sluice.drift.news import Labels, what_is_new
-from sluice.drift.persistence import PersistenceSettings
-from sluice.config.drift_settings import DriftSettings
 from sluice.drift.watch import DriftWatch, Judgement, SubjectWatch, carried_on, episode_of
 from sluice.drift.watch_page import watch_page
 from sluice.drift.windows import Waiting, next_window
-from sluice.base.errors import ContractError
 from sluice.rollout.samples import Sample
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sluice.config.drift_settings import DriftSettings
 from sluice.drift.judge import judge_window
 from sluice.drift.page import drift_page
 from sluice.drift.reference import build_reference
 from sluice.drift.reference_file import parse_reference, reference_bytes
-from sluice.config.drift_settings import DriftSettings
 
 FEW = DriftSettings(min_resamples=99, num_features=16, max_columns=8, alpha=0.1, window_rows=200)
 

@@ -5,8 +5,8 @@ import pytest
 
 from sluice.base.errors import SettingsError
 from sluice.evaluation.budget import count_attempt, for_attempt, spent_alpha
-from sluice.verdicts.row_sketch import RowSketch
 from sluice.evaluation.settings import GateSettings
+from sluice.verdicts.row_sketch import RowSketch
 
 
 def test_all_attempts_together_never_spend_more_than_alpha():

@@ -5,7 +5,7 @@ import pytest
 from pydantic import ValidationError
 from scipy import stats
 
-from sluice.base.errors import (ContractError, SettingsError)
+from sluice.base.errors import ContractError, SettingsError
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.settings import GateSettings

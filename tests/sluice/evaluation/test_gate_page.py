@@ -12,9 +12,9 @@ from sluice.evaluation.gate_plots import (
     power_curve,
     power_png,
 )
-from sluice.evaluation.guards import GuardOutcome
 from sluice.evaluation.settings import GateSettings
 from sluice.reports.page import first_tag
+from sluice.verdicts.guard_outcome import GuardOutcome
 from tests.sluice.evaluation.loss_samples import table, two_recipes
 
 

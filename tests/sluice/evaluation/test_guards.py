@@ -9,13 +9,13 @@ from pydantic import ValidationError
 from scipy import stats
 
 from sluice.base.errors import ContractError
+from sluice.base.receipts import Receipt
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.guard_settings import GuardSettings, HardLimit, MetricMargin
 from sluice.evaluation.guards import GuardEvidence, check_guards
 from sluice.evaluation.metric_table import MetricTable
 from sluice.evaluation.settings import GateSettings
 from sluice.verdicts.verdict import Verdict
-from sluice.base.receipts import Receipt
 from tests.sluice.evaluation.loss_samples import spread, table, two_recipes
 
 

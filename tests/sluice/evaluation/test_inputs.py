@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (GateBlocked, IntegrityError)
+from sluice.base.errors import GateBlocked, IntegrityError
 from sluice.evaluation.inputs import open_evaluation_inputs
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.registry.ledger import Ledger

@@ -5,9 +5,10 @@ import pytest
 
 from sluice.evaluation.budget import spent_alpha
 from sluice.evaluation.guard_settings import GuardSettings, HardLimit
-from sluice.evaluation.guards import GuardEvidence, GuardOutcome
+from sluice.evaluation.guards import GuardEvidence
 from sluice.evaluation.judgement import judge
 from sluice.evaluation.settings import GateSettings
+from sluice.verdicts.guard_outcome import GuardOutcome
 from sluice.verdicts.verdict import Verdict
 from tests.sluice.evaluation.loss_samples import table, two_recipes
 

@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sluice.base.errors import (ContractError, SourceError)
+from sluice.base.errors import ContractError, SourceError
 from sluice.evaluation.losses import LossTable, read_losses, write_losses
 from tests.sluice.evaluation.loss_samples import table
 

@@ -7,9 +7,10 @@ from scipy.stats import t as student
 from sluice.evaluation.guard_settings import GuardSettings
 from sluice.evaluation.guards import GuardEvidence
 from sluice.evaluation.judgement import judge
-from sluice.evaluation.metric_changes import find_worse_metrics, sentence_of
+from sluice.evaluation.metric_changes import find_worse_metrics
 from sluice.evaluation.metric_table import MetricTable
 from sluice.evaluation.settings import GateSettings
+from sluice.verdicts.metric_change import sentence_of
 from tests.sluice.evaluation.loss_samples import table, two_recipes
 
 FOLDS = 4

@@ -9,13 +9,12 @@ import pytest
 from torch import Tensor
 
 from sluice.base.artifacts import ArtifactStore
+from sluice.base.environment import Environment, GitState
+from sluice.base.errors import ContractError, IntegrityError, OtherCode
 from sluice.data.folds import Fold, walk_forward
-from sluice.base.errors import (ContractError, IntegrityError, OtherCode)
 from sluice.evaluation.reference import score_version
 from sluice.evaluation.scoring import ModelScores, score_production, window_digest
-from sluice.models.scaled import prepare_model
 from sluice.models.settings import ModelSettings
-from sluice.base.environment import (Environment, GitState)
 from sluice.registry.lineage import Lineage
 from sluice.registry.own_code import collect_own_modules
 from sluice.registry.stored_code import CODE, CodeChoice, pack_code
@@ -23,6 +22,7 @@ from sluice.training.code import identify_code
 from sluice.training.members import Member
 from sluice.training.weights import load_member, pack_model
 from sluice.workloads.digits import DigitsWorkload
+from sluice.workloads.prepare_model import prepare_model
 from tests.sluice.registry.code_samples import LAYERS, UserCode
 from tests.sluice.registry.ledger_samples import as_version
 from tests.support.echo import Echo, EchoSettings

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sluice.verdicts.row_sketch import (HASHES, RowSketch)
+from sluice.verdicts.row_sketch import HASHES, RowSketch
 
 DAYS = np.datetime_as_string(np.arange("2010-01-01", "2030-01-01", dtype="datetime64[D]"))
 

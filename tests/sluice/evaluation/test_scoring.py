@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from sluice.base.errors import ContractError, OutOfMemory
 from sluice.data.folds import Fold, RowRange
-from sluice.base.errors import (ContractError, OutOfMemory)
 from sluice.evaluation.outputs import predict
 from sluice.evaluation.scoring import (
     score_baseline,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sluice.base import receipts
-from sluice.base.errors import (ContractError, GateBlocked)
+from sluice.base.errors import ContractError, GateBlocked
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.settings import GateSettings
 from sluice.verdicts.verdict import Verdict

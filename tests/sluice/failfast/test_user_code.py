@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.base.errors import (ContractError, TrainingFailed)
+from sluice.base.errors import ContractError, TrainingFailed
 from sluice.failfast.learning.probe import spread
-from sluice.findings.user_code import (finding_from, training_error, users_code)
+from sluice.findings.user_code import finding_from, training_error, users_code
 from sluice.training.loop import mean_loss, predict
 from tests.support.synthetic import SineWorkload
 

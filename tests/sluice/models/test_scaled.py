@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.models.scaled import Scaled, prepare_model
+from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
+from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples
 from tests.support.synthetic import SineWorkload
 

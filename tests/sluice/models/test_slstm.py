@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from sluice.base.seeding import deterministic
 from sluice.models.settings import ModelSettings
 from sluice.models.slstm import SLSTM, SLSTMLayer
-from sluice.base.seeding import deterministic
 
 
 def written_out(layer: SLSTMLayer, x: torch.Tensor) -> torch.Tensor:

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from sluice.base.errors import SettingsError
+from sluice.base.seeding import deterministic
 from sluice.models.settings import ModelSettings
 from sluice.models.transformer import Transformer, positions
 from sluice.training.loop import mean_loss, train
-from sluice.base.seeding import deterministic
 from sluice.training.settings import TrainSettings
 from tests.sluice.training.range_samples import examples
 

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_bytes
-from sluice.base.errors import (ContractError, SettingsError)
+from sluice.base.errors import ContractError, SettingsError
 from sluice.observability import tracing
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout import changes

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sluice.base.digests import (digest_bytes, digest_json)
+from sluice.base.digests import digest_bytes, digest_json
 from sluice.registry.lineage import Lineage
 
 Parts = dict[str, bytes]

@@ -19,7 +19,7 @@ from sqlalchemy import Engine, event
 from sqlalchemy.pool import Pool
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (PromotionConflict, SluiceError)
+from sluice.base.errors import PromotionConflict, SluiceError
 from sluice.base.receipts import Receipt
 from sluice.registry import loading
 from sluice.registry.ledger import Ledger

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.digests import (digest_bytes, digest_json)
+from sluice.base.digests import digest_bytes, digest_json
+from sluice.base.environment import Environment, GitState
+from sluice.base.receipts import Receipt
 from sluice.models.linear import LastRowLinear
 from sluice.models.scaled import Scaled
-from sluice.base.receipts import Receipt
-from sluice.base.environment import (Environment, GitState)
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE, Lineage
 from sluice.registry.records import Version

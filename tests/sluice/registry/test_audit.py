@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (GateBlocked, IntegrityError, SluiceError, UnknownVersion)
+from sluice.base.errors import GateBlocked, IntegrityError, SluiceError, UnknownVersion
 from sluice.registry import refusals
 from sluice.registry.audit import AuditRecord
 from sluice.registry.rollouts import RolloutLedger

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (SettingsError, StorageError, UnknownVersion)
+from sluice.base.errors import SettingsError, StorageError, UnknownVersion
 from sluice.registry.database import Database
 from sluice.registry.ledger import Ledger
 from sluice.registry.tables import SCHEMA_VERSION, models, version_receipts

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.environment import (installed_versions, read_environment, read_git)
+from sluice.base.environment import installed_versions, read_environment, read_git
 
 
 def git(folder: Path, *arguments: str) -> str:

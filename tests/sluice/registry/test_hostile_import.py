@@ -10,15 +10,22 @@ from pathlib import Path
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (ContractError, IntegrityError, SettingsError, SluiceError, StorageError, UntrustedCode)
+from sluice.base.errors import (
+    ContractError,
+    IntegrityError,
+    SettingsError,
+    SluiceError,
+    StorageError,
+    UntrustedCode,
+)
 from sluice.models.settings import ModelSettings
-from sluice.registry.code_paths import CodeAcceptance, require_accepted_code
+from sluice.models.weights_format import require_intact
 from sluice.models.weights_limits import LIMITS
+from sluice.registry.code_paths import CodeAcceptance, require_accepted_code
 from sluice.registry.ledger import Ledger
 from sluice.registry.loading import code_findings, load_members, load_networks, removed_settings
 from sluice.registry.records import Version
 from sluice.registry.transfer import export_version, import_version
-from sluice.models.weights_format import require_intact
 from sluice.training.weights import load_member
 from tests.sluice.registry.code_samples import UserCode
 from tests.sluice.registry.hostile_files import (

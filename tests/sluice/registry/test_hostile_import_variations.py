@@ -21,13 +21,13 @@ from torch.utils._pytree import tree_leaves
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_bytes
+from sluice.base.errors import ContractError, IntegrityError, SluiceError, UntrustedCode
+from sluice.config.pipeline import defs_folder, find_pipeline
 from sluice.drift.held_out import held_out_losses
 from sluice.drift.reference_file import load_reference
-from sluice.base.errors import (ContractError, IntegrityError, SluiceError, UntrustedCode)
 from sluice.evaluation.reference import score_version
 from sluice.models.build import ARCHITECTURES, build_network, sketch_network
 from sluice.models.settings import ModelSettings
-from sluice.config.pipeline import (defs_folder, find_pipeline)
 from sluice.registry.ledger import Ledger
 from sluice.registry.loading import load_members, load_networks
 from sluice.registry.public_keys import PrivateKey, TrustedKeys

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (ContractError, StorageError, UnknownVersion)
+from sluice.base.errors import ContractError, StorageError, UnknownVersion
 from sluice.base.receipts import Receipt
 from sluice.registry.code_paths import CodeAcceptance
 from sluice.registry.database import Database

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (IntegrityError, SamplesRefused, StorageError)
+from sluice.base.errors import IntegrityError, SamplesRefused, StorageError
 from sluice.registry import observations as module
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.tables import samples

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (ContractError, IntegrityError, OtherCode)
+from sluice.base.errors import ContractError, IntegrityError, OtherCode
 from sluice.registry.ledger import Ledger
 from sluice.registry.loading import compare_version, load_members
 from sluice.registry.stored_code import (

@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.cli.app import run_command
-from sluice.base.errors import (IntegrityError, RegistryUnsound)
+from sluice.base.errors import IntegrityError, RegistryUnsound
 from sluice.base.home import Home
+from sluice.cli.app import run_command
 from sluice.registry import append_only, production_check
 from sluice.registry.database import Database
 from sluice.registry.rollouts import RolloutLedger

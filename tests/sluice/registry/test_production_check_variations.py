@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (GateBlocked, RegistryUnsound)
+from sluice.base.errors import GateBlocked, RegistryUnsound
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
 from sluice.rollout import changes

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (ContractError, GateBlocked, IntegrityError, PromotionConflict, SluiceError, UnknownVersion)
+from sluice.base.errors import (
+    ContractError,
+    GateBlocked,
+    IntegrityError,
+    PromotionConflict,
+    SluiceError,
+    UnknownVersion,
+)
 from sluice.base.receipts import Receipt
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import Lineage

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (IntegrityError, SettingsError)
+from sluice.base.errors import IntegrityError, SettingsError
 from sluice.registry.ledger import Ledger
 from sluice.registry.public_keys import (
     ManifestSignature,

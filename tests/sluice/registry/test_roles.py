@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from sqlalchemy import Connection
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (GateBlocked, SettingsError)
+from sluice.base.errors import GateBlocked, SettingsError
 from sluice.registry.keyring import KNOWN_KEYS, Keyring
 from sluice.registry.ledger import Ledger
 from sluice.registry.rollouts import RolloutLedger

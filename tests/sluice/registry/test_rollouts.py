@@ -9,7 +9,14 @@ import pytest
 import sqlalchemy as sa
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (ContractError, GateBlocked, IntegrityError, RolloutConflict, SluiceError, UnknownVersion)
+from sluice.base.errors import (
+    ContractError,
+    GateBlocked,
+    IntegrityError,
+    RolloutConflict,
+    SluiceError,
+    UnknownVersion,
+)
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.tables import rollout_heads
 from sluice.rollout import changes

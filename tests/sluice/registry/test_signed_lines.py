@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (GateBlocked, IntegrityError, StorageError)
+from sluice.base.errors import GateBlocked, IntegrityError, StorageError
 from sluice.registry import append_only, log
 from sluice.registry.anchor import registry_identity
 from sluice.registry.database import Database

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import GateBlocked, IntegrityError, UnknownVersion
 from sluice.cli.app import build_app
-from sluice.base.errors import (GateBlocked, IntegrityError, UnknownVersion)
 from sluice.registry import refusals
 from sluice.registry.database import Database
 from sluice.registry.keyring import KNOWN_KEYS

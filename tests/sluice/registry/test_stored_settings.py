@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.cli.doctor import (DoctorSettings, Examination, examine)
 from sluice.base.errors import IntegrityError
 from sluice.base.home import Home
-from sluice.models.scaled import prepare_model
+from sluice.cli.doctor import DoctorSettings, Examination, examine
 from sluice.models.settings import ModelSettings
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import Lineage
@@ -18,6 +17,7 @@ from sluice.registry.stored_settings import REMOVED
 from sluice.serving.deployed import load_deployed, require_finite
 from sluice.training.weights import pack_model
 from sluice.workloads.digits import DigitsSettings, DigitsWorkload
+from sluice.workloads.prepare_model import prepare_model
 from tests.sluice.registry.ledger_samples import MODEL, Clock, as_version, sample_lineage
 from tests.sluice.registry.test_loading import approve, promote, with_settings, with_weights
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_bytes
-from sluice.base.errors import (ContractError, GateBlocked, IntegrityError, SluiceError, StorageError)
+from sluice.base.errors import ContractError, GateBlocked, IntegrityError, SluiceError, StorageError
 from sluice.registry import append_only
 from sluice.registry.code_paths import CodeAcceptance
 from sluice.registry.ledger import Ledger

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (BROKEN, SluiceError)
+from sluice.base.errors import BROKEN, SluiceError
 from sluice.registry.ledger import Ledger
 from sluice.registry.transfer import export_version, import_version
 from tests.sluice.registry.hostile_files import (

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (ContractError, IntegrityError)
+from sluice.base.errors import ContractError, IntegrityError
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rehearsal.sandbox import open_sandbox, twin
 from sluice.rehearsal.settings import shortened

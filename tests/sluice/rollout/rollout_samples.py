@@ -2,12 +2,12 @@
 
 from datetime import UTC, datetime, timedelta
 
-from sluice.verdicts.verdict import (Outcome, Verdict)
 from sluice.rollout.changes import begin
 from sluice.rollout.machine import advance
 from sluice.rollout.observations import ArmCounts, Window
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import PredictionDrift, Rollout, Transition
+from sluice.verdicts.verdict import Outcome, Verdict
 
 NOW = datetime(2025, 3, 14, 9, 0, tzinfo=UTC)
 SETTINGS = RolloutSettings(min_step_s=60, max_step_s=600, min_requests=100, lease_s=120)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.rollout_control.drive import _drift as drift_of
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.agreement import Agreement, prediction_drift
 from sluice.rollout.machine import advance
@@ -22,6 +21,7 @@ from sluice.rollout.samples import Fault, Report, Sample, ServerState
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import PredictionDrift, Rollout
 from sluice.rollout.weights import Weights
+from sluice.rollout_control.drive import _drift as drift_of
 from sluice.serving.arm import Arm
 from sluice.serving.clients import Clients
 from sluice.serving.contract import PredictRequest

@@ -5,7 +5,7 @@ import threading
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from sluice.base.errors import (SamplesRefused, StorageError)
+from sluice.base.errors import SamplesRefused, StorageError
 from sluice.registry.client_secret import client_name, client_of
 from sluice.rollout.samples import Report, Sample
 from sluice.rollout.weights import Weights

@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.cli.app import run_command
 from sluice.base.errors import IntegrityError
 from sluice.base.home import Home
+from sluice.cli.app import run_command
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.deployed import deployed_members, load_deployed

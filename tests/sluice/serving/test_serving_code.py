@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.cli.app import run_command
-from sluice.cli.doctor import (DoctorSettings, examine)
 from sluice.base.errors import OtherCode
 from sluice.base.home import Home
+from sluice.cli.app import run_command
+from sluice.cli.doctor import DoctorSettings, examine
 from sluice.registry.rollouts import RolloutLedger
 from sluice.serving.log import json_log
 from sluice.serving.recipe import ServerRecipe, open_recipe

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sluice.base.errors import SettingsError, StorageError
 from sluice.cli.app import run_command
-from sluice.base.errors import (SettingsError, StorageError)
 from sluice.rollout.weights import Weights
 from sluice.serving.connection_settings import ConnectionSettings
 from sluice.serving.server import in_clear

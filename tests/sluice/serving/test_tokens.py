@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sluice.cli.app import run_command
-from sluice.base.errors import (SettingsError, SluiceError, StorageError)
-from sluice.rollout.weights import Weights
+from sluice.base.errors import SettingsError, SluiceError, StorageError
 from sluice.base.secret_files import read_secret_file
+from sluice.cli.app import run_command
+from sluice.rollout.weights import Weights
 from sluice.serving.refusals import NotAllowed, NotAuthorized
 from sluice.serving.token_file import TokenFile, TokenFileWatch
 from sluice.serving.tokens import SCOPES, Scope, Tokens, digest_token

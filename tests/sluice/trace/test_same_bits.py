@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.trace.attach import traced
 from sluice.bench.tracer.overhead import weights_digest
+from sluice.trace.attach import traced
 from sluice.trace.reading import read_trace
 from sluice.trace.settings import TraceSettings
 from tests.support.traced import healthy

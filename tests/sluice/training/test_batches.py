@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from sluice.base.seeding import derive_seed, deterministic
 from sluice.training.batches import Batches, epoch_order
 from sluice.training.loop import train
-from sluice.base.seeding import (derive_seed, deterministic)
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples
 from tests.sluice.training.test_loop import (

@@ -3,10 +3,10 @@
 import pytest
 
 from sluice.base.errors import ContractError
-from sluice.models.settings import ModelSettings
+from sluice.base.seeding import derive_seed
 from sluice.bench.training import trainer_overhead
 from sluice.bench.training.trainer_overhead import measure_trainer
-from sluice.base.seeding import derive_seed
+from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from tests.support.synthetic import SineWorkload
 
@@ -68,6 +68,8 @@ def test_loops_that_do_other_work_are_not_compared(measure):
 
 def test_other_random_numbers_are_noticed(measure, monkeypatch):
     """A bare loop with dropout and order of another seed."""
-    monkeypatch.setattr(trainer_overhead, "derive_seed", lambda base, stage: derive_seed(base + 1, stage))
+    monkeypatch.setattr(
+        trainer_overhead, "derive_seed", lambda base, stage: derive_seed(base + 1, stage)
+    )
     with pytest.raises(ContractError, match="must end with the same weights"):
         measure()

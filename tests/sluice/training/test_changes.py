@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from sluice.base.errors import SettingsError
-from sluice.training.schedule import rate_at
 from sluice.base.seeding import derive_seed
+from sluice.training.schedule import rate_at
 from sluice.training.settings import Change, TrainSettings
 from sluice.training.unit import find_finished, train_unit
 from tests.sluice.training.test_loop import SETTINGS, TRAIN, loss_of, make_model, run, vector

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.base.errors import (ContractError, StorageError)
+from sluice.base.errors import ContractError, StorageError
+from sluice.base.seeding import rng_state
 from sluice.training.checkpoint import discard_checkpoints, load_checkpoint, save_checkpoint
 from sluice.training.loop import EpochResult, TrainState
-from sluice.base.seeding import rng_state
 
 SUBJECT = {"seed": 1, "training": {"learning_rate": 0.1}, "fold": [0, 10]}
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from sluice.base.errors import SettingsError
+from sluice.base.seeding import deterministic
 from sluice.training.device import (
     device_of,
     device_on_ray,
@@ -15,7 +16,6 @@ from sluice.training.device import (
     start_device,
 )
 from sluice.training.loop import mean_loss, predict
-from sluice.base.seeding import deterministic
 from sluice.training.settings import TrainSettings
 from tests.sluice.training.test_loop import (
     SETTINGS,

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from sluice.base.errors import (RankLost, TrainingFailed)
+from sluice.base.errors import RankLost, TrainingFailed
 from sluice.base.seeding import derive_seed
 from tests.support import rank_jobs
 from tests.support.rank_jobs import CASES, fit, start_ranks, unit_alone

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.training.generator_sharing import generator_use, shared_generators
 from sluice.base.seeding import Stream
+from sluice.training.generator_sharing import generator_use, shared_generators
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.base.errors import (ContractError, TrainingFailed)
+from sluice.base.errors import ContractError, TrainingFailed
+from sluice.base.seeding import derive_seed, deterministic
 from sluice.training.loop import mean_loss, predict, train
 from sluice.training.schedule import rate_at
-from sluice.base.seeding import (derive_seed, deterministic)
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples
 

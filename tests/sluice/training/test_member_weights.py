@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (ContractError, IntegrityError)
-from sluice.models.scaled import Scaled, prepare_model
+from sluice.base.errors import ContractError, IntegrityError
+from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training.members import Member
 from sluice.training.weights import load_member, pack, pack_model, unpack
+from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples
 from tests.support.synthetic import SineWorkload
 

@@ -3,9 +3,9 @@
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.cluster.settings import ComputeSettings
 from sluice.base.errors import ContractError
-from sluice.eventlog.event_log import (read_events, validate_log)
+from sluice.cluster.settings import ComputeSettings
+from sluice.eventlog.event_log import read_events, validate_log
 from sluice.training.merged_log import merge_logs
 from sluice.training.parallel import train_members
 from tests.sluice.training.conftest import make_specs

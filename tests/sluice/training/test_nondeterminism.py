@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.training.nondeterminism import nondeterministic_operations
 from sluice.base.seeding import deterministic
+from sluice.training.nondeterminism import nondeterministic_operations
 
 INDEX = torch.tensor([0, 0, 1])
 

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.base.errors import (ContractError, SettingsError)
+from sluice.base.errors import ContractError, SettingsError
+from sluice.base.seeding import derive_seed, deterministic
 from sluice.training.code import optimizer_code
 from sluice.training.optimizer_state import restore_state, split_state
 from sluice.training.optimizers import OPTIMIZERS, require_optimizer
 from sluice.training.parameter_groups import make_optimizer
 from sluice.training.schedule import rate_at
-from sluice.base.seeding import (derive_seed, deterministic)
 from sluice.training.settings import Change, TrainSettings, may_change
 from sluice.training.unit import describe, train_unit
 from tests.sluice.training.test_loop import (

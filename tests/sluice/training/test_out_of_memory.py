@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.base.errors import (ContractError, OutOfMemory, TrainingFailed)
-from sluice.evaluation import outputs
-from sluice.findings.user_code import (finding_from, users_code)
-from sluice.training.loop import predict, train
+from sluice.base.errors import ContractError, OutOfMemory, TrainingFailed
 from sluice.base.out_of_memory import is_out_of_memory
+from sluice.evaluation import outputs
+from sluice.findings.user_code import finding_from, users_code
+from sluice.training.loop import predict, train
 from sluice.training.settings import TrainSettings
 from sluice.training.unit_job import fit_unit
 from tests.sluice.tuning.toy_space import search, settings

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from sluice.base.errors import Interrupted, SettingsError, TrainingFailed
 from sluice.cluster.settings import ComputeSettings
-from sluice.base.errors import (Interrupted, SettingsError, TrainingFailed)
 from sluice.training import parallel
 from sluice.training.parallel import train_members
 

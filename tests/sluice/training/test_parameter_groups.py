@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from sluice.base.errors import ContractError
+from sluice.base.seeding import derive_seed, deterministic
 from sluice.training.loop import train
 from sluice.training.parameter_groups import listed_groups, make_optimizer, set_rate
 from sluice.training.schedule import rate_at
-from sluice.base.seeding import (derive_seed, deterministic)
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Workload
 from tests.sluice.training.test_loop import (

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from sluice.base.errors import TrainingFailed
+from sluice.base.seeding import deterministic
 from sluice.models.build import ARCHITECTURES, build_network
 from sluice.models.settings import ModelSettings
 from sluice.training.checkpoint import load_checkpoint, save_checkpoint
 from sluice.training.loop import train
 from sluice.training.precision import Arithmetic, ScaleState
-from sluice.base.seeding import deterministic
 from sluice.training.settings import TrainSettings
 from tests.sluice.training.test_loop import (
     TRAIN,

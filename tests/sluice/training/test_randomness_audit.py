@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from sluice.base.seeding import Stream, deterministic, rng_state, seed_everything
 from sluice.training.randomness_audit import RandomnessAudit, audit_randomness
-from sluice.base.seeding import (Stream, deterministic, rng_state, seed_everything)
 
 GLOBAL = ("Python random", "NumPy global", "torch CPU")
 ROWS = list(range(8))

@@ -11,10 +11,10 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from sluice.base.errors import (ContractError, TrainingFailed)
+from sluice.base.errors import ContractError, TrainingFailed
+from sluice.base.seeding import rng_state
 from sluice.training.descent import RangeTestSettings
 from sluice.training.range_test import RangeTest, range_test
-from sluice.base.seeding import rng_state
 from sluice.training.settings import TrainSettings
 from tests.sluice.training.range_samples import Quadratic, examples, output_mean, squared_error
 

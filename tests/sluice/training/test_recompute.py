@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from sluice.base.errors import ContractError
+from sluice.base.seeding import deterministic
 from sluice.models.build import build_network
 from sluice.models.settings import ModelSettings
 from sluice.training.loop import train
 from sluice.training.recompute import recomputable, recomputing
-from sluice.base.seeding import deterministic
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples
 from tests.sluice.training.test_loop import loss_of, losses_of, make_model, run, timeless, vector

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from sluice.base import environment
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_json
-from sluice.base import environment
 from sluice.training.run_record import RunRecord, read_run
 from sluice.training.settings import TrainSettings
 

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from sluice.base.seeding import (Stream, derive_seed, deterministic, restore_rng, rng_state, seed_everything)
+from sluice.base.seeding import (
+    Stream,
+    derive_seed,
+    deterministic,
+    restore_rng,
+    rng_state,
+    seed_everything,
+)
 
 
 def draw() -> tuple[float, ...]:

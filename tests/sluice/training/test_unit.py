@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import SettingsError, StorageError
 from sluice.data.table import load_table
-from sluice.base.errors import (SettingsError, StorageError)
-from sluice.eventlog.event_log import (read_events, validate_log)
+from sluice.eventlog.event_log import read_events, validate_log
 from sluice.trace.reading import find_traces, read_trace
 from sluice.training.loop import predict
 from sluice.training.unit import find_finished, train_unit

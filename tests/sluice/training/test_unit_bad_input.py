@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from sluice.base.errors import (ContractError, StorageError)
+from sluice.base.errors import ContractError, StorageError
 from sluice.models.settings import ModelSettings
 from sluice.training.unit import train_unit
 from tests.sluice.training.test_unit import bits, events, ignore, interrupted, unit_folder

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from sluice.base.errors import (ContractError, TrainingFailed)
+from sluice.base.errors import ContractError, TrainingFailed
 from sluice.bench.training import unit_overhead
 from sluice.bench.training.unit_overhead import measure_units
 

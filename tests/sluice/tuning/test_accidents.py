@@ -6,7 +6,17 @@ import pickle
 import pytest
 import torch
 
-from sluice.base.errors import (ContractError, IntegrityError, OutOfMemory, RankLost, SettingsError, SluiceError, SourceError, StorageError, TrainingFailed)
+from sluice.base.errors import (
+    ContractError,
+    IntegrityError,
+    OutOfMemory,
+    RankLost,
+    SettingsError,
+    SluiceError,
+    SourceError,
+    StorageError,
+    TrainingFailed,
+)
 from sluice.tuning.accidents import is_accident, reason_of
 from sluice.tuning.records import Step
 from tests.sluice.tuning.conftest import SINE

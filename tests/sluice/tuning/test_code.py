@@ -8,7 +8,7 @@ import pytest
 import sluice.tuning
 from sluice.assets.subjects import search_subject
 from sluice.base.errors import ContractError
-from sluice.config.pipeline import (PipelineSettings, read_pipeline)
+from sluice.config.pipeline import PipelineSettings, read_pipeline
 from sluice.tuning.code import search_code
 from sluice.tuning.settings import SearchSettings
 from tests.sluice.tuning.toy_space import search, settings

@@ -5,15 +5,15 @@ import dataclasses
 import pytest
 import torch
 
+from sluice.base.errors import ContractError, TrainingFailed
+from sluice.base.seeding import Stream, derive_seed, deterministic
 from sluice.data.folds import FoldSettings, walk_forward
-from sluice.base.errors import (ContractError, TrainingFailed)
-from sluice.models.scaled import prepare_model
 from sluice.training.checkpoint import load_checkpoint
 from sluice.training.loop import train
-from sluice.base.seeding import (Stream, derive_seed, deterministic)
 from sluice.tuning.objective import search_folds
 from sluice.tuning.recipe import setup_of
 from sluice.tuning.records import Step
+from sluice.workloads.prepare_model import prepare_model
 from tests.support.synthetic import SineSettings, SineWorkload
 
 FAST = {"training.learning_rate": 0.02, "training.clip_norm": 5.0, "model.dropout": 0.1}

@@ -8,10 +8,10 @@ import yaml
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import SettingsError
-from sluice.config.pipeline import (PipelineSettings, read_pipeline)
-from sluice.config.pipeline_file import (COMPONENT, merged)
-from sluice.training.checkpoint import load_checkpoint, save_checkpoint
 from sluice.base.seeding import deterministic
+from sluice.config.pipeline import PipelineSettings, read_pipeline
+from sluice.config.pipeline_file import COMPONENT, merged
+from sluice.training.checkpoint import load_checkpoint, save_checkpoint
 from sluice.training.settings import Change, TrainSettings
 from sluice.training.unit import UnitSpec, train_unit
 from sluice.training.weights import unpack

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
+from sluice.base.errors import ContractError, Interrupted, SearchFailed, SettingsError, StorageError
 from sluice.cluster.settings import ComputeSettings
-from sluice.base.errors import (ContractError, Interrupted, SearchFailed, SettingsError, StorageError)
 from sluice.tuning.records import SearchResult
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.workload_search import search_workload

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.base.errors import (SearchFailed, StorageError)
+from sluice.base.errors import SearchFailed, StorageError
 from sluice.tuning.settings import SearchSettings
 from tests.sluice.tuning.conftest import SINE
 from tests.sluice.tuning.test_killed import num_lines

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from sluice.base.errors import SettingsError
-from sluice.models.settings import ModelSettings
 from sluice.config.pipeline import PipelineSettings
+from sluice.models.settings import ModelSettings
 from sluice.training.settings import Change, TrainSettings
 from sluice.tuning.default_space import default_space
 from sluice.tuning.space_fit import require_fit

@@ -16,7 +16,14 @@ from ray import cloudpickle, tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
 from ray.tune.search import Searcher
 
-from sluice.base.errors import (ContractError, IntegrityError, OutOfMemory, SettingsError, StorageError, TrainingFailed)
+from sluice.base.errors import (
+    ContractError,
+    IntegrityError,
+    OutOfMemory,
+    SettingsError,
+    StorageError,
+    TrainingFailed,
+)
 from sluice.training.checkpoint import load_checkpoint
 from sluice.tuning.resumable import resumable
 from sluice.tuning.spaces import Space

@@ -7,7 +7,7 @@ import numpy as np
 import optuna
 import pytest
 
-from sluice.base.errors import (ContractError, SettingsError)
+from sluice.base.errors import ContractError, SettingsError
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.tuning.spaces import Setup, Space

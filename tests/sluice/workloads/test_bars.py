@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
+from sluice.base.errors import ContractError, SchemaError, SettingsError, SourceError
 from sluice.data.validation import validate_schema
-from sluice.base.errors import (ContractError, SchemaError, SettingsError, SourceError)
 from sluice.workloads.bars import BarsSettings, BarsWorkload
 from tests.sluice.workloads.bar_samples import random_bars
 

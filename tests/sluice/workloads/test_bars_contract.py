@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sluice.base.errors import ContractError
 from sluice.data.expectations import AtLeast, Between, NotNull, RowCount, StdBetween
 from sluice.data.sources import PackagedBars
-from sluice.base.errors import ContractError
 from sluice.workloads.bars import BarsSettings, BarsWorkload
 from sluice.workloads.bars_contract import RAW_SCHEMA, feature_schema, validate_bars
 from tests.sluice.workloads.bar_samples import random_bars

@@ -8,9 +8,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from sluice.base.errors import ContractError, SchemaError
 from sluice.checks.expectations import evaluate
 from sluice.data.folds import FoldSettings
-from sluice.base.errors import (ContractError, SchemaError)
 from sluice.tuning.objective import search_folds
 from sluice.workloads.digits import DigitsSettings, DigitsWorkload
 from sluice.workloads.digits_contract import PIXELS

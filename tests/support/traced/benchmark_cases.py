@@ -5,7 +5,7 @@ import time
 import torch
 from torch import nn
 
-from sluice.bench.tracer.case import (FaultCase, Setup)
+from sluice.bench.tracer.case import FaultCase, Setup
 
 
 def _steps(setup: Setup, num: int = 6) -> list[nn.Module]:

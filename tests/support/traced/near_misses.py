@@ -6,8 +6,8 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
-from sluice.bench.tracer.data import (BEGIN, PAD, digits, sentences, table)
-from sluice.bench.tracer.nets import (TOKENS, LanguageModel, classifier)
+from sluice.bench.tracer.data import BEGIN, PAD, digits, sentences, table
+from sluice.bench.tracer.nets import TOKENS, LanguageModel, classifier
 
 
 def _images(num=384):

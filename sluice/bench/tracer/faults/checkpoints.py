@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from sluice.bench.tracer.case import (FaultCase, Setup)
+from sluice.bench.tracer.case import FaultCase, Setup
 from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
-from sluice.bench.tracer.case import (FaultCase, Setup)
-from sluice.bench.tracer.data import (digits, table)
+from sluice.bench.tracer.case import FaultCase, Setup
+from sluice.bench.tracer.data import digits, table
 from sluice.bench.tracer.nets import classifier
 
 BATCH = 48

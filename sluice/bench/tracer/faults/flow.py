@@ -5,9 +5,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from sluice.bench.tracer.case import (FaultCase, NetName, Setup)
-from sluice.bench.tracer.data import (PAD, digits, sentences)
-from sluice.bench.tracer.nets import (TOKENS, Encoder, LanguageModel, classifier)
+from sluice.bench.tracer.case import FaultCase, NetName, Setup
+from sluice.bench.tracer.data import PAD, digits, sentences
+from sluice.bench.tracer.nets import TOKENS, Encoder, LanguageModel, classifier
 
 
 class _TwoParts(nn.Module):

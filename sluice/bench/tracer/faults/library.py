@@ -1,7 +1,7 @@
 """Every fault of the benchmark, by its number."""
 
 from sluice.bench.tracer.case import FaultCase
-from sluice.bench.tracer.faults import (data, losses, tokens)
+from sluice.bench.tracer.faults import data, losses, tokens
 from sluice.bench.tracer.faults.checkpoints import CHECKPOINT_CASES
 from sluice.bench.tracer.faults.flow import FLOW_CASES
 from sluice.bench.tracer.faults.loading import LOADING_CASES

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset, get_worker_info
 
-from sluice.bench.tracer.case import (FaultCase, Setup)
+from sluice.bench.tracer.case import FaultCase, Setup
 from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 

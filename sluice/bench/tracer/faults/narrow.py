@@ -5,9 +5,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from sluice.bench.tracer.case import (FaultCase, NetName, Setup)
+from sluice.bench.tracer.case import FaultCase, NetName, Setup
 from sluice.bench.tracer.data import digits
-from sluice.bench.tracer.nets import (Encoder, Recurrent, classifier)
+from sluice.bench.tracer.nets import Encoder, Recurrent, classifier
 
 
 def underflow(setup: Setup) -> list[nn.Module]:

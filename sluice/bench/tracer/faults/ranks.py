@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from sluice.bench.tracer.case import (FaultCase, Setup)
-from sluice.bench.tracer.data import (digits, table)
+from sluice.bench.tracer.case import FaultCase, Setup
+from sluice.bench.tracer.data import digits, table
 from sluice.bench.tracer.nets import classifier
 
 _EPOCHS = 4

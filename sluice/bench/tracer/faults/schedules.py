@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import (
 )
 from torch.utils.data import DataLoader
 
-from sluice.bench.tracer.case import (FaultCase, Setup)
+from sluice.bench.tracer.case import FaultCase, Setup
 from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from sluice.bench.tracer.case import (FaultCase, Setup)
-from sluice.bench.tracer.data import (PAD, sentences)
+from sluice.bench.tracer.case import FaultCase, Setup
+from sluice.bench.tracer.data import PAD, sentences
 from sluice.bench.tracer.faults.flow import padded
-from sluice.bench.tracer.nets import (TOKENS, LanguageModel)
+from sluice.bench.tracer.nets import TOKENS, LanguageModel
 
 _WORD = 5
 

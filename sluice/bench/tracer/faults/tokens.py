@@ -6,9 +6,9 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
-from sluice.bench.tracer.case import (FaultCase, Setup)
-from sluice.bench.tracer.data import (BEGIN, END, PAD, digits, sentences)
-from sluice.bench.tracer.nets import (TOKENS, LanguageModel, classifier)
+from sluice.bench.tracer.case import FaultCase, Setup
+from sluice.bench.tracer.data import BEGIN, END, PAD, digits, sentences
+from sluice.bench.tracer.nets import TOKENS, LanguageModel, classifier
 
 BATCH = 32
 _IGNORED = -100

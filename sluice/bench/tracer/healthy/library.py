@@ -1,7 +1,7 @@
 """Every healthy set-up of the benchmark, by its number."""
 
 from sluice.bench.tracer.case import HealthyCase
-from sluice.bench.tracer.healthy import (baseline, steps, structure, targets, tokens)
+from sluice.bench.tracer.healthy import baseline, steps, structure, targets, tokens
 
 HEALTHY_CASES: tuple[HealthyCase, ...] = tuple(
     sorted(

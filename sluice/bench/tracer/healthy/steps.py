@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from sluice.bench.tracer.case import (HealthyCase, Setup)
+from sluice.bench.tracer.case import HealthyCase, Setup
 from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 

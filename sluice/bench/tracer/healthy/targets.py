@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from sluice.bench.tracer.case import (HealthyCase, NetName, Setup)
-from sluice.bench.tracer.data import (digits, table)
+from sluice.bench.tracer.case import HealthyCase, NetName, Setup
+from sluice.bench.tracer.data import digits, table
 from sluice.bench.tracer.nets import classifier
 
 _ALL: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")

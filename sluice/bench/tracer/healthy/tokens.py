@@ -8,9 +8,9 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
-from sluice.bench.tracer.case import (HealthyCase, Setup)
-from sluice.bench.tracer.data import (PAD, sentences)
-from sluice.bench.tracer.nets import (TOKENS, LanguageModel)
+from sluice.bench.tracer.case import HealthyCase, Setup
+from sluice.bench.tracer.data import PAD, sentences
+from sluice.bench.tracer.nets import TOKENS, LanguageModel
 
 
 class _NextWord(nn.Module):

@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import binomtest
 
 from sluice.bench.gate import error_rates
-from sluice.bench.gate.error_rates import (Rate, measure_cells, measure_family)
-from sluice.bench.gate.grid import (full_grid, quick_grid)
-from sluice.bench.gate.report import (cell_table, family_holds, family_table, holds)
+from sluice.bench.gate.error_rates import Rate, measure_cells, measure_family
+from sluice.bench.gate.grid import full_grid, quick_grid
+from sluice.bench.gate.report import cell_table, family_holds, family_table, holds
 from sluice.bench.gate.resampling_speed import measure_resampling
 from sluice.bench.gate.worlds import World
 from sluice.evaluation.comparison import compare

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sluice.base.errors import (ContractError, SourceError)
+from sluice.base.errors import ContractError, SourceError
 from sluice.evaluation.llm_judge.pairs import Pair, read_pairs
 
 ROWS = {

@@ -7,7 +7,7 @@ import pytest
 from sklearn import metrics as oracle
 
 from sluice.base.errors import ContractError
-from sluice.metrics.classification import (NAMES, classification_metrics)
+from sluice.metrics.classification import NAMES, classification_metrics
 
 
 def drawn(num_rows: int, num_classes: int, seed: int = 0):

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from sluice.base.errors import ContractError
-from sluice.metrics.detection import (NAMES, Boxes, detection_metrics)
+from sluice.metrics.detection import NAMES, Boxes, detection_metrics
 
 ONE = Boxes(image=["a"], label=[1], corners=[[0, 0, 10, 10]])
 NONE = Boxes(image=[], label=[], corners=[])

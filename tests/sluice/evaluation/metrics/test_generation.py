@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sluice.base.errors import ContractError
-from sluice.metrics.generation import (NAMES, generation_metrics, perplexity)
+from sluice.metrics.generation import NAMES, generation_metrics, perplexity
 
 VECTORS = {"cat": (1.0, 0.0), "dog": (0.6, 0.8), "sat": (0.0, 2.0)}
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import rankdata
 
 from sluice.base.errors import ContractError
-from sluice.metrics.regression import (NAMES, quantile_metrics, regression_metrics)
+from sluice.metrics.regression import NAMES, quantile_metrics, regression_metrics
 
 
 def test_known_answers_by_hand():

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from sluice.base.errors import ContractError
-from sluice.metrics.trading import (NAMES, hit_rate, max_drawdown, sharpe, sortino, trading_metrics, turnover)
+from sluice.metrics.trading import (
+    NAMES,
+    hit_rate,
+    max_drawdown,
+    sharpe,
+    sortino,
+    trading_metrics,
+    turnover,
+)
 
 
 def test_sharpe_by_hand():

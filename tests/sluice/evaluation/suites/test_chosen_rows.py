@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from sluice.base.errors import (ContractError, SourceError)
+from sluice.base.errors import ContractError, SourceError
 from sluice.evaluation.suites.chosen_rows import failures_suite, file_suite, query_suite
 from sluice.evaluation.suites.suite import MOST_ROWS, Failures, FromFile, Query, suite_of
 from tests.sluice.evaluation.suites.suite_samples import LABELS, frame

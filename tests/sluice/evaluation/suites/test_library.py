@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import (ContractError, IntegrityError)
+from sluice.base.errors import ContractError, IntegrityError
 from sluice.evaluation.suites.library import SuiteLibrary
 from tests.sluice.evaluation.suites.suite_samples import NOW, named
 

@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.bench.poc.healthy import HEALTHY
-from sluice.bench.poc.runner import (judge_healthy, run_healthy, run_one_healthy)
+from sluice.bench.poc.runner import judge_healthy, run_healthy, run_one_healthy
 from sluice.failfast.result import CheckResult, GateReport
 
 ASKED_FOR = 60

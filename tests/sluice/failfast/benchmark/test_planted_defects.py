@@ -10,9 +10,9 @@ import pytest
 
 from sluice.bench.poc.defects import DEFECTS
 from sluice.bench.poc.planted import Planted
-from sluice.bench.poc.report import (benchmark_page, defect_line, healthy_line)
-from sluice.bench.poc.result import (BenchmarkReport, HealthyResult, Rate)
-from sluice.bench.poc.runner import (judge_defect, run_defect, run_defects)
+from sluice.bench.poc.report import benchmark_page, defect_line, healthy_line
+from sluice.bench.poc.result import BenchmarkReport, HealthyResult, Rate
+from sluice.bench.poc.runner import judge_defect, run_defect, run_defects
 from sluice.failfast.gate.checks import CHECKS
 from sluice.failfast.result import CheckResult
 

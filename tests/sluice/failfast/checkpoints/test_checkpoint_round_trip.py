@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from sluice.base.errors import ContractError
+from sluice.config.poc_settings import PocSettings
 from sluice.failfast.checkpoints import checkpoint_round_trip
 from sluice.failfast.checkpoints.checkpoint_round_trip import check_checkpoint
-from sluice.config.poc_settings import PocSettings
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples

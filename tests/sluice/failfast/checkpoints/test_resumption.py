@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.base.errors import (ContractError, StorageError)
+from sluice.base.errors import ContractError, StorageError
 from sluice.failfast.checkpoints.resumption import (
     StoppableTraining,
     check_resumption,

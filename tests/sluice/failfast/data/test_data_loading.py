@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sluice.config.poc_settings import PocSettings
 from sluice.data.schema import Column, Schema
 from sluice.failfast.data.data_loading import check_data_loading, repeated_rows
-from sluice.config.poc_settings import PocSettings
 from sluice.workloads.bars_contract import RAW_SCHEMA
 from tests.sluice.workloads.bar_samples import random_bars
 from tests.support.yardstick import times_as_long

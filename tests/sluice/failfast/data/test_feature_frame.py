@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 import torch
 
+from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import Fold, RowRange
 from sluice.data.schema import Column, Schema
 from sluice.failfast.data.feature_frame import check_features
-from sluice.failfast.result import Finding
-from sluice.config.poc_settings import PocSettings
+from sluice.findings.finding import Finding
 from sluice.workloads.bars import BarsWorkload
 from sluice.workloads.workload import Examples, Workload
 from tests.sluice.workloads.bar_samples import random_bars

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import Fold, FoldSettings, RowRange, walk_forward
 from sluice.failfast.data.feature_frame import check_features
 from sluice.failfast.data.fold_order import find_leaking_fold
-from sluice.config.poc_settings import PocSettings
 from tests.support.failfast_workloads import Signals
 
 ROWS = 300

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from sluice.base.errors import ContractError
+from sluice.config.poc_settings import LookAheadSettings, PocSettings
 from sluice.failfast.data.look_ahead import check_look_ahead, find_look_ahead
-from sluice.config.poc_settings import (LookAheadSettings, PocSettings)
 from sluice.workloads.bars import BarsWorkload
 from tests.sluice.workloads.bar_samples import random_bars
 from tests.support.echo import Echo, Seer

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sluice.config.poc_settings import LookAheadSettings, PocSettings
 from sluice.failfast.data.look_ahead import check_look_ahead
-from sluice.config.poc_settings import (LookAheadSettings, PocSettings)
 from tests.support.echo import Echo
 
 ROWS, COLUMNS = 5000, 40

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sluice.data.validation import validate_schema
 from sluice.base.errors import SchemaError
+from sluice.data.validation import validate_schema
 from sluice.failfast.data.raw_schema import check_raw_schema
 from sluice.workloads.bars_contract import RAW_SCHEMA
 from tests.sluice.workloads.bar_samples import random_bars

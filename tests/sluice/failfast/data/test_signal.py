@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from sluice.failfast.data.signal import check_signal, find_signal
 from sluice.config.poc_settings import PocSettings
+from sluice.failfast.data.signal import check_signal, find_signal
 from sluice.workloads.bars import BarsWorkload
 from tests.support import failfast_workloads as planted
 from tests.support.echo import Echo

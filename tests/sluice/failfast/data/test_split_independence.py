@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from sluice.data.folds import RowRange
 from sluice.base.errors import ContractError
-from sluice.failfast.data.split_independence import check_examples_stand_alone
-from sluice.failfast.result import Finding
 from sluice.config.poc_settings import PocSettings
+from sluice.data.folds import RowRange
+from sluice.failfast.data.split_independence import check_examples_stand_alone
+from sluice.findings.finding import Finding
 from sluice.workloads.bars import BarsWorkload
 from sluice.workloads.workload import Examples, Workload
 from tests.sluice.workloads.bar_samples import random_bars

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sluice.failfast.data.target_copies import find_target_copies
-from sluice.failfast.result import Finding
 from sluice.config.poc_settings import PocSettings
+from sluice.failfast.data.target_copies import find_target_copies
+from sluice.findings.finding import Finding
 from sluice.workloads.workload import Workload
 from tests.support.failfast_workloads import Signals
 

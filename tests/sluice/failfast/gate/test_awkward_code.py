@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from sluice.base.errors import ContractError, GateBlocked, SettingsError
 from sluice.cli.app import run_command
-from sluice.base.errors import (ContractError, GateBlocked, SettingsError)
+from sluice.config.poc_settings import PocSettings
 from sluice.failfast import check
 from sluice.failfast.gate.request import GateRequest, WorkloadTarget
 from sluice.failfast.gate.supervisor import supervise
-from sluice.config.poc_settings import PocSettings
 from tests.support import awkward_workloads as awkward
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sluice.base.errors import GateBlocked, SettingsError
 from sluice.cli.app import run_command
-from sluice.base.errors import (GateBlocked, SettingsError)
 from sluice.failfast import check
 from sluice.workloads.workload import Workload
 from tests.support import digits_cnn

@@ -2,9 +2,9 @@
 
 import pytest
 
+from sluice.config.poc_settings import PocSettings
 from sluice.failfast.gate.inputs import GateInputs
 from sluice.failfast.gate.run import run_gate
-from sluice.config.poc_settings import PocSettings
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from tests.support.integer_inputs import ByteDigits, ByteWindows, FloatWords, NoisyBytes, Words

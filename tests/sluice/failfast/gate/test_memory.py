@@ -5,7 +5,7 @@ import os
 import numpy as np
 import psutil
 
-from sluice.base.memory import (available_bytes, resident_bytes)
+from sluice.base.memory import available_bytes, resident_bytes
 
 GIB = 2**30
 

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from sluice.base.errors import GateBlocked, SourceError
+from sluice.base.receipts import require
+from sluice.config.poc_settings import PocSettings, TimeLimit, TimeLimits
 from sluice.data.schema import Column, Schema
-from sluice.base.errors import (GateBlocked, SourceError)
 from sluice.failfast.gate.checks import CHECKS
 from sluice.failfast.gate.display import report_page
 from sluice.failfast.gate.inputs import GateInputs
 from sluice.failfast.gate.run import run_gate
-from sluice.failfast.result import Finding, GateReport
-from sluice.config.poc_settings import (PocSettings, TimeLimit, TimeLimits)
+from sluice.failfast.result import GateReport
+from sluice.findings.finding import Finding
 from sluice.models.settings import ModelSettings
-from sluice.base.receipts import require
 from sluice.training.settings import TrainSettings
 from tests.support import failfast_workloads as planted
 

@@ -5,8 +5,8 @@ from typing import get_args
 import pytest
 
 from sluice.base.errors import SettingsError
-from sluice.findings.responses import (FailureKind, respond)
 from sluice.config.poc_settings import PocSettings
+from sluice.findings.responses import FailureKind, respond
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from sluice.failfast.gate.report_schema import poc_report_schema, report_json
-from sluice.failfast.result import CheckResult, Finding, GateReport, HardExample, Standout
 from sluice.config.poc_settings import TimeLimit
+from sluice.failfast.gate.report_schema import poc_report_schema, report_json
+from sluice.failfast.result import CheckResult, GateReport
+from sluice.findings.finding import Finding, HardExample, Standout
 
 PUBLISHED = Path(__file__).parents[4] / "docs" / "schemas" / "poc-report.schema.json"
 

@@ -12,13 +12,13 @@ import psutil
 import pytest
 
 from sluice.base.errors import SettingsError
+from sluice.config.poc_settings import PocSettings, TimeLimit, TimeLimits
+from sluice.eventlog.event_log import validate_log
 from sluice.failfast.gate.messages import Started
 from sluice.failfast.gate.plan import Plan
 from sluice.failfast.gate.request import GateRequest, NamedTarget, WorkloadTarget
 from sluice.failfast.gate.supervisor import supervise
-from sluice.eventlog.event_log import validate_log
 from sluice.failfast.result import CheckResult
-from sluice.config.poc_settings import (PocSettings, TimeLimit, TimeLimits)
 
 pytestmark = pytest.mark.slow
 MODULE = "tests.support.stuck_workloads"

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.base.errors import (ContractError, SettingsError)
+from sluice.base.errors import ContractError, SettingsError
+from sluice.base.seeding import deterministic
 from sluice.failfast.gradients.gradient_flow import check_gradient_flow
 from sluice.failfast.gradients.norms import validate_gradients
 from sluice.models.settings import ModelSettings
-from sluice.base.seeding import deterministic
 from tests.support import failfast_workloads as planted
 
 

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from sluice.base.errors import ContractError
+from sluice.base.seeding import deterministic
 from sluice.failfast.gradients.gradient_flow import check_gradient_flow
 from sluice.models.settings import ModelSettings
-from sluice.base.seeding import deterministic
 from sluice.training.settings import TrainSettings
 from tests.support import failfast_workloads as planted
 from tests.support import gradient_networks as networks

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from sluice.config.poc_settings import PocSettings
 from sluice.failfast.learning.instantiation import check_instantiation
 from sluice.failfast.learning.lone_predictions import find_dependence
-from sluice.config.poc_settings import PocSettings
 from sluice.models.settings import ModelSettings
 from tests.support.plain import Plain, examples, normal
 

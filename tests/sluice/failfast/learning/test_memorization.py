@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sluice.failfast.learning.memorization import check_memorization
 from sluice.config.poc_settings import PocSettings
+from sluice.failfast.learning.memorization import check_memorization
 from sluice.models.settings import ModelSettings
 from tests.support import failfast_workloads as planted
 from tests.support.echo import Echo, Muffled

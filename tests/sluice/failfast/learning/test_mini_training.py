@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from sluice.base.errors import SettingsError
+from sluice.config.poc_settings import PocSettings
 from sluice.failfast.learning.fall import fall_bound, look_confidence
 from sluice.failfast.learning.mini_training import (
     check_mini_training,
     judge_mini_training,
     run_mini_training,
 )
-from sluice.config.poc_settings import PocSettings
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from tests.support import failfast_workloads as planted

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from sluice.config.poc_settings import PocSettings, PredictionSettings
 from sluice.failfast.learning.predictions import check_predictions, prediction_spread
-from sluice.config.poc_settings import (PocSettings, PredictionSettings)
 
 SETTINGS = PredictionSettings()
 Y = torch.randn(500, 1, generator=torch.Generator().manual_seed(0)) * 3 + 100

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from sluice.failfast.learning.selector import check_selector
 from sluice.config.poc_settings import PocSettings
+from sluice.failfast.learning.selector import check_selector
 from sluice.workloads.best_epoch import best_epoch
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sluice.workloads.constant_baseline import (measure_yardstick, table_loss, trivial_loss)
+from sluice.workloads.constant_baseline import measure_yardstick, table_loss, trivial_loss
 from tests.support.plain import Plain, normal
 
 Z = normal(512, 1)

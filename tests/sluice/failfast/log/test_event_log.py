@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from sluice.base.errors import (ContractError, StorageError)
+from sluice.base.errors import ContractError, StorageError
 from sluice.eventlog.event_fields import EVENT_FIELDS
-from sluice.eventlog.event_log import (EventLog, read_events, validate_log)
+from sluice.eventlog.event_log import EventLog, read_events, validate_log
 from sluice.eventlog.log_report import inspect_log
 
 START = {"architecture": "gru", "features": ["a", "b"], "config": {"rate": 0.1}}

@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.eventlog import event_log_check
-from sluice.eventlog.event_log import (EventLog, EventsRead)
+from sluice.eventlog.event_log import EventLog, EventsRead
 from sluice.eventlog.event_log_check import check_event_log
 
 

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from sluice.base.errors import (ContractError, StorageError)
+from sluice.base.errors import ContractError, StorageError
 from sluice.eventlog.event_fields import EVENT_FIELDS
-from sluice.eventlog.event_log import (EventLog, read_events, validate_log)
+from sluice.eventlog.event_log import EventLog, read_events, validate_log
 from sluice.eventlog.log_report import inspect_log
 from sluice.eventlog.log_response import respond_to
 from sluice.findings.responses import respond

@@ -5,8 +5,8 @@ import pytest
 
 from sluice.bench.rollout.naive import naive_harm
 from sluice.bench.rollout.scenarios import scenarios
-from sluice.bench.rollout.simulation import (Scenario, measure, play)
-from sluice.bench.rollout.traffic import (Arms, Traffic)
+from sluice.bench.rollout.simulation import Scenario, measure, play
+from sluice.bench.rollout.traffic import Arms, Traffic
 from sluice.rollout.observations import ArmCounts, Window
 from sluice.rollout.settings import RolloutSettings, Step
 from tests.sluice.rollout.rollout_samples import NOW

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluice.bench.serving.load import (Load, paced, saturated)
+from sluice.bench.serving.load import Load, paced, saturated
 
 
 class Answers(http.server.BaseHTTPRequestHandler):

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sluice.bench.tracer.baselines import (BASELINES, ScoreSight, Sight, StepSight, alarms_in)
-from sluice.bench.tracer.watching import (AnomalyFound, watched)
+from sluice.bench.tracer.baselines import BASELINES, ScoreSight, Sight, StepSight, alarms_in
+from sluice.bench.tracer.watching import AnomalyFound, watched
 
 
 def step(number, **fields):

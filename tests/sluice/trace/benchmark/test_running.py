@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.bench.tracer.running import (Job, run_jobs)
+from sluice.bench.tracer.running import Job, run_jobs
 from tests.support.traced.benchmark_cases import (
     carries,
     case,

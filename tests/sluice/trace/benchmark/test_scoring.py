@@ -6,9 +6,9 @@ import math
 import pytest
 from rich.console import Console
 
-from sluice.bench.tracer.result import (Answer, RunResult)
+from sluice.bench.tracer.result import Answer, RunResult
 from sluice.bench.tracer.scoring import score
-from sluice.bench.tracer.table import (report_page, run_line)
+from sluice.bench.tracer.table import report_page, run_line
 
 
 def answer(fault="dead units", severity="error", step=5):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sluice.base.errors import ContractError
-from sluice.probes.gradients import (probe_function, probe_gradients)
+from sluice.probes.gradients import probe_function, probe_gradients
 
 X = torch.randn(2, 5, generator=torch.Generator().manual_seed(0))
 Y = torch.tensor([0, 2])

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sluice.base.errors import ContractError
-from sluice.probes.padding import (padding_of, probe_padding)
+from sluice.probes.padding import padding_of, probe_padding
 
 IDS = torch.randint(1, 20, (4, 6), generator=torch.Generator().manual_seed(0))
 for row, length in enumerate((6, 4, 3, 2)):

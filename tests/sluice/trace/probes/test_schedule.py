@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from sluice.base.errors import (ContractError, SettingsError)
+from sluice.base.errors import ContractError, SettingsError
 from sluice.probes import schedule
-from sluice.probes.schedule import (RatePlan, judge_rates, probe_scheduler, probe_train_settings)
+from sluice.probes.schedule import RatePlan, judge_rates, probe_scheduler, probe_train_settings
 from sluice.training.settings import Change, TrainSettings
 
 WARMUP, STEPS = 10, 100

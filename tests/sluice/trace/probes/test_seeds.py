@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sluice.models.settings import ModelSettings
-from sluice.probes.seeds import (judge_randomness, probe_seeds)
+from sluice.probes.seeds import judge_randomness, probe_seeds
 from sluice.training.generator_sharing import SharedGenerator
 from sluice.training.randomness_report import examine_randomness
 from sluice.training.settings import TrainSettings

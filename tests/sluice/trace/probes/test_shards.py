@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DistributedSampler, RandomSampler
 
 from sluice.base.errors import ContractError
-from sluice.probes.shards import (probe_shards, sampled_rows, split_rows)
+from sluice.probes.shards import probe_shards, sampled_rows, split_rows
 
 ROWS = 1_001
 LABELS = np.random.default_rng(0).integers(0, 4, ROWS)

@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.bench.tracer.case import Setup
-from sluice.bench.tracer.faults import (data, losses, tokens)
+from sluice.bench.tracer.faults import data, losses, tokens
 from sluice.trace.diagnosis import diagnose
 from sluice.trace.reading import find_traces, read_trace
 from sluice.trace.rules.library import judge

@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from sluice.bench.tracer.case import Setup
-from sluice.bench.tracer.data import (PAD, sentences)
-from sluice.bench.tracer.faults.flow import (FLOW_CASES, padded)
+from sluice.bench.tracer.data import PAD, sentences
+from sluice.bench.tracer.faults.flow import FLOW_CASES, padded
 from sluice.bench.tracer.faults.narrow import NARROW_CASES
 from sluice.bench.tracer.faults.sight import SIGHT_CASES
 from sluice.bench.tracer.nets import LanguageModel

@@ -3,8 +3,8 @@
 import pytest
 
 from sluice.base.errors import ContractError
-from sluice.bench.search.scale import (measure_scale, time_restore)
-from sluice.bench.search.virtual_cluster import (SimulatedStudy, VirtualCluster)
+from sluice.bench.search.scale import measure_scale, time_restore
+from sluice.bench.search.virtual_cluster import SimulatedStudy, VirtualCluster
 
 
 @pytest.mark.slow

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
+from sluice.bench.search.study_speed import measure_study
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
-from sluice.bench.search.study_speed import measure_study
 from sluice.tuning.spaces import Setup
 
 TINY = Setup(

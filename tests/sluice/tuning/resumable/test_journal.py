@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from sluice.base.errors import (ContractError, IntegrityError, StorageError)
+from sluice.base.errors import ContractError, IntegrityError, StorageError
 from sluice.tuning.resumable.journal import StudyJournal
 
 SUBJECT = {"scheduler": {"class": "a:B", "max_t": 9}, "seed": 0}

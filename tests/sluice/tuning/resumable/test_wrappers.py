@@ -5,7 +5,7 @@ import math
 import pytest
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, ResourceChangingScheduler
 
-from sluice.base.errors import (ContractError, SettingsError)
+from sluice.base.errors import ContractError, SettingsError
 from sluice.tuning.resumable import resumable, study_of
 from sluice.tuning.resumable.requirements import require_checkpoint, require_result
 
