@@ -1,6 +1,5 @@
 """No text and no message has anybody install a package that is not what it is taken for."""
 
-import importlib
 import re
 import subprocess
 import tomllib
@@ -125,23 +124,3 @@ def test_the_version_needs_no_installed_metadata(capsys: pytest.CaptureFixture[s
     """Under which name Sluice is installed, or whether it is, makes no difference."""
     assert app.run_command(["--version"]) == 0
     assert capsys.readouterr().out == f"sluice {sluice.__version__}\n"
-
-
-@pytest.mark.slow
-def test_points_installed_twice_add_each_command_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As after an installation over one that had the earlier name."""
-    (tmp_path / "twice_probe.py").write_text("added = []\nregister = added.append\n")
-    for name in ("earlier_name", "present_name"):
-        folder = tmp_path / f"{name}-1.0.dist-info"
-        folder.mkdir()
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (folder / "entry_points.txt").write_text(
-            f"[{app.ENTRY_POINTS}]\nprobe = twice_probe:register\n"
-        )
-    monkeypatch.syspath_prepend(str(tmp_path))
-
-    app.build_app("list")
-
-    assert len(importlib.import_module("twice_probe").added) == 1

@@ -14,7 +14,6 @@ from sluice.base.errors import GateBlocked, UnknownVersion
 from sluice.config.pipeline import PipelineSettings
 from sluice.pipelines.sensors import START_EVERY_S, next_request
 from sluice.registry.rollouts import RolloutLedger
-from tests.sluice.delivery.delivery_samples import PIPELINE
 from tests.sluice.registry.ledger_samples import (
     MODEL,
     NOW,
@@ -23,6 +22,7 @@ from tests.sluice.registry.ledger_samples import (
     promotion_receipt,
     sample_lineage,
 )
+from tests.sluice.rollout_control.delivery_samples import PIPELINE
 
 pytestmark = pytest.mark.slow
 

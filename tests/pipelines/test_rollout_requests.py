@@ -15,7 +15,8 @@ from sluice.pipelines.rollout_sensor import requests_of, rollout_sensor
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.observations import ArmCounts
 from sluice.rollout_control.drive import drive
-from tests.sluice.delivery.delivery_samples import (
+from tests.sluice.registry.ledger_samples import MODEL, Clock
+from tests.sluice.rollout_control.delivery_samples import (
     HEALTHY,
     PIPELINE,
     SICK,
@@ -26,7 +27,6 @@ from tests.sluice.delivery.delivery_samples import (
     report,
     two_versions,
 )
-from tests.sluice.registry.ledger_samples import MODEL, Clock
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from sluice.registry.signing import SigningKey
 from sluice.rollout.samples import Report, Sample, ServerState
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.ledger_weights import LedgerWeights
-from tests.sluice.commands.test_registry import invoke
+from tests.sluice.cli.test_registry import invoke
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, promote_chain, register_sample
 
 KEY = SigningKey(b"k" * 32)

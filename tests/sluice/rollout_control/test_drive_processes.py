@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 def drive(mode: str, url: str, tmp_path: Path, *, stride: int = 1) -> Any:
     """Run the driver; it checks the registry after every death and every race."""
-    program = [sys.executable, "-m", "tests.sluice.delivery.delivery_driver", mode, url]
+    program = [sys.executable, "-m", "tests.sluice.rollout_control.delivery_driver", mode, url]
     done = subprocess.run(
         [*program, str(tmp_path / "artifacts"), str(stride)],
         cwd=ROOT,

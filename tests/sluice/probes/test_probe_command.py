@@ -10,9 +10,9 @@ from torch import nn
 from sluice.cli.app import run_command
 from sluice.probes.library import PROBES
 from sluice.workloads.workload import Examples
-from tests.sluice.trace.probes.test_causality import Speaker
-from tests.sluice.trace.probes.test_gradients import WrongSquare
-from tests.sluice.trace.probes.test_tokenizers import Words
+from tests.sluice.probes.test_causality import Speaker
+from tests.sluice.probes.test_gradients import WrongSquare
+from tests.sluice.probes.test_tokenizers import Words
 from tests.support.echo import Echo
 
 
@@ -90,7 +90,7 @@ class Dropping(nn.Module):
         return self.head(nn.functional.dropout(x[:, -1]))
 
 
-HERE = "tests.sluice.trace.probes.test_probe_command"
+HERE = "tests.sluice.probes.test_probe_command"
 
 
 def answers(command, capsys):

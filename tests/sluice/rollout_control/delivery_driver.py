@@ -15,9 +15,9 @@ from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout import changes
 from sluice.rollout.state import Rollout
 from sluice.rollout_control.drive import drive, try_drive
-from tests.sluice.delivery.delivery_samples import QUICK, current, report
 from tests.sluice.registry.ledger_driver import die_at, in_child, race
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, register_sample
+from tests.sluice.rollout_control.delivery_samples import QUICK, current, report
 
 SECOND = timedelta(seconds=1)
 

@@ -16,7 +16,8 @@ from sluice.rollout.settings import RolloutSettings
 from sluice.rollout_control.drive import drive
 from sluice.rollout_control.failures import FailedRows, keep_failures
 from sluice.rollout_control.quality import note_quality_of
-from tests.sluice.delivery.delivery_samples import (
+from tests.sluice.registry.ledger_samples import MODEL, NOW
+from tests.sluice.rollout_control.delivery_samples import (
     PIPELINE,
     QUICK,
     SICK,
@@ -29,7 +30,6 @@ from tests.sluice.delivery.delivery_samples import (
     report,
     sample,
 )
-from tests.sluice.registry.ledger_samples import MODEL, NOW
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ from sluice.rollout_control.failures import keep_failures
 from sluice.rollout_control.quality import note_quality_of
 from sluice.rollout_control.report import save_rollout_page
 from sluice.rollout_control.timeline import Mark, timeline_svg
-from tests.sluice.delivery.delivery_samples import (
+from tests.sluice.registry.ledger_samples import MODEL, NOW
+from tests.sluice.rollout_control.delivery_samples import (
     PIPELINE,
     SICK,
     UNSEEN,
@@ -35,7 +36,6 @@ from tests.sluice.delivery.delivery_samples import (
     report,
     sample,
 )
-from tests.sluice.registry.ledger_samples import MODEL, NOW
 
 SETTINGS = RolloutSettings(min_step_s=300, min_requests=100, quality_rows=60, max_step_s=1200)
 

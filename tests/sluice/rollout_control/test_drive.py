@@ -11,13 +11,8 @@ from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.weights import Weights
 from sluice.rollout_control.drive import drive, look_at
-from tests.sluice.delivery.delivery_samples import (
-    begin,
-    current,
-    report,
-    two_versions,
-)
 from tests.sluice.registry.ledger_samples import MODEL
+from tests.sluice.rollout_control.delivery_samples import begin, current, report, two_versions
 from tests.sluice.serving.serving_samples import Says, Source, deployed, live, quick_settings
 
 MINUTE = RolloutSettings(min_step_s=60, min_requests=1, lease_s=180)

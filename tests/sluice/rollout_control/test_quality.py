@@ -15,7 +15,8 @@ from sluice.rollout.settings import RolloutSettings
 from sluice.rollout_control.drive import drive
 from sluice.rollout_control.quality import judge_quality, note_quality_of
 from sluice.verdicts.verdict import Verdict
-from tests.sluice.delivery.delivery_samples import (
+from tests.sluice.registry.ledger_samples import MODEL
+from tests.sluice.rollout_control.delivery_samples import (
     PIPELINE,
     QUICK,
     UNSEEN,
@@ -26,7 +27,6 @@ from tests.sluice.delivery.delivery_samples import (
     pairs,
     report,
 )
-from tests.sluice.registry.ledger_samples import MODEL
 
 ROWS = range(UNSEEN, UNSEEN + 300)
 

@@ -11,9 +11,9 @@ from sluice.base.errors import ContractError
 from sluice.rollout.samples import Sample
 from sluice.rollout.state import Rollout
 from sluice.rollout_control.labelled import first_unseen, labelled_losses
-from tests.sluice.delivery.delivery_samples import PIPELINE, UNSEEN, echo_frame, sample
 from tests.sluice.registry.ledger_samples import sample_lineage
 from tests.sluice.rollout import rollout_samples
+from tests.sluice.rollout_control.delivery_samples import PIPELINE, UNSEEN, echo_frame, sample
 
 WORKLOAD = PIPELINE.loaded_workload
 

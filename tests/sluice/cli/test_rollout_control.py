@@ -17,9 +17,9 @@ from sluice.cli.registry_access import current_user
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout_control.drive import drive
-from tests.sluice.delivery.conftest import template
-from tests.sluice.delivery.delivery_samples import SICK, begin, current, report
 from tests.sluice.registry.ledger_samples import MODEL
+from tests.sluice.rollout_control.conftest import template
+from tests.sluice.rollout_control.delivery_samples import SICK, begin, current, report
 
 __all__ = ["template"]
 

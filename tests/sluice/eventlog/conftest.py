@@ -1,0 +1,3 @@
+"""A clock for event logs."""
+
+from tests.sluice.failfast.conftest import clock  # noqa: F401  a fixture
