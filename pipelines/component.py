@@ -36,8 +36,8 @@ class Attributes(BaseModel):
 class ModelPipeline(dg.Component):
     """A gated line from raw rows to a model in production.
 
-    The YAML's attributes are ``sluice.config.pipeline.PipelineSettings`` itself, so the command line,
-    the component and ``dg check yaml`` read one schema.
+    The attributes in YAML are ``sluice.config.pipeline.PipelineSettings`` itself, so the command
+    line, the component and ``dg check yaml`` read one schema.
     """
 
     def __init__(self, settings: PipelineSettings) -> None:

@@ -4,7 +4,7 @@ import ast
 import functools
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,10 +12,35 @@ import pytest
 from sluice.base.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ("sluice", "assets", "checks", "pipelines")
-"""Each may import itself and those to its left. The last three are folders of the repository that
-the links ``sluice/assets``, ``sluice/checks`` and ``sluice/pipelines`` make part of the package.
+FOLDERS = ("sluice", "assets", "checks", "pipelines")
+"""Folders of the repository. The links ``sluice/assets``, ``sluice/checks`` and
+``sluice/pipelines`` make the last three part of the package.
 """
+
+LINES = (
+    {"base"},
+    {"data", "findings", "metrics", "observability", "reports"},
+    {"models", "verdicts", "eventlog"},
+    {"workloads"},
+    {"cluster", "rollout", "trace"},
+    {"training"},
+    {"probes", "registry", "tuning"},
+    {"evaluation", "serving", "tracking"},
+    {"config"},
+    {"drift", "failfast"},
+    {"rollout_control"},
+    {"rehearsal"},
+    {"bench"},
+    {"assets"},
+    {"checks"},
+    {"pipelines"},
+    {"cli"},
+)
+"""The packages of ``sluice``, bottom first. Each may import itself and those on the lines before
+its own, type-only imports included."""
+
+CIRCULAR = {"sluice.trace"}
+"""Packages whose modules still import each other in a circle."""
 
 ENGINES = {
     "ray",
@@ -37,14 +62,18 @@ ONE_ADAPTER = {
         f"sluice/cluster/{name}.py"
         for name in (
             "autoscaling",
-            "plain_tuner",
             "ray_address",
             "ray_session",
             "ray_train",
             "trial_resources",
         )
     }
-    | {"sluice/serving/ray_serve.py", "sluice/tracking/wandb_trials.py"}
+    | {
+        "sluice/bench/search/ray_tune_baseline.py",
+        "sluice/bench/search/wrapper_cost.py",
+        "sluice/serving/ray_serve.py",
+        "sluice/tracking/wandb_trials.py",
+    }
     | {
         f"sluice/tuning/resumable/{name}.py"
         for name in (
@@ -55,7 +84,6 @@ ONE_ADAPTER = {
     | {
         f"sluice/tuning/{name}.py"
         for name in (
-            "benchmark/wrapper_cost",
             "schedulers",
             "searchers",
             "trainable",
@@ -69,10 +97,10 @@ ONE_ADAPTER = {
 }
 SUBCLASSES_OF_RAY = Path("sluice/tuning/resumable")
 """Its classes are schedulers and searchers of Ray Tune, so it loads Ray when it is imported."""
-SOURCES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
+SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 TEXTS = sorted(
     path
-    for folder in (*LAYERS, "tests", "requirements", "deploy", ".ci", ".github")
+    for folder in (*FOLDERS, "tests", "requirements", "deploy", ".ci", ".github")
     for path in (ROOT / folder).rglob("*")
     if path.suffix in (".py", ".md", ".yaml", ".yml", ".toml", ".sh", ".txt", "")
     and path.is_file()
@@ -115,12 +143,81 @@ def names(path: str, engines: set[str]) -> set[str]:
     return {e for e in engines if path == e or path.startswith(f"{e}.")}
 
 
-def wrong_layers(layer: str, tree: ast.AST) -> set[str]:
-    """Return imports of a layer above, and imports of a layer by its name in the repository."""
-    above = {f"sluice.{name}" for name in LAYERS[LAYERS.index(layer) + 1 :]}
-    engine = {"dagster"} if layer == "sluice" else set()
-    wrong = above | engine | set(LAYERS[1:])
-    return {path for path in imported(tree) if names(path, wrong)}
+def module_of(path: Path) -> str:
+    """Return the dotted name of a source file; a package has that of its folder."""
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    if parts[0] != "sluice":
+        parts.insert(0, "sluice")
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): path for path in SOURCES}
+
+
+def package_of(module: str) -> str:
+    """Return the package of ``sluice`` that a module or a name in one belongs to; "" for none."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "sluice" and len(parts) > 1 else ""
+
+
+def wrong_imports(package: str, tree: ast.AST) -> set[str]:
+    """Return imports of packages on the same or a later line, and of Dagster below its layers."""
+    line = next(at for at, packages in enumerate(LINES) if package in packages)
+    below = set().union(*LINES[:line]) | {package, ""}
+    dagster = set() if package in FOLDERS else {"dagster"}
+    return {
+        path
+        for path in imported(tree)
+        if names(path, dagster | set(FOLDERS[1:]))
+        or (path.startswith("sluice.") and package_of(path) not in below | {"__version__"})
+    }
+
+
+def imported_modules(module: str) -> set[str]:
+    """Return the modules of ``sluice`` that a module imports, anywhere in it."""
+    return {
+        found if found in MODULES else found.rpartition(".")[0]
+        for found in imports_of(MODULES[module])
+        if found.startswith("sluice.")
+    } & set(MODULES) - {module}
+
+
+def circles(edges: Mapping[str, set[str]]) -> list[set[str]]:
+    """Return every group of two or more modules that reach each other."""
+    left, groups = dict(edges), []
+    while True:
+        # A module that imports nothing, or that nothing imports, is in no circle.
+        wanted = set().union(*left.values())
+        outside = {name for name in left if not left[name] or name not in wanted}
+        if not outside:
+            break
+        left = {name: left[name] - outside for name in left.keys() - outside}
+    while left:
+        start = next(iter(left))
+        ahead, behind = _reached(start, left), _reached(start, _reversed(left))
+        group = ahead & behind
+        if len(group) > 1:
+            groups.append(group)
+        gone = group | {start}
+        left = {name: left[name] - gone for name in left.keys() - gone}
+    return groups
+
+
+def _reached(start: str, edges: Mapping[str, set[str]]) -> set[str]:
+    seen, todo = set(), [start]
+    while todo:
+        for name in edges[todo.pop()] - seen:
+            seen.add(name)
+            todo.append(name)
+    return seen
+
+
+def _reversed(edges: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    turned: dict[str, set[str]] = {name: set() for name in edges}
+    for name, targets in edges.items():
+        for target in targets:
+            turned[target].add(name)
+    return turned
 
 
 def early_engines(tree: ast.Module) -> set[str]:
@@ -129,20 +226,58 @@ def early_engines(tree: ast.Module) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("layer", "code", "wrong"),
+    ("package", "code", "wrong"),
     [
-        ("sluice", "import dagster as dg", {"dagster"}),
-        ("sluice", "def f():\n    from sluice.assets.x import y", {"sluice.assets.x.y"}),
-        ("sluice", "from sluice import checks", {"sluice.checks"}),
+        ("cli", "import dagster as dg", {"dagster"}),
+        ("base", "def f():\n    from sluice.data.x import y", {"sluice.data.x.y"}),
+        ("trace", "from sluice.cluster import jobs", {"sluice.cluster.jobs"}),
+        ("data", "from sluice import checks, __version__", {"sluice.checks"}),
+        ("data", "from sluice.base.x import y\nfrom sluice.data import z\nimport sluice", set()),
+        (
+            "base",
+            "if TYPE_CHECKING:\n    from sluice.cli.app import main",
+            {"sluice.cli.app.main"},
+        ),
         ("assets", "import dagster, sluice.base.home, sluice.checks", {"sluice.checks"}),
-        ("checks", "from sluice.pipelines import jobs", {"sluice.pipelines.jobs"}),
         ("pipelines", "import sluice, sluice.assets, sluice.checks, dagster", set()),
         ("pipelines", "from sluice.assets.x import y\nimport pipelines", {"pipelines"}),
         ("assets", "from assets.x import y", {"assets.x.y"}),
     ],
 )
-def test_the_layer_rule_sees_what_it_should(layer, code, wrong):
-    assert wrong_layers(layer, ast.parse(code)) == wrong
+def test_the_import_order_rule_reports_what_it_should(package, code, wrong):
+    assert wrong_imports(package, ast.parse(code)) == wrong
+
+
+@pytest.mark.parametrize(
+    ("edges", "found"),
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": set()}, []),
+        ({"a": {"b"}, "b": {"a"}, "c": {"a"}}, [{"a", "b"}]),
+        (
+            {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}},
+            [{"a", "b", "c"}, {"d", "e"}],
+        ),
+    ],
+)
+def test_circles_are_found(edges, found):
+    assert sorted(map(sorted, circles(edges))) == sorted(map(sorted, found))
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    found = circles({module: imported_modules(module) for module in MODULES})
+
+    assert [
+        circle
+        for circle in found
+        if not any(all(names(module, {package}) for module in circle) for package in CIRCULAR)
+    ] == []
+
+
+def test_every_package_has_its_line():
+    packages = [package for line in LINES for package in line]
+
+    assert len(packages) == len(set(packages))
+    assert {package_of(module) for module in MODULES} - {"", "__main__"} == set(packages)
 
 
 @pytest.mark.parametrize(
@@ -160,24 +295,14 @@ def test_the_engine_rule_sees_what_it_should(code, engines):
     assert early_engines(ast.parse(code)) == engines
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "sluice" / "cluster").glob("*.py")), ids=lambda p: p.name
-)
-def test_the_cluster_knows_neither_trainings_nor_searches(path):
-    """It runs any job, so that both stand on it."""
-    rooms = {"sluice.training", "sluice.tuning"}
-
-    assert {
-        found for found in imported(ast.parse(path.read_text())) if names(found, rooms)
-    } == set()
-
-
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_module_keeps_its_layer_and_loads_no_engine(path):
+def test_a_module_imports_downwards_and_loads_no_engine(path):
     tree = ast.parse(path.read_text())
     place = path.relative_to(ROOT)
 
-    assert wrong_layers(place.parts[0], tree) == set(), f"{place} imports from a layer above it"
+    if package := package_of(module_of(path)).removeprefix("__main__"):
+        wrong = wrong_imports(package, tree)
+        assert wrong == set(), f"{place} imports from a package on its own line or above"
     subclasses = place.is_relative_to(SUBCLASSES_OF_RAY)
     early = early_engines(tree) - ({"ray"} if subclasses else set())
     assert early == set(), f"{place}: import engines inside functions only"
@@ -199,12 +324,12 @@ def test_an_engine_has_one_adapter(engine):
     assert users == ONE_ADAPTER[engine]
 
 
-@pytest.mark.parametrize("layer", LAYERS[1:])
-def test_a_folder_of_the_repository_is_installed_inside_the_package(layer):
-    link = ROOT / "sluice" / layer
+@pytest.mark.parametrize("folder", FOLDERS[1:])
+def test_a_folder_of_the_repository_is_installed_inside_the_package(folder):
+    link = ROOT / "sluice" / folder
 
     assert link.is_symlink()
-    assert link.readlink() == Path("..", layer)
+    assert link.readlink() == Path("..", folder)
 
 
 def settings_classes() -> list[type[Settings]]:
