@@ -58,7 +58,7 @@ def test_the_assets_of_a_run_share_its_trace(receiver: Receiver, given: str) -> 
     assert first.parent == (kept.span if given else "")
     assert first.facts == {
         "sluice.asset": "rows",
-        "sluice.config.pipeline": "pipe",
+        "sluice.pipeline": "pipe",
         "sluice.run": result.run_id,
         "sluice.outcome": "materialized",
     }

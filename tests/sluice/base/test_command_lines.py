@@ -90,7 +90,7 @@ def test_what_is_no_pipelines_file_changes_nothing(tmp_path):
 
 @pytest.mark.slow
 def test_serving_a_file_without_production_says_how_to_run_that_file(tmp_path, monkeypatch, capfd):
-    echo = Path(__file__).parents[1] / "support" / "echo.yaml"
+    echo = Path(__file__).parents[2] / "support" / "echo.yaml"
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
     home = Home.from_environment(os.environ, cwd=tmp_path)
     home.root.mkdir()

@@ -56,7 +56,7 @@ def test_full_disk_for_real(tmp_path: Path) -> None:
     environ = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         env=environ,
         preexec_fn=limit,
         capture_output=True,

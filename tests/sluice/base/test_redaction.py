@@ -14,7 +14,7 @@ from sluice.base.redaction import has_credential, redact, redact_command, redact
 
 SECRET = "s3cr3tValue9"
 ODD = f"p@{SECRET}:w/{SECRET}?x#&{SECRET}"
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 FORMS = [
     f"https://ada:{SECRET}@host/x.csv",

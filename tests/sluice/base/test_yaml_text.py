@@ -48,7 +48,7 @@ def test_plain_aliases_and_merges_are_read():
 
 
 def test_shipped_pipelines_read_as_before():
-    files = list((Path(__file__).resolve().parents[2] / "pipelines" / "defs").rglob("*.yaml"))
+    files = list((Path(__file__).resolve().parents[3] / "pipelines" / "defs").rglob("*.yaml"))
 
     assert files
     for file in files:

@@ -103,7 +103,7 @@ def test_what_the_file_changes_in_mid_training_is_not_searched_by_an_option(echo
 
 
 def test_the_readmes_example_of_a_search_can_be_copied(echo: PipelineSettings) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    readme = (Path(__file__).parents[4] / "README.md").read_text()
     block = readme.partition("## Find better settings")[2].partition("```yaml")[2]
     written = yaml.safe_load(block.partition("```")[0])
 
